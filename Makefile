@@ -18,7 +18,7 @@ One that has another name, or is not on the PATH, can be named: make serve PYTHO
 endef
 export NO_PYTHON
 BIN := .venv/bin
-# Also where the surroundings say that nothing shall be kept: each process of each run would compile and rewrite every test again.
+# Also where the environment forbids it: each process of each run would compile and rewrite every test again.
 export PYTHONDONTWRITEBYTECODE :=
 # Three stages of one environment: what a broker needs, that with the client, the tests and the tools beside it, and with Spark.
 SERVE_STAMP := .venv/.installed-serve
@@ -28,31 +28,30 @@ SPARK_STAMP := .venv/.installed-spark
 COMPILED := $(wildcard src/pybroker/*/*.c)
 INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable
 # The oldest that pyproject.toml allows.
-OLDER_PYSPARK := .venv/older-pyspark/4.2.0
+OLDER_PYSPARK := .venv/older-pyspark/4.0.0
 # Tests in parallel; two processes are enough for a small machine.
 WORKERS ?= 2
 LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this file as a constraint. Renewed by `make lock`.
-# Tests with Spark are left out, saying so, where it cannot be installed or Java is missing.
-CHOOSE_SPARK = left_out=; $(MAKE) --no-print-directory $(SPARK_STAMP) || { echo 'left out: tests with Spark, see above'; left_out=' and not spark'; }
 ARGS ?=
 SEED ?= 1
 PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
-JAVA_JARS = $(PULSAR_BASELINE_HOME)/tools/cp.txt
-# Tests without processes, and tests that start brokers. Those of the load generator and the comparison need no Java.
-UNIT_TESTS = $(wildcard tests/unit benchmarks tests/differential tests/churn tests/storm tests/fuzz_server tests/pipelines)
-TEST_DIRECTORIES = $(wildcard $(UNIT_TESTS) tests/protocol tests/clients tests/crash tests/fuzz tests/simulate tests/embedding tests/examples tests/tables tests/spark)
-TYPED_DIRECTORIES = $(wildcard src tools benchmarks)
+export PULSAR_BASELINE_HOME
 
 .PHONY: help
 help:
 	@echo 'make serve                 run a broker on 127.0.0.1:6650 and 127.0.0.1:8080, data in ./data'
-	@echo 'make test                  all tests but the long ones'
+	@echo 'make test                  all lanes of tests but the long one'
 	@echo 'make .venv                 the environment alone, with all that tests and tools need'
 	@echo 'make lock                  renew the exact versions that .venv is made of'
 	@echo 'make generate              what is generated from proto/ and conf/'
 	@echo 'make format                format and fix what the linter can fix'
-	@echo 'make check                 format, lint, types, unit tests'
-	@echo 'make test-long             the long tests'
+	@echo 'make check                 format, lint, types, unit tests of the broker: before each commit'
+	@echo 'make test-unit             one lane of the tests: rules and single parts, without brokers'
+	@echo 'make test-broker           one lane: brokers in the test process, kills, random tests'
+	@echo 'make test-clients          one lane: published clients, the command line, examples'
+	@echo 'make test-analytics        one lane: columns, reading, Spark, lake, pipelines'
+	@echo 'make test-long             the tests of all lanes that take minutes'
+	@echo 'make ci                    all lanes, as in CI'
 	@echo 'make test-older-pyspark    the tests with Spark, the long ones left out, with the oldest PySpark that is supported'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
@@ -113,32 +112,35 @@ format: $(STAMP)
 
 .PHONY: lint
 lint: $(STAMP)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy $(TYPED_DIRECTORIES)
+	$(LANE) lint
 
 .PHONY: check
-check: lint
-	$(BIN)/python -m pytest $(UNIT_TESTS) -n $(WORKERS) -m 'not long' $(ARGS)
+check: $(STAMP)
+	$(LANE) lint unit $(ARGS)
+
+# tools/lanes.py says which tests belong to which lane; a run ends with the list of its lanes and of what was skipped.
+LANE = $(BIN)/python -m tools.lanes --workers $(WORKERS)
+# PySpark where it can be installed; else the tests with Spark are skipped, and the list of lanes says so.
+TRY_SPARK = $(MAKE) --no-print-directory $(SPARK_STAMP) || true
 
 .PHONY: test
 test: $(STAMP)
-	@$(CHOOSE_SPARK); \
-	$(BIN)/python -m pytest $(TEST_DIRECTORIES) -n $(WORKERS) -m "not long$$left_out" $(ARGS)
+	@$(TRY_SPARK)
+	$(LANE) unit broker clients analytics $(ARGS)
 
-# pytest ends with 5 when it selects no test, which is fine here.
-# The tests with the published Java client need Java 17 and its jars, which the reference broker's `baseline setup` resolves;
-# those with the published Go client need the go command, which fetches the client.
-.PHONY: test-long
-test-long: $(STAMP)
-	@$(CHOOSE_SPARK); chosen="long$$left_out"; \
-	if [ ! -e "$(JAVA_JARS)" ]; then \
-		echo 'left out: tests with the Java client, as there is no $(JAVA_JARS) (baseline setup)'; chosen="$$chosen and not java"; \
-	fi; \
-	if ! (cd tests/clients/go && go mod download); then \
-		echo 'left out: tests with the Go client, which cannot be fetched'; chosen="$$chosen and not go"; \
-	fi; \
-	$(BIN)/python -m pytest tests -m "$$chosen" $(ARGS) || test $$? -eq 5
+.PHONY: test-unit test-broker test-clients
+test-unit test-broker test-clients: $(STAMP)
+	$(LANE) $(@:test-%=%) $(ARGS)
+
+.PHONY: test-analytics test-long
+test-analytics test-long: $(STAMP)
+	@$(TRY_SPARK)
+	$(LANE) $(@:test-%=%) $(ARGS)
+
+.PHONY: ci
+ci: $(STAMP)
+	@$(TRY_SPARK)
+	$(LANE) lint unit broker clients analytics simulate long $(ARGS)
 
 # In front of the PySpark of the environment, for Spark's workers too: they take over PYTHONPATH.
 $(OLDER_PYSPARK)/.installed: | $(SPARK_STAMP)

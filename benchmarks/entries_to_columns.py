@@ -16,10 +16,10 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from pybroker.columns import python_scanner
 from pybroker.columns.decoder import MessageDecoder, schema_of
 from pybroker.columns.entry_run import EntryRun
 from pybroker.columns.message_columns import DEFAULT_COLUMNS, VALUE
+from pybroker.columns.pure_python import python_scanner
 from pybroker.columns.scanner import COMPILED, Scanner
 from pybroker.wire import pulsar_api_pb2 as pb
 

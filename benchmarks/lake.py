@@ -27,13 +27,13 @@ from tests.support.iceberg_spark import NoIcebergSpark, iceberg_spark
 
 from benchmarks.processor_time import processor_seconds
 from pybroker.client.access import Access
+from pybroker.lake.lake_pipeline import LakePipeline
 from pybroker.lake.opening import lake_options, open_table, selection
-from pybroker.lake.pipeline import LakePipeline
-from pybroker.lake.planning import SourcePlanner
 from pybroker.lake.settings import LakeSettings, load_settings
+from pybroker.lake.topic_planning import SourcePlanner
 from pybroker.lake.typed_rows import close_idle_sources, reading_maker
 from pybroker.lake.workers import ThreadWorkers
-from pybroker.reading.options import SourceOptions
+from pybroker.reading.read_options import SourceOptions
 from pybroker.reading.sources import open_source
 
 VALUE_BYTES = 1000

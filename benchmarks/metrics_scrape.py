@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from pybroker import app
 from pybroker.config import load
 from pybroker.model.names import TopicName
-from pybroker.surroundings import Surroundings
+from pybroker.runtime.runtime import Runtime
 
 TICK_S = 0.001
 SCRAPES = 3
@@ -115,7 +115,7 @@ async def report(name: str, action: Callable[[], Awaitable[str]]) -> None:
 async def run(arguments: argparse.Namespace) -> None:
     settings = {"ledgerStore": "memory", "metadataStore": "memory", "brokerServicePort": "0", "webServicePort": "0"}
     settings |= dict(each.split("=", 1) for each in arguments.set)
-    broker = app.Broker(Surroundings(load(None, {}, settings).config), lambda: None)
+    broker = app.Broker(Runtime(load(None, {}, settings).config), lambda: None)
     await broker.start()
     broker.own_collector()
     scraper = await Scraper.start()

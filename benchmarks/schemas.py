@@ -13,8 +13,8 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
+from pybroker.columns.values.encoding.value_encoder import value_encoder
 from pybroker.columns.values.value_decoder import value_decoder
-from pybroker.columns.values.value_encoder import value_encoder
 
 COUNT = 10_000
 ROUNDS = 7

@@ -1,4 +1,4 @@
-"""Generate `pybroker/wire/pulsar_api_pb2.py` and its type stub from `proto/PulsarApi.proto`.
+"""Generate `pulsar_api_pb2.py` and `metadata_head_pb2.py` of `pybroker/wire`, and their type stubs, from `proto/`.
 
 The generated files are committed, so that a user needs no protobuf compiler; `tests/unit/test_generated_files.py`
 runs this again and compares.
@@ -13,29 +13,32 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "proto" / "PulsarApi.proto"
 WIRE = ROOT / "src" / "pybroker" / "wire"
 
-# The compiler registers the file under this path. A name of our own keeps a second Pulsar library in the same process
+# The compiler registers a file under this path. A name of our own keeps a second Pulsar library in the same process
 # from claiming it first.
-REGISTERED_NAME = "pybroker/wire/pulsar_api.proto"
+REGISTERED_NAMES = {
+    "PulsarApi.proto": "pybroker/wire/pulsar_api.proto",
+    "MetadataHead.proto": "pybroker/wire/metadata_head.proto",
+}
 
 
 def generate(target: Path) -> list[Path]:
-    """Write the module and its stub into the directory `target` and return their paths."""
+    """Write the modules and their stubs into the directory `target` and return their paths."""
     with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        source = root / "in" / REGISTERED_NAME
-        output = root / "out"
-        source.parent.mkdir(parents=True)
+        sources = Path(scratch) / "in"
+        output = Path(scratch) / "out"
         output.mkdir()
-        shutil.copyfile(SOURCE, source)
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={root / 'in'}"]
-        command += [f"--python_out={output}", f"--pyi_out={output}", REGISTERED_NAME]
+        for name, registered in REGISTERED_NAMES.items():
+            source = sources / registered
+            source.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / "proto" / name, source)
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={sources}"]
+        command += [f"--python_out={output}", f"--pyi_out={output}", *REGISTERED_NAMES.values()]
         subprocess.run(command, check=True)
         target.mkdir(parents=True, exist_ok=True)
         written = []
-        for generated in sorted((output / REGISTERED_NAME).parent.iterdir()):
+        for generated in sorted(path for path in output.rglob("*.py*") if path.is_file()):
             destination = target / generated.name
             text = generated.read_text(encoding="utf-8")
             if generated.suffix == ".pyi":

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pybroker.version import __version__
+
 if TYPE_CHECKING:
     from pybroker.embedding import embed, embed_in_thread
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "embed", "embed_in_thread"]
 
 

@@ -18,48 +18,51 @@ from pathlib import Path
 
 import msgspec
 
-from pybroker import __version__, logs
 from pybroker.admin.server import HttpServer
-from pybroker.auth.tls import CertificateRefresher, server_context
+from pybroker.auth.server_tls import CertificateRefresher, server_context
 from pybroker.broker.service import BrokerService, DataDirectoryName
 from pybroker.build import Stores, build
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
-from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock, write_run_id
-from pybroker.descriptors import FEW, raise_limit
+from pybroker.disk.disk import Disk
 from pybroker.errors import CannotListen, StoreError
-from pybroker.garbage import GarbagePolicy
-from pybroker.managed_ledger.leftovers import (
+from pybroker.ledgers.cursor_store import CursorStore
+from pybroker.ledgers.known_data import NOTHING_KNOWN, KnownData, decode_mark, encode_mark
+from pybroker.ledgers.ledger_store import LedgerStore
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.local_store.data_directory import DataDirectoryInUse, DataDirectoryLock, ForeignDirectory, write_run_id
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.start_up import is_new_store, older_table_text
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.managed_ledger.orphaned_ledgers import (
     Leftovers,
-    delete_leftovers,
-    find_leftovers,
+    delete_orphaned_ledgers,
+    find_orphaned_ledgers,
     lost_names_text,
+    named_entry_counts,
     path_that_names_ledgers,
 )
-from pybroker.metadata import paths
+from pybroker.memory.memory_parts import write_buffers
+from pybroker.metadata import metadata_paths
 from pybroker.metadata.measured import MeasuredMetadataStore
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
-from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.metadata.store import MetadataStore
-from pybroker.model.memory_parts import write_buffers
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.model.policies import ClusterData
+from pybroker.process.file_descriptors import FEW, raise_limit
+from pybroker.process.garbage_collection import GarbagePolicy
+from pybroker.process.watchdog import LoopWatchdog
+from pybroker.runtime import logs
+from pybroker.runtime.runtime import Runtime
+from pybroker.runtime.tasks import TaskOwner
 from pybroker.server.command_table import command_table
 from pybroker.server.connection import Connection
-from pybroker.server.context import ServerContext
-from pybroker.server.handlers.session import check_expiry
+from pybroker.server.handlers.session_commands import check_expiry
 from pybroker.server.listener import Listener
-from pybroker.storage.cursor_store import CursorStore
-from pybroker.storage.disk import Disk
-from pybroker.storage.ledger_store import LedgerStore
-from pybroker.storage.local_store import LocalStore
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
-from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.start_up import is_new_store, older_table_text
-from pybroker.storage.surroundings import StoreSurroundings
-from pybroker.surroundings import Surroundings
-from pybroker.tasks import TaskOwner
-from pybroker.watchdog import LoopWatchdog
+from pybroker.server.server_context import ServerContext
+from pybroker.version import __version__
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 EXIT_OK = 0
@@ -89,7 +92,7 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
         for problem in error.args:
             print(f"pybroker: {problem}", file=sys.stderr)
         return EXIT_FAILED
-    except (DataDirectoryInUse, StoreError) as error:
+    except (DataDirectoryInUse, ForeignDirectory, StoreError) as error:
         print(f"pybroker: {error}", file=sys.stderr)
         return EXIT_FAILED
 
@@ -111,7 +114,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | None) -> int:
     stop = asyncio.Event()
-    broker = Broker(Surroundings(config), stop.set, disk)
+    broker = Broker(Runtime(config), stop.set, disk)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -133,7 +136,7 @@ class Broker:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        runtime: Runtime,
         request_stop: Callable[[], None],
         disk: Disk | None = None,
         *,
@@ -144,8 +147,8 @@ class Broker:
         """`request_stop` makes who runs this broker call `close` soon. `stores` stand for those that the configuration names, and
         are closed by who gives them; `connect` makes the connection of each client; `storage_is_lost` is called when a durable
         write has failed, instead of ending the process."""
-        self.surroundings = surroundings
-        self.config = surroundings.config
+        self.runtime = runtime
+        self.config = runtime.config
         self._request_stop = request_stop
         self._disk = disk or Disk()
         self._stores = stores
@@ -155,6 +158,7 @@ class Broker:
         self._closers: list[Callable[[], object]] = []
         self._tasks = TaskOwner("app")
         self._garbage: GarbagePolicy | None = None
+        self._sqlite: SqliteMetadataStore | None = None
         self.service: BrokerService
         self.listener: Listener
         self.http: HttpServer
@@ -178,15 +182,15 @@ class Broker:
             self._lock_directory()
         metadata = await self._open_metadata()
         await self._require_ledgers(metadata)
-        ledger_store, cursor_store = await self._open_storage()
+        ledger_store, cursor_store = await self._open_storage(await self._known_data(metadata))
         earlier_ledger_ids = await ledger_store.list_ledgers()
-        leftovers = await find_leftovers(ledger_store, metadata, earlier_ledger_ids)
+        leftovers = await find_orphaned_ledgers(ledger_store, metadata, earlier_ledger_ids)
         await self._require_names(metadata, ledger_store, leftovers)
-        self.service = await build(self.surroundings, Stores(metadata, ledger_store, cursor_store))
+        self.service = await build(self.runtime, Stores(metadata, ledger_store, cursor_store))
         self.service.request_stop = self._request_stop
         if self.config.ledger_store == "local":
             self.service.data_directory = DataDirectoryName(
-                write_run_id(self._directory, self.surroundings.random), str(self._directory.absolute())
+                write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
             )
         descriptors = self.service.descriptors
         log = logs.warning if descriptors.limit < FEW else logs.info
@@ -196,15 +200,13 @@ class Broker:
         await self.listener.start()
         await self.http.start()
         self.service.presence.ready = True
-        self._tasks.start(delete_leftovers(ledger_store, leftovers), "leftovers")
+        self._tasks.start(delete_orphaned_ledgers(ledger_store, leftovers), "leftovers")
 
     def own_collector(self) -> None:
         """Let this broker, which has been started and is alone in its process, say when cyclic garbage is collected."""
         service = self.service
-        stats = self.surroundings.stats
-        policy = GarbagePolicy(
-            stats, self.surroundings.clock, lambda: stats.topic_loads - len(service.loaded.persistent)
-        )
+        stats = self.runtime.stats
+        policy = GarbagePolicy(stats, self.runtime.clock, lambda: stats.topic_loads - len(service.loaded.persistent))
         policy.start()
         self._garbage = policy
         self._closers.append(policy.stop)
@@ -219,19 +221,19 @@ class Broker:
 
     async def _open_metadata(self) -> MetadataStore:
         if self._stores is not None:
-            return MeasuredMetadataStore(self._stores.metadata, self.surroundings.clock)
+            return MeasuredMetadataStore(self._stores.metadata, self.runtime.clock)
         store: MetadataStore
         if self.config.metadata_store == "memory":
             store = MemoryMetadataStore()
         else:
-            store = await SqliteMetadataStore.open(
+            store = self._sqlite = await SqliteMetadataStore.open(
                 self._directory / "metadata.db",
-                self._disk.open_database,
+                self._disk,
                 self._directory / "metadata.end",
-                self.surroundings.threads,
+                self.runtime.threads,
             )
         self._closers.append(store.close)
-        return MeasuredMetadataStore(store, self.surroundings.clock)
+        return MeasuredMetadataStore(store, self.runtime.clock)
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
         """Ledgers with entries of which no topic is known show that metadata was lost, and names of ledgers that the store never
@@ -240,7 +242,7 @@ class Broker:
             raise StartError(older_table_text("checkpoint.db", leftovers.ids_not_given))
         if not leftovers.entries or self.config.metadata_store == "memory":
             return
-        has_topics = bool(await metadata.children(paths.MANAGED_LEDGERS))
+        has_topics = bool(await metadata.children(metadata_paths.MANAGED_LEDGERS))
         # Not one topic beside so many entries: nobody deletes them all in the seconds before a power cut.
         is_foreign = self.config.journal_sync_data and not has_topics
         if lost := leftovers.entries if is_foreign else leftovers.lost_names(store):
@@ -255,13 +257,21 @@ class Broker:
                 " back, or move all of the directory away to begin anew"
             )
 
-    async def _open_storage(self) -> tuple[LedgerStore, CursorStore]:
+    async def _known_data(self, metadata: MetadataStore) -> KnownData:
+        """Return the data that the local store must have according to the metadata."""
+        if self._sqlite is None or self.config.ledger_store != "local":
+            return NOTHING_KNOWN
+        found = await metadata.get(metadata_paths.JOURNAL_MARK)
+        mark = decode_mark(None if found is None else found.value)
+        return KnownData(mark, await named_entry_counts(metadata))
+
+    async def _open_storage(self, known: KnownData) -> tuple[LedgerStore, CursorStore]:
         config = self.config
         if self._stores is not None:
             return self._stores.ledgers, self._stores.cursors
         if config.ledger_store == "memory":
             return MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
-        buffers = write_buffers(config.checkpoint_max_bytes, self.surroundings.memory.writes.most_bytes)
+        buffers = write_buffers(config.checkpoint_max_bytes, self.runtime.memory.writes.most_bytes)
         options = LocalStoreOptions(
             sync_data=config.journal_sync_data,
             direct_io=config.journal_direct_io,
@@ -275,10 +285,14 @@ class Broker:
             min_free_bytes=config.storage_min_free_space_mb * _MIB,
             reserve_bytes=config.storage_reserve_mb * _MIB,
         )
-        given = self.surroundings
-        surroundings = StoreSurroundings(self._disk, given.clock, given.random, given.threads)
-        store = await LocalStore.open(self._directory, options, self._storage_is_lost, surroundings, entry_time_ms)
+        given = self.runtime
+        runtime = StoreEnvironment(self._disk, given.clock, given.random, given.threads)
+        store = await LocalStore.open(
+            self._directory, options, self._storage_is_lost, runtime, entry_time_ms, known=known
+        )
         self._closers.append(store.close)
+        if self._sqlite is not None:
+            await self._sqlite.keep_beside(metadata_paths.JOURNAL_MARK, lambda: encode_mark(store.mark()))
         return store, store
 
     async def _bind(self) -> None:
@@ -289,7 +303,7 @@ class Broker:
             tls = server_context(config)
             refresher = CertificateRefresher(tls, config)
         self.listener = Listener(ServerContext(self.service, command_table()), self._connect)
-        self.http = HttpServer(self.service, tls, self.surroundings.clock)
+        self.http = HttpServer(self.service, tls, self.runtime.clock)
         problems: list[str] = []
         try:
             self.listener.bind(config.bind_address, config.broker_service_port, config.broker_service_port_tls, tls)
@@ -330,7 +344,7 @@ class Broker:
             group.create_task(self._check_expired_credentials(), name="credentials")
             group.create_task(self.service.maintenance.run(), name="maintenance")
             group.create_task(
-                LoopWatchdog(self.surroundings.stats, self.config.event_loop_watchdog_ms).run(), name="watchdog"
+                LoopWatchdog(self.runtime.stats, self.config.event_loop_watchdog_ms).run(), name="watchdog"
             )
             if refresher is not None:
                 group.create_task(refresher.run(), name="certificates")
@@ -404,10 +418,13 @@ class Broker:
         urls = "  ".join(
             url for url in (found.broker_url, found.broker_url_tls, found.http_url, found.http_url_tls) if url
         )
+        http_url = found.http_url or found.http_url_tls
+        console = f"{http_url}/console/" if http_url and self.config.console_enabled else ""
         return "\n".join(
             (
                 f"pybroker {__version__}, cluster {self.config.cluster_name}",
                 f"  serving     {urls}",
+                *([f"  console     {console}"] if console else ()),
                 f"  data        {self._directory.resolve() if self.is_stored_locally else 'in memory only'}",
                 f"  durability  {self._durability()}",
             )

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pybroker.broker.service import BrokerService
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import AdminError, InvalidTopicName
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.ledgers.cursor_store import CursorStore
+from pybroker.ledgers.ledger_store import LedgerStore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
+from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
-from pybroker.metadata.store import MetadataStore
-from pybroker.storage.cursor_store import CursorStore
-from pybroker.storage.ledger_store import LedgerStore
-from pybroker.surroundings import Surroundings
+from pybroker.runtime.runtime import Runtime
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 _MIB = 1 << 20
@@ -43,32 +43,32 @@ def ledger_limits(config: BrokerConfig) -> LedgerLimits:
     )
 
 
-async def build(surroundings: Surroundings, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
+async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
     """A broker with everything loaded that it serves from; not `ready` yet, and without addresses. To be closed by who builds it.
 
     `limits` stands for those of the configuration. Raises ConfigError for a cluster or namespaces that cannot be, and StoreError.
     """
-    config = surroundings.config
+    config = runtime.config
     resources = Resources(stores.metadata, config.default_number_of_namespace_bundles)
     await resources.load()
     try:
         await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
     except (AdminError, InvalidTopicName) as error:
         raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
-    of_ledgers = LedgerSurroundings(
+    of_ledgers = LedgerResources(
         stores.ledgers,
-        EntryCache(min(config.managed_ledger_cache_size_mb * _MIB, surroundings.memory.cache.highest_bytes)),
+        EntryCache(min(config.managed_ledger_cache_size_mb * _MIB, runtime.memory.cache.highest_bytes)),
         ledger_limits(config) if limits is None else limits,
-        surroundings.clock,
+        runtime.clock,
         config.cursor_flush_interval_ms,
         entry_time_ms,
-        surroundings.memory,
+        runtime.memory,
     )
     ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata)
-    service = BrokerService(surroundings, stores.metadata, resources, ledgers)
+    service = BrokerService(runtime, stores.metadata, resources, ledgers)
     await service.dynamic.load()
     await service.partitioned.load()
     await service.partitioned_operations.finish_deletions()
-    await service.commons.load()
+    await service.broker_context.load()
     await service.transactions.recover()
     return service

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import check_configuration as check_authorization
-from pybroker.auth.tls import server_context
+from pybroker.auth.server_tls import server_context
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError, Problems
 from pybroker.errors import InvalidTopicName

@@ -128,7 +128,7 @@ class Consumers:
             self._go_on(name)
         chances = [self.join] * (3 if len(self._running) < MOST_CONSUMERS else 0)
         if len(self._running) > 1:
-            chances += [self._leave, self._kill, self._stall]
+            chances += [self._leave, self._kill, self._stall]  # type: ignore[list-item]
         self._random.choice(chances)()
 
     def join(self, *arguments: str) -> None:

@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -44,7 +45,7 @@ def topic() -> str:
     return f"persistent://public/default/topic-{next(_serial)}"
 
 
-def new_client(url: str, **options: object) -> pulsar.Client:
+def new_client(url: str, **options: Any) -> pulsar.Client:
     """A client that logs warnings and errors only."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
     return pulsar.Client(url, operation_timeout_seconds=20, logger=logger, **options)

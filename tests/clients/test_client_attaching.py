@@ -16,9 +16,9 @@ from pybroker.client import EARLIEST, ClientError, NotSent, OutgoingMessage, Pul
 from pybroker.client.access import Access, AccessRefused, Secret
 from pybroker.client.client import Client
 from pybroker.client.frames import FrameReader, read_event
-from pybroker.client.producer import ProducerSettings, open_producer
+from pybroker.client.producing.entry_producer import ProducerSettings, open_producer
 from pybroker.embedding import embed
-from pybroker.embedding.broker import EmbeddedBroker
+from pybroker.embedding.embedded_broker import EmbeddedBroker
 from pybroker.errors import ProducerBusy
 from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb

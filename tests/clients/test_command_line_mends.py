@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from tests.support.commands import Run, runner, without_a_broker
 
-from pybroker.cli.commands import COMMANDS
+from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser
 from pybroker.embedding import BrokerThread, embed_in_thread
 
@@ -79,7 +79,7 @@ def test_what_a_consumer_holds_is_listed_and_acknowledged_one_by_one(run: Run, c
     assert run("hash", "held", "s", "aw==", "--base64", "--json").json["hash"] == owner["hash"]
     assert f"hash      {owner['hash']}" in run("hash", "held", "s", "k").out
     first = listed["messages"][0]["messageId"]
-    assert run("ack", "held", "s", first).out == f"{first} acknowledged\n"
+    assert run("ack", "held", "s", first, "--yes").out == f"{first} acknowledged\n"
     left = run("unacked", "held", "s", "--json").json["messages"]
     assert [each["messageId"] for each in left] == [listed["messages"][1]["messageId"]]
     consumer.close()
@@ -106,7 +106,7 @@ def test_a_hash_that_drains_is_shown_and_an_acknowledgement_ends_it(run: Run, cl
         options = command_parser(COMMANDS[command]).parse_args(rest)
         assert getattr(options, "consumer", None) in {None, "the old one's", "new"}
     ids = [message for each in listed for message in each["messageIds"]]
-    assert run("ack", "moved", "s", *ids).code == 0
+    assert run("ack", "moved", "s", *ids, "--yes").code == 0
     assert run("draining", "moved", "s").out == "No hash drains.\n"
     assert new.receive(30_000).data() == b"y"  # keySharedUnblockingIntervalMs later
     assert run("waiting", "moved", "s").out == "Nothing fills the look-ahead.\n"
@@ -129,7 +129,7 @@ def test_a_message_is_delivered_again_and_clients_are_disconnected(run: Run, cli
         == "producer p is disconnected from persistent://public/default/again\n"
     )
     producer.send(b"y")
-    for what in (["ack", "again", "s", "99:99"], ["disconnect", "again", "s", "--consumer", "nobody"]):
+    for what in (["ack", "again", "s", "99:99", "--yes"], ["disconnect", "again", "s", "--consumer", "nobody"]):
         ran = run(*what)
         assert ran.code == 1
         assert ran.err.count("\n") == 1
@@ -144,6 +144,6 @@ def test_what_is_not_there_for_a_subscription_is_told_in_a_line(run: Run, client
         ran = run(*command)
         assert ran.code == 1
         assert "only Key_Shared has" in ran.err
-    for command in ("unacked", "draining", "holes", "delayed"):
+    for command in ("unacked", "draining", "holes", "delayed"):  # type: ignore[assignment]
         assert run(command, "plain", "nosuch").code == 1
     consumer.close()

@@ -81,7 +81,7 @@ def walk(run: Run, url: str, directory: Path) -> list[Any]:
         "topics",
         "--long",
         "--json",
-        take=lambda ran: [each for each in ran.json if each["topic"].endswith(("/t", "/parts"))],
+        take=lambda ran: [without_findings(each) for each in ran.json if each["topic"].endswith(("/t", "/parts"))],
     )
     do(
         "topics",
@@ -95,6 +95,11 @@ def walk(run: Run, url: str, directory: Path) -> list[Any]:
     for missing in (["stats", "nosuch", "--once"], ["peek", "t", "nosuch"], ["topics", "no/such"]):
         do(*missing, take=lambda ran: ran.err.count("\n"))
     return seen
+
+
+def without_findings(topic: dict[str, Any]) -> dict[str, Any]:
+    """The row of a topic as any broker fills it: Pulsar does not report what is stuck."""
+    return {name: value for name, value in topic.items() if name != "stuck"}
 
 
 def test_commands_write_the_same_for_this_broker_and_for_pulsar(run: Run, tmp_path: Path) -> None:

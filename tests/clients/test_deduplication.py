@@ -131,7 +131,7 @@ def test_the_switch_acts_on_who_is_connected(broker: BrokerProcess, client: puls
     producer.send(b"x", sequence_id=5)
     for is_on in (False, True, False):
         assert call(policy, "POST", body=is_on).status == 204
-        until(lambda wanted="Enabled" if is_on else "Disabled": status(broker, topic) == wanted)
+        until(lambda wanted="Enabled" if is_on else "Disabled": status(broker, topic) == wanted)  # type: ignore[misc]
         assert position(producer.send(b"x", sequence_id=5)) != NOWHERE  # Nothing is known of what came before.
         assert (position(producer.send(b"x", sequence_id=5)) == NOWHERE) is is_on
 

@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
 from tests.clients.conftest import admin, assert_nothing_arrives, new_client, path_of, receive_all, texts, until
 from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import until_metric
 
 TICK_MS = 200
 SETTINGS = {"delayedDeliveryTickTimeMillis": str(TICK_MS), "retentionCheckIntervalInSeconds": "1"}
@@ -48,11 +50,9 @@ def unacked_count(broker: BrokerProcess, topic: str) -> int:
     return int(stats["subscriptions"]["sub"]["unackedMessages"])
 
 
-def delayed_count(broker: BrokerProcess, topic: str) -> int:
-    """What the metrics say; the topics of this file have one subscription each."""
-    lines = broker.get("/metrics/").splitlines()
-    (line,) = (line for line in lines if line.startswith("pulsar_subscription_delayed{") and f'topic="{topic}"' in line)
-    return int(float(line.rsplit(" ", 1)[1]))
+def until_delayed(broker: BrokerProcess, topic: str, count: int) -> None:
+    """Wait until the metrics show that many delayed messages; the topics of this file have one subscription each."""
+    until_metric(broker, lambda delayed: delayed == count, "pulsar_subscription_delayed", topic=topic)
 
 
 def subscribe(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> pulsar.Consumer:
@@ -143,7 +143,7 @@ def test_delayed_messages_survive_kill_nine(own_broker: BrokerProcess, topic: st
     own_broker.restart_after_kill()
     client = new_client(own_broker.url)
     consumer = subscribe(client, topic, pulsar.ConsumerType.Shared)
-    seen = []
+    seen: list[Any] = []
     while len(seen) < 50:
         (message,) = receive_all(consumer, 1)
         consumer.acknowledge(message)
@@ -169,7 +169,7 @@ def test_after_kill_nine_a_large_index_is_read_back_instead_of_the_topic(
     producer.send_async(b"now", lambda *_: None)
     producer.flush()
     receive_all(consumer, 1)
-    assert delayed_count(broker, topic) == 10_000
+    until_delayed(broker, topic, 10_000)
     client.close()
     broker.restart_after_kill()
     client = new_client(broker.url)
@@ -177,7 +177,7 @@ def test_after_kill_nine_a_large_index_is_read_back_instead_of_the_topic(
     (message,) = receive_all(consumer, 1)  # which was not acknowledged
     assert message.data() == b"now"
     consumer.acknowledge(message)
-    until(lambda: delayed_count(broker, topic) == 10_000)
+    until_delayed(broker, topic, 10_000)
     assert "delayed.restored" in broker.log.read_text()
     # Another clean stop leaves the index as it was.
     client.close()
@@ -185,7 +185,7 @@ def test_after_kill_nine_a_large_index_is_read_back_instead_of_the_topic(
     broker.start()
     client = new_client(broker.url)
     consumer = subscribe(client, topic, pulsar.ConsumerType.Shared)
-    until(lambda: delayed_count(broker, topic) == 10_000)
+    until_delayed(broker, topic, 10_000)
     assert_nothing_arrives(consumer)
     # Without delay all of them come.
     admin(broker, "POST", f"{path_of(topic)}/delayedDelivery", {"active": False, "tickTime": 1000})
@@ -226,7 +226,7 @@ def test_a_message_that_waits_for_an_hour_keeps_its_own_ledger_and_no_other(tmp_
         consumer = subscribe(client, topic, pulsar.ConsumerType.Shared)
         assert ledgers_of(broker, topic)[0] == first
         assert_nothing_arrives(consumer, 1000)
-        assert delayed_count(broker, topic) == 1
+        until_delayed(broker, topic, 1)
         admin(broker, "POST", f"{path_of(topic)}/delayedDelivery", {"active": False, "tickTime": 1000})
         assert texts(receive_all(consumer, 1)) == ["late"]
         assert_nothing_arrives(consumer)
@@ -247,12 +247,12 @@ def test_messages_are_not_delayed_where_delayed_delivery_is_off(
     consumer = subscribe(client, topic, pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
     producer.send(b"a", deliver_after=timedelta(hours=1))
-    until(lambda: delayed_count(broker, topic) == 1)
+    until_delayed(broker, topic, 1)
     admin(broker, "POST", f"{path_of(topic)}/delayedDelivery", {"active": False, "tickTime": 1000})
     assert texts(receive_all(consumer, 1)) == ["a"]
     producer.send(b"b", deliver_after=timedelta(hours=1))
     assert texts(receive_all(consumer, 1)) == ["b"]
-    assert delayed_count(broker, topic) == 0
+    until_delayed(broker, topic, 0)
 
 
 def test_skipped_messages_are_not_delivered_when_they_are_due(
@@ -261,9 +261,9 @@ def test_skipped_messages_are_not_delivered_when_they_are_due(
     consumer = subscribe(client, topic, pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
     producer.send(b"a", deliver_after=timedelta(milliseconds=1000))
-    until(lambda: delayed_count(broker, topic) == 1)
+    until_delayed(broker, topic, 1)
     admin(broker, "POST", f"{path_of(topic)}/subscription/sub/skip_all")
-    assert delayed_count(broker, topic) == 0
+    until_delayed(broker, topic, 0)
     assert_nothing_arrives(consumer, 1500)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.support.async_client import binary_port
@@ -12,8 +13,8 @@ from tests.support.memory_broker import memory_broker
 
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.client import MessageId, MessageProducer, OutgoingMessage
-from pybroker.client.producer import open_producer
-from pybroker.dispatch.gates import Gate
+from pybroker.client.producing.entry_producer import open_producer
+from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.errors import DamagedEntries
 from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -28,8 +29,8 @@ async def world() -> AsyncIterator[Explained]:
         yield running
 
 
-async def send(producer: MessageProducer, count: int, **options: object) -> list[MessageId]:
-    return [await producer.send(b"m%d" % index, **options) for index in range(count)]  # type: ignore[arg-type]
+async def send(producer: MessageProducer, count: int, **options: Any) -> list[MessageId]:
+    return [await producer.send(b"m%d" % index, **options) for index in range(count)]
 
 
 async def test_what_is_at_a_consumer_names_it_and_its_redelivery(world: Explained) -> None:
@@ -335,7 +336,7 @@ async def test_what_was_given_back_waits_when_nobody_can_take_it(world: Explaine
     await producer.send(b"fills")
     await world.until(lambda: world.subscription().unacked_messages == 6)
     await first.close()
-    await world.until(lambda: world.subscription().standstill is not None)
+    await world.until(lambda: world.subscription().stall is not None)
     found = [await world.of_message(each) for each in sent]
     waiting = [each for each in found if "waits-for-redelivery" in codes(each)]
     assert waiting
@@ -423,7 +424,7 @@ async def test_a_message_on_its_way_to_the_disk_is_no_error(world: Explained, mo
     producer = await world.client.producer(TOPIC, batching=False)
     await world.client.consumer(TOPIC, "s", kind="shared", from_earliest=True)
     (sent,) = await send(producer, 1)
-    store = world.topic().commons.ledgers.store
+    store = world.topic().broker_context.ledgers.store
     complete = store._complete  # type: ignore[attr-defined]
     monkeypatch.setattr(store, "_complete", lambda: None)
     receipt = await producer.submit(OutgoingMessage(b"slow"))
@@ -490,7 +491,7 @@ async def test_what_cannot_be_read_is_told_with_its_position(world: Explained, m
     bad = sent[1]
     await producer.close()
     await world.broker.restart()
-    store = world.broker.broker.service.commons.ledgers.store
+    store = world.broker.broker.service.broker_context.ledgers.store
     read = store.read
 
     async def damaged(ledger_id: int, first: int, entries: int, size_bytes: int) -> object:
@@ -504,8 +505,8 @@ async def test_what_cannot_be_read_is_told_with_its_position(world: Explained, m
     monkeypatch.setattr(store, "read_buffered", lambda *_: None)
     consumer = await world.client.consumer(TOPIC, "s", kind="shared", name="c")
     await received(consumer, 1)
-    standstill = world.subscription
-    await world.until(lambda: (now := standstill().standstill) is not None and now.gate is Gate.READ_FAILED)
+    stall = world.subscription
+    await world.until(lambda: (now := stall().stall) is not None and now.blocked_reason is BlockedReason.READ_FAILED)
     found = await world.of_message(bad)
     assert codes(found)[0] in ("read-failed", "entry-damaged")
     entry = next(each for each in found if each["code"] == "entry-damaged")

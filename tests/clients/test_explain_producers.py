@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pulsar
 import pytest
@@ -65,8 +66,8 @@ async def test_who_waits_for_exclusive_access_is_told_behind_whom(world: Explain
         asyncio.ensure_future(world.client.producer(TOPIC, name=name, access_mode="wait_for_exclusive"))
         for name in ("first", "second")
     ]
-    await world.until(lambda: world.topic().producer_places.waiting_count == 2)
-    names = [each.name for each in world.topic().producer_places.waiting]
+    await world.until(lambda: world.topic().producer_registry.waiting_count == 2)
+    names = [each.name for each in world.topic().producer_registry.waiting]
     await world.broker.clock.advance(minutes=30)
     (first,) = await world.of_producer(names[0])
     (second,) = await world.of_producer(names[1])
@@ -151,8 +152,8 @@ async def test_a_backlog_over_its_quota_names_subscription_limit_and_the_call_th
         assert quota["evidence"]["policy"] == "producer_exception"
         assert absent["code"] == "producer-not-connected"
         assert "backlog-quota" in codes((await world.explain())["findings"])
-        clear, raised = quota["actions"]
-        await world.done(raised["method"], raised["path"], raised["body"])
+        assert [each["severity"] for each in quota["actions"]] == ["look", "harmless", "irreversible", "irreversible"]
+        clear = quota["actions"][-1]
         await world.done(clear["method"], clear["path"])
         await world.client.producer(TOPIC, name="p")
         assert await world.of_producer("p") == []
@@ -254,7 +255,7 @@ async def test_messages_that_are_too_large_are_told(world: Explained) -> None:
 async def test_a_compaction_that_runs_is_told(world: Explained) -> None:
     producer = await world.client.producer(TOPIC, batching=False)
     await producer.send(b"m", key="k")
-    async with world.topic().commons.compaction_slot:  # somebody else's compaction
+    async with world.topic().broker_context.compaction_slot:  # somebody else's compaction
         await world.done("PUT", f"{AT}/compaction")
         found = await world.explain()
         assert codes(found["findings"]) == ["compaction-running"]
@@ -271,7 +272,7 @@ async def test_deduplication_that_recovers_says_how_far_it_is(monkeypatch: pytes
         goes_on = asyncio.Event()
         read_if_there = ManagedLedger.read_if_there
 
-        async def held(*given: object, **named: object) -> object:
+        async def held(*given: object, **named: Any) -> object:
             await goes_on.wait()
             return await read_if_there(*given, **named)  # type: ignore[arg-type]
 
@@ -347,7 +348,7 @@ async def test_a_topic_that_cannot_be_loaded_says_why_and_one_that_takes_long_ho
     await world.broker.restart()
     open_ledger = ManagedLedgerFactory.open
 
-    async def fails(*_given: object, **_named: object) -> object:
+    async def fails(*_given: object, **_named: Any) -> object:
         raise StoreError("the disk has a bad day")
 
     monkeypatch.setattr(ManagedLedgerFactory, "open", fails)
@@ -359,7 +360,7 @@ async def test_a_topic_that_cannot_be_loaded_says_why_and_one_that_takes_long_ho
     goes_on = asyncio.Event()
     read_if_there = ManagedLedger.read_if_there
 
-    async def held(*given: object, **named: object) -> object:
+    async def held(*given: object, **named: Any) -> object:
         await goes_on.wait()
         return await read_if_there(*given, **named)  # type: ignore[arg-type]
 
@@ -411,7 +412,9 @@ async def test_a_write_that_failed_is_told_until_the_next_ledger_is_ready(
     producer = await world.client.producer(TOPIC, name="p", batching=False)
     await producer.send(b"m")
     topic = world.topic()
-    await topic.commons.ledgers.store.seal(topic.ledger.current_ledger_id)  # as a store does after a failed write
+    await topic.broker_context.ledgers.store.seal(
+        topic.ledger.current_ledger_id
+    )  # as a store does after a failed write
     saves = HeldSaves(world, topic, monkeypatch)  # type: ignore[arg-type]
     sent = asyncio.ensure_future(producer.send(b"fails"))
     await world.until(lambda: topic.ledger.is_write_failed and saves.waiting > 0)
@@ -447,7 +450,7 @@ async def test_so_many_bytes_on_their_way_to_the_disk_that_nothing_more_is_read_
     async with explained(maxMessagePublishBufferSizeInMB=1) as world:
         producer = await world.client.producer(TOPIC, name="p", batching=False)
         await producer.send(b"m")
-        store = world.topic().commons.ledgers.store
+        store = world.topic().broker_context.ledgers.store
         complete = store._complete  # type: ignore[attr-defined]
         monkeypatch.setattr(store, "_complete", lambda: None)
         sends = [await producer.submit(OutgoingMessage(bytes(700_000))) for _ in range(3)]
@@ -470,7 +473,9 @@ async def test_after_a_message_that_was_not_stored_the_client_has_to_come_again(
         topic, peer = await broker.topic(TOPIC), RecordingPeer()
         await broker.until(lambda: not topic.deduplication.is_recovering)
         producer = broker.producer(topic, peer)
-        await topic.commons.ledgers.store.seal(topic.ledger.current_ledger_id)  # as a store does after a failed write
+        await topic.broker_context.ledgers.store.seal(
+            topic.ledger.current_ledger_id
+        )  # as a store does after a failed write
         topic.publish(producer, run_in(None, 1))
         await broker.until(lambda: bool(peer.errors))
         topic.publish(producer, run_in(None, 1, first=1))
@@ -484,7 +489,7 @@ async def test_after_a_message_that_was_not_stored_the_client_has_to_come_again(
 
 async def test_a_role_that_may_not_produce_is_told_once_somebody_uses_the_topic() -> None:
     settings = {"authentication_enabled": True, "anonymous_user_role": "anonymous", "authorization_enabled": True}
-    async with memory_broker(**settings) as broker, binary_port(broker) as port:
+    async with memory_broker(**settings) as broker, binary_port(broker) as port:  # type: ignore[arg-type]
         await broker.topic(TOPIC)
         client = await port.connect()
         answer = await client.request(
@@ -493,7 +498,7 @@ async def test_a_role_that_may_not_produce_is_told_once_somebody_uses_the_topic(
         assert answer["error"] == "AuthorizationError"
         nobody = await client.request(pb.BaseCommand.PRODUCER, topic=TOPIC + "-none", producer_id=2, producer_name="p")
         assert nobody["error"] == "AuthorizationError"
-        assert len(broker.service.commons.refusals) == 1
+        assert len(broker.service.broker_context.refusals) == 1
         found = explain_producer(await broker.topic(TOPIC), "p", None)
         assert [each.code for each in found] == [Code.PRODUCER_NOT_AUTHORIZED, Code.PRODUCER_NOT_CONNECTED]
         # Who may not consume may not look either.

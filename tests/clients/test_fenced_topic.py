@@ -11,8 +11,8 @@ from tests.support.memory_broker import memory_broker
 from tests.support.waiting import until
 
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
-from pybroker.managed_ledger.surroundings import LedgerLimits
-from pybroker.metadata import paths
+from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.metadata import metadata_paths
 from pybroker.model.names import TopicName
 
 NAME = "persistent://public/default/fenced"
@@ -53,22 +53,22 @@ def read_all(url: str, count: int) -> list[str]:
 
 async def test_a_topic_whose_document_another_writes_is_loaded_again_and_loses_and_doubles_nothing() -> None:
     limits = LedgerLimits(max_entries_per_ledger=20, min_rollover_ms=0)
-    async with memory_broker(limits, **KEPT) as broker, binary_port(broker) as port:
-        service, path = broker.service, paths.managed_ledger(TopicName.parse(NAME))
+    async with memory_broker(limits, **KEPT) as broker, binary_port(broker) as port:  # type: ignore[arg-type]
+        service, path = broker.service, metadata_paths.managed_ledger(TopicName.parse(NAME))
         ports = BoundPorts(port.port, None, broker.port, None)
-        service.presence.addresses = AdvertisedAddresses(service.surroundings.config, ports, "127.0.0.1")
+        service.presence.addresses = AdvertisedAddresses(service.runtime.config, ports, "127.0.0.1")
         url = f"pulsar://127.0.0.1:{port.port}"
         sent: list[str] = []
         consuming = asyncio.ensure_future(asyncio.to_thread(consume, url, COUNT))
         publishing = asyncio.ensure_future(asyncio.to_thread(publish, url, sent))
         metadata, fenced = service.ledgers.metadata, 0
         for part in range(1, 4):
-            await until(lambda part=part: len(sent) >= COUNT * part // 5, 0.005, 60)
+            await until(lambda part=part: len(sent) >= COUNT * part // 5, 0.005, 60)  # type: ignore[misc]
             topic = await broker.topic(NAME)
             found = await metadata.get(path)
             assert found is not None
             await metadata.put(path, found.value + b" ", found.version)
-            await until(lambda topic=topic: topic.ledger.is_closed, 0.005, 60)
+            await until(lambda topic=topic: topic.ledger.is_closed, 0.005, 60)  # type: ignore[misc]
             fenced += topic.ledger.document.is_fenced
         await publishing
         assert fenced == 3

@@ -7,6 +7,7 @@ import pulsar
 import pytest
 from tests.clients.conftest import admin, new_client, path_of, receive_all
 from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import until_metric
 from tests.support.rest import call
 
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -41,9 +42,7 @@ def test_everything_arrives_in_order_and_in_time_under_a_publish_rate(
     ]
     stats = call(f"{broker.http_url}/admin/v2{path_of(topic)}/stats").json
     assert stats["publishRateLimitedTimes"] > 0
-    name = f'pulsar_publish_rate_limit_times{{cluster="standalone",namespace="public/default",topic="{topic}"'
-    line = next(line for line in broker.get("/metrics/").splitlines() if line.startswith(name))
-    assert float(line.split()[-1]) > 0
+    until_metric(broker, lambda times: times > 0, "pulsar_publish_rate_limit_times", topic=topic)
 
 
 def test_a_publish_rate_in_bytes_lets_a_message_pass_that_is_larger(

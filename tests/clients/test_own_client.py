@@ -5,6 +5,7 @@ import itertools
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
@@ -13,10 +14,10 @@ from tests.support.rest import call
 from pybroker.client.access import Access, Secret
 from pybroker.client.background import BackgroundClient
 from pybroker.client.client import Client, TopicSchema
-from pybroker.client.connection import Connection
-from pybroker.client.consumer import END_OF_TOPIC, START_OF_TOPIC, Subscribing, open_consumer
+from pybroker.client.client_connection import Connection
+from pybroker.client.consuming.entry_consumer import END_OF_TOPIC, START_OF_TOPIC, Subscribing, open_consumer
 from pybroker.client.failures import ClientError, ConnectionLost, NotSent, RequestTimedOut
-from pybroker.client.producer import ProducerSettings, open_producer
+from pybroker.client.producing.entry_producer import ProducerSettings, open_producer
 from pybroker.errors import (
     BrokerError,
     ConsumerBusy,
@@ -203,11 +204,11 @@ async def test_a_consumer_acknowledges_and_comes_back_behind_it(connected: Clien
         await open_consumer(connected, name, Subscribing("durable"))
     producer = await open_producer(connected, name)
     ids = [await (await producer.send(entry(index), index)) for index in range(20)]
-    received = []
+    received: list[Any] = []
     while len(received) < 20:
         received += await consumer.receive(TIMEOUT_S)
     await consumer.acknowledge_up_to(ids[9])  # type: ignore[arg-type]
-    assert (await consumer.ends()).mark_delete == ids[9]
+    assert (await consumer.ends()).mark_delete == ids[9]  # type: ignore[comparison-overlap]
     await consumer.close()
     back = await open_consumer(connected, name, Subscribing("durable"))
     assert (await back.receive(TIMEOUT_S))[0][1:3] == ids[10]

@@ -200,7 +200,7 @@ def test_running_clients_find_new_partitions_by_themselves_and_miss_nothing(brok
     newcomer = client.create_producer(orders)
     sent = [newcomer.send(str(number).encode()).partition() for number in range(10)]
     assert set(sent) == set(range(PARTITIONS + 2))
-    stop, used = threading.Event(), set()
+    stop, used = threading.Event(), set()  # type: ignore[var-annotated]
     deadline = time.monotonic() + 2 * POLL_S
     while len(used) < PARTITIONS + 2 and time.monotonic() < deadline:
         used.add(producer.send(b"late").partition())

@@ -1,6 +1,5 @@
 """Retention, expiry, backlog quotas and termination, as connected clients meet them."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pulsar
 import pytest
 from tests.clients.conftest import admin, assert_nothing_arrives, new_client, path_of, receive_all, texts, until
 from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import metric_values, until_metric
 from tests.support.raw_client import RawClient, Type
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -36,9 +36,8 @@ def internal_stats(broker: BrokerProcess, topic: str) -> Any:
     return admin(broker, "GET", f"{path_of(topic)}/internalStats").json
 
 
-def connections_created(broker: BrokerProcess) -> str:
-    lines = broker.get("/metrics").splitlines()
-    return next(line for line in lines if line.startswith("pulsar_connection_created_total_count"))
+def connections_created(broker: BrokerProcess) -> list[float]:
+    return metric_values(broker.get("/metrics"), "pulsar_connection_created_total_count")
 
 
 def send(client: pulsar.Client, topic: str, count: int, first: int = 0) -> None:
@@ -108,10 +107,8 @@ def test_what_expires_at_a_connected_consumer_is_not_delivered_again(
     assert len(received) == 5
     consumer.redeliver_unacknowledged_messages()
     assert_nothing_arrives(consumer)
-    metrics = broker.get("/metrics")
-    labels = f'topic="{topic}",subscription="s"}} 5'
-    assert any(
-        line.startswith("pulsar_subscription_total_msg_expired") and labels in line for line in metrics.split("\n")
+    until_metric(
+        broker, lambda expired: expired == 5, "pulsar_subscription_total_msg_expired", topic=topic, subscription="s"
     )
 
 
@@ -168,7 +165,8 @@ def test_the_oldest_messages_are_evicted_and_producers_go_on(
         received += texts(receive_all(consumer, 1))
     assert received[:-1] == ["x" * 100] * (len(received) - 1)
     assert len(received) <= min(5, 11 - read)
-    assert re.search(rf'topic="{topic}",quota_type="size"}} [1-9]', broker.get("/metrics"))
+    name = "pulsar_storage_backlog_quota_exceeded_evictions_total"
+    until_metric(broker, lambda evictions: evictions >= 1, name, topic=topic, quota_type="size")
 
 
 def test_an_old_message_holds_producers_until_it_is_acknowledged(
@@ -224,7 +222,7 @@ def test_consumers_of_a_terminated_topic_are_told_when_nothing_is_left(broker: B
     assert consuming.reply()["type"] == "CLOSE_PRODUCER"
     consuming.send(Type.FLOW, consumer_id=1, messagePermits=10)
     assert consuming.reply()["type"] == "MESSAGE"
-    position = pb.MessageIdData(**{key: int(receipt["message_id"][key]) for key in ("ledgerId", "entryId")})
+    position = pb.MessageIdData(**{key: int(receipt["message_id"][key]) for key in ("ledgerId", "entryId")})  # type: ignore[arg-type]
     consuming.send(Type.ACK, consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[position])
     assert consuming.reply() == {"type": "REACHED_END_OF_TOPIC", "consumer_id": "1"}
     consuming.close()

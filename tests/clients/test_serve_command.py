@@ -55,11 +55,40 @@ def test_the_ready_file_and_the_banner_say_where_the_broker_is(tmp_path: Path) -
         start = next(index for index, line in enumerate(lines) if line.startswith("pybroker "))
         assert lines[start].endswith("cluster standalone")
         assert lines[start + 1].split() == ["serving", ready["broker_url"], ready["http_url"]]
-        assert lines[start + 2].split() == ["data", str(broker.data)]
-        assert lines[start + 3].split(maxsplit=1) == [
+        assert lines[start + 2].split() == ["console", f"{ready['http_url']}/console/"]
+        assert lines[start + 3].split() == ["data", str(broker.data)]
+        assert lines[start + 4].split(maxsplit=1) == [
             "durability",
             "a receipt means on disk (journalSyncData=true)",
         ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"consoleEnabled": "false"}, None), ({"webServicePort": ""}, "https"), ({}, "http")],
+)
+def test_banner_names_the_console_where_it_is_served(
+    tmp_path: Path, settings: dict[str, str], named: str | None
+) -> None:
+    ready_file = tmp_path / "ready.json"
+    options = ["--ready-file", str(ready_file)]
+    for key, value in {**IN_MEMORY, "brokerServicePort": "0", "webServicePort": "0", **settings}.items():
+        options += ["--set", f"{key}={value}"]
+    if named == "https":
+        files = CertificateAuthority(tmp_path).server()
+        paths = {"tlsCertificateFilePath": files.certificate, "tlsKeyFilePath": files.key}
+        options += [f"--set={key}={path}" for key, path in paths.items()] + ["--set=webServicePortTls=0"]
+    command = [sys.executable, "-m", "pybroker", "serve", "--data", str(tmp_path / "data"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        banner = [process.stdout.readline()]
+        while "durability" not in banner[-1]:
+            banner.append(process.stdout.readline())
+            assert banner[-1], "the broker ended"
+        process.terminate()
+    shown = [line.split()[1] for line in banner if line.startswith("  console ")]
+    assert [url.partition(":")[0] for url in shown] == ([named] if named else [])
+    assert all(url.endswith("/console/") for url in shown)
 
 
 def test_a_fresh_broker_has_its_cluster_tenants_and_namespaces_when_it_says_it_is_ready(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pybroker.client import (
     TransactionFailed,
     connect,
 )
-from pybroker.client.transactions import TransactionState
+from pybroker.client.client_transactions import TransactionState
 from pybroker.errors import InvalidTxnStatus, NotAllowedError
 
 TIMEOUT_S = 20.0
@@ -61,7 +61,7 @@ async def test_transactions_of_two_processes_are_committed_as_one(
         assert await seen(client, topic) == []
         assert await client.sink(name).last_batch() is None
         assert await client.sink(name).commit_together(3, [mine, theirs.id])
-        assert sorted(await seen(client, topic)) == [b"mine", b"theirs", b"too"]
+        assert sorted(await seen(client, topic)) == [b"mine", b"theirs", b"too"]  # type: ignore[type-var]
         assert mine.state is TransactionState.COMMITTED
         with pytest.raises(TransactionEnded):
             await client.sink(name).commit_together(4, [mine])

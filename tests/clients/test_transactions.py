@@ -23,7 +23,7 @@ from pybroker.client import (
     TransactionFailed,
     connect,
 )
-from pybroker.client.transactions import TransactionState
+from pybroker.client.client_transactions import TransactionState
 from pybroker.embedding import embed
 from pybroker.errors import (
     InvalidTxnStatus,
@@ -32,7 +32,7 @@ from pybroker.errors import (
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 
 TIMEOUT_S = 20.0
 KINDS = ["exclusive", "failover", "shared", "key_shared"]

@@ -57,7 +57,7 @@ def opened(browser: Browser, url: str, *, width: int = 1440, dark: bool = False)
     page.set_default_timeout(20_000)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}") or dialog.dismiss())
+    page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}") or dialog.dismiss())  # type: ignore[call-overload, func-returns-value]
     page.on(
         "console",
         # A refusal that the page shows is logged by the browser, too.

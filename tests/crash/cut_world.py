@@ -15,8 +15,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import START_MS, RecordingPeer, SetClock
+from tests.support.memory_broker import START_MS, SetClock
 from tests.support.recorded_disk import Event, Note, RecordedDisk
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker import app
 from pybroker.broker.delivery.consumer import Consumer
@@ -24,14 +25,14 @@ from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_compaction import CompactionStatus
 from pybroker.config import BrokerConfig
+from pybroker.disk.disk import Disk, DiskFile, FileSystemSync, Pieces
 from pybroker.errors import BrokerError, TopicNotFound
+from pybroker.local_store.checkpoint import checkpoint
+from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
-from pybroker.storage import checkpoint
-from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, Pieces
-from pybroker.storage.options import LocalStoreOptions
-from pybroker.surroundings import Surroundings
+from pybroker.runtime.runtime import Runtime
 from pybroker.tools.data_files import opened
 from pybroker.tools.stored_state import Finding
 from pybroker.tools.verify import Verifier
@@ -41,7 +42,6 @@ PLAIN = "persistent://public/default/plain"
 COMPACTED = "persistent://public/default/compacted"
 KEYS = 7
 DAY_MS = 86_400_000
-WATCHED = ("metadata.end",)
 
 
 class UnsyncedDisk(Disk):
@@ -105,8 +105,8 @@ async def running(directory: Path, disk: Disk, *, direct_io: bool = False) -> As
         patch.setattr(app, "LocalStoreOptions", small_options)
         if direct_io:  # as with many ledgers
             patch.setattr(checkpoint, "MAX_SINGLE_SYNCS", 1)
-        surroundings = Surroundings(config(directory, direct_io=direct_io), SetClock())
-        broker = app.Broker(surroundings, lambda: None, disk)
+        runtime = Runtime(config(directory, direct_io=direct_io), SetClock())
+        broker = app.Broker(runtime, lambda: None, disk)
         await broker.start()
         try:
             yield broker
@@ -121,8 +121,8 @@ class Client(RecordingPeer):
         super().__init__()
         self.topic = topic
         self._disk = disk
-        self._producer = Producer(topic.producer_places.remove, 1, "p", False, 0, self, {}, START_MS)
-        topic.producer_places.add(self._producer)
+        self._producer = Producer(topic.producer_registry.remove, 1, "p", False, 0, self, {}, START_MS)
+        topic.producer_registry.add(self._producer)
 
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
         super().send_receipts(run, ledger_id, first_entry_id)
@@ -187,7 +187,7 @@ class Reader(RecordingPeer):
 
 async def record(directory: Path, seed: int, *, direct_io: bool) -> RecordedDisk:
     """Two lives of a broker, with a stop in order between them and at the end."""
-    disk = RecordedDisk(directory, WATCHED)
+    disk = RecordedDisk(directory)
     random = Random(seed)
     sent = dict.fromkeys((PLAIN, COMPACTED), 0)
     for life in range(2):
@@ -217,7 +217,7 @@ async def record(directory: Path, seed: int, *, direct_io: bool) -> RecordedDisk
 
 async def record_start(directory: Path, *, direct_io: bool) -> RecordedDisk:
     """A start on what a power cut has left, until all topics are loaded, and a stop."""
-    disk = RecordedDisk(directory, WATCHED)
+    disk = RecordedDisk(directory)
     async with running(directory, disk, direct_io=direct_io) as broker:
         for name in (PLAIN, COMPACTED):
             await _topic(broker, name)
@@ -323,7 +323,7 @@ async def _judge_topic(broker: app.Broker, name: str, told: Told) -> None:
 async def _judge_cursor(broker: app.Broker, topic: Topic, found: dict[Position, int], told: Told) -> None:
     if not told.receipts[PLAIN]:
         return
-    clock = broker.surroundings.clock
+    clock = broker.runtime.clock
     assert isinstance(clock, SetClock)
     clock.now_ms += 2 * DAY_MS  # everything is due
     reader = await Reader(None).open(topic)

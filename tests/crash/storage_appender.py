@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from pybroker.errors import StoreError
-from pybroker.storage.ledger_store import AppendListener, AppendRun
-from pybroker.storage.local_store import LocalStore
-from pybroker.storage.options import LocalStoreOptions
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.store_options import LocalStoreOptions
 
 OPTIONS = LocalStoreOptions(
     journal_file_bytes=1 << 20, checkpoint_max_bytes=1 << 20, checkpoint_max_entries=2000, journal_max_bytes=4 << 20
@@ -72,7 +72,7 @@ async def acknowledge(store: LocalStore) -> None:
     number = 0
     while True:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        store.append_delta("cursor", delta(number), lambda _, done=done: done.set_result(None))
+        store.append_delta("cursor", delta(number), lambda _, done=done: done.set_result(None))  # type: ignore[misc]
         await done
         number += 1
         tell("C", number)

@@ -15,29 +15,36 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pybroker import logs
-from pybroker.clock import Clock
 from pybroker.compaction.stored_entry import encode_stored
 from pybroker.compaction.view import read_view
-from pybroker.data_directory import DataDirectoryLock
-from pybroker.dispatch.delayed import DelayedRun
-from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_runs
+from pybroker.dispatch.delayed.delayed_entries import DelayedRun
+from pybroker.dispatch.delayed.delayed_record import encode_more, encode_whole, stored_runs
 from pybroker.errors import DamagedEntries, StoreError
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.ledgers.cursor_store import CursorOwner
+from pybroker.ledgers.known_data import KnownData, decode_mark, encode_mark
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun
+from pybroker.local_store.data_directory import DataDirectoryLock
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.start_up import older_table_text
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.info import CompactedInfo
-from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers, lost_names_text
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
-from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
+from pybroker.managed_ledger.orphaned_ledgers import (
+    delete_orphaned_ledgers,
+    find_orphaned_ledgers,
+    lost_names_text,
+    named_entry_counts,
+)
+from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.metadata.metadata_paths import JOURNAL_MARK
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.model.position import Position
-from pybroker.storage.cursor_store import CursorOwner
-from pybroker.storage.ledger_store import AppendListener, AppendRun
-from pybroker.storage.local_store import LocalStore
-from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.start_up import older_table_text
+from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
 
 OPTIONS = LocalStoreOptions(
     direct_io=False, journal_file_bytes=1 << 17, checkpoint_max_bytes=1 << 30, reserve_bytes=1 << 16, read_threads=1
@@ -197,12 +204,16 @@ class Stores:
     async def open(directory: Path, options: LocalStoreOptions = OPTIONS) -> Stores:
         metadata = await SqliteMetadataStore.open(directory / "metadata.db", mark=directory / "metadata.end")
         try:
-            store = await LocalStore.open(directory, options, _never)
+            found = await metadata.get(JOURNAL_MARK)
+            mark = decode_mark(None if found is None else found.value)
+            known = KnownData(mark, await named_entry_counts(metadata))
+            store = await LocalStore.open(directory, options, _never, known=known)
+            await metadata.keep_beside(JOURNAL_MARK, lambda: encode_mark(store.mark()))
         except BaseException:
             await metadata.close()
             raise
-        surroundings = LedgerSurroundings(store, EntryCache(0), LIMITS, Clock(), 5, lambda _: 0)
-        factory = ManagedLedgerFactory(surroundings, store, metadata)
+        resources = LedgerResources(store, EntryCache(0), LIMITS, Clock(), 5, lambda _: 0)
+        factory = ManagedLedgerFactory(resources, store, metadata)
         return Stores(metadata, store, factory)
 
     async def close(self) -> None:
@@ -297,14 +308,14 @@ async def look(directory: Path, promised: dict[str, Promised], options: LocalSto
         return found
     try:
         earlier_ids = set(await stores.store.list_ledgers())
-        leftovers = await find_leftovers(stores.store, stores.metadata, earlier_ids)
+        leftovers = await find_orphaned_ledgers(stores.store, stores.metadata, earlier_ids)
         if leftovers.ids_not_given:
             found.refused = older_table_text("checkpoint.db", leftovers.ids_not_given)
             return found
         if lost := leftovers.lost_names(stores.store):
             found.refused = lost_names_text(directory, lost, has_topics=True)
             return found
-        await delete_leftovers(stores.store, leftovers)
+        await delete_orphaned_ledgers(stores.store, leftovers)
         for name, topic in promised.items():
             try:
                 if not await stores.factory.exists(ROOT + name):

@@ -14,9 +14,10 @@ import pulsar
 import pytest
 from tests.clients.conftest import assert_nothing_arrives, close_after_kill, new_client, receive_all
 from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import until_metric
 from tests.support.raw_client import RawClient
 
-from pybroker.storage.disk import Disk
+from pybroker.disk.disk import Disk
 from pybroker.wire import pulsar_api_pb2 as pb
 
 pytestmark = pytest.mark.long
@@ -100,11 +101,6 @@ def body(number: int) -> bytes:
     return b"%d;" % number + bytes(BODY_BYTES)
 
 
-def metric(broker: BrokerProcess, name: str) -> float:
-    (line,) = (line for line in broker.get("/metrics").splitlines() if line.startswith(name + "{"))
-    return float(line.split()[-1])
-
-
 def verify(data: Path) -> None:
     """What is stored is whole, says the tool."""
     command = [sys.executable, "-m", "pybroker", "ledger", "verify", str(data)]
@@ -136,9 +132,9 @@ def test_publishing_is_refused_at_once_and_everything_else_goes_on(
     with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
         client.create_producer(TOPIC)
     assert time.monotonic() - start_s < LATEST_S
-    assert metric(broker, "pybroker_store_publishing_refused") == 1
-    assert metric(broker, "pybroker_store_refused_entries") >= 20
-    assert metric(broker, "pybroker_store_free_bytes") < 40 * MIB
+    until_metric(broker, lambda is_refused: is_refused == 1, "pybroker_store_publishing_refused")
+    until_metric(broker, lambda entries: entries >= 20, "pybroker_store_refused_entries")
+    until_metric(broker, lambda free_bytes: free_bytes < 40 * MIB, "pybroker_store_free_bytes")
     log = broker.log.read_text()
     assert log.count("storage.full") == 1
     assert log.count("ledger.rollover_failed") == 0
@@ -260,9 +256,7 @@ def test_what_is_acknowledged_makes_room_by_itself_though_it_is_in_the_open_ledg
         assert receipted > FILE_SYSTEM_MIB // 2
         for _ in range(receipted):
             consumer.acknowledge(consumer.receive(30_000))
-        start_s = time.monotonic()
-        while metric(broker, "pybroker_store_free_bytes") < FILE_SYSTEM_MIB * MIB / 2:
-            assert time.monotonic() - start_s < 4 * LATEST_S, "nothing came back"
+        until_metric(broker, lambda free_bytes: free_bytes >= FILE_SYSTEM_MIB * MIB / 2, "pybroker_store_free_bytes")
         producer.send(bytes(MIB))
         consumer.acknowledge(consumer.receive(30_000))
     assert_nothing_arrives(consumer)

@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -106,7 +107,7 @@ def test_an_acknowledgement_with_a_receipt_survives_a_kill_at_once(broker: Broke
     client.send(pb.BaseCommand.FLOW, consumer_id=2, messagePermits=100)
     for i in range(20):
         client.send_message(1, i, b"m%d" % i)
-    positions = []
+    positions: list[Any] = []
     while len(positions) < 20:
         reply = client.reply()
         if reply["type"] == "MESSAGE":

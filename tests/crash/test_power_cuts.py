@@ -24,8 +24,8 @@ from tests.support.recorded_disk import Event, RecordedDisk
 
 from pybroker import app
 from pybroker.errors import StoreError
-from pybroker.metadata import sqlite
-from pybroker.storage.journal_files import JournalFiles
+from pybroker.local_store.journal.journal_files import JournalFiles
+from pybroker.metadata import sqlite_metadata_store
 
 pytestmark = pytest.mark.long
 
@@ -120,7 +120,7 @@ def _without_sync_of(patch: pytest.MonkeyPatch, name_end: str) -> None:
     def unsynced(self: Any, path: Path) -> Any:
         file = open_for_write(self, path)
         if path.name.endswith(name_end):
-            file.sync = lambda: None
+            file.sync = lambda: None  # type: ignore[method-assign]
         return file
 
     patch.setattr(RecordedDisk, "open_for_write", unsynced)
@@ -145,18 +145,24 @@ def _without_directory(patch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def journal_files_are_used_again_too_early(patch: pytest.MonkeyPatch) -> None:
-    release = JournalFiles.release
-    patch.setattr(JournalFiles, "release", lambda self, sequence: release(self, sequence + 1000))
+    take_next = JournalFiles.take_next
+
+    def take_next_and_release(self: JournalFiles) -> Any:
+        file = take_next(self)
+        self.release(1 << 60)  # The file that is full now, whether a checkpoint covers it or not.
+        return file
+
+    patch.setattr(JournalFiles, "take_next", take_next_and_release)
 
 
 def the_mark_of_metadata_runs_ahead(patch: pytest.MonkeyPatch) -> None:
-    commit = sqlite._Table.commit
+    count_commit = sqlite_metadata_store._Table._count_commit
 
     def mark_first(self: Any) -> None:
         self._mark.write(self.totals.commits + 1)
-        commit(self)
+        count_commit(self)
 
-    patch.setattr(sqlite._Table, "commit", mark_first)
+    patch.setattr(sqlite_metadata_store._Table, "_count_commit", mark_first)
 
 
 PLANTS = [

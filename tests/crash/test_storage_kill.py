@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.crash.storage_appender import OPTIONS, delta, payload
-from tests.unit.storage.stores import read_all
+from tests.unit.local_store.stores import read_all
 
-from pybroker.storage.local_store import LocalStore
+from pybroker.local_store.local_store import LocalStore
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

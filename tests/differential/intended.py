@@ -29,6 +29,11 @@ _ANSWERED = (
 _JAVA_KEY_STORES = "Names of Java key stores and classes mean nothing here."
 _BAD_REQUEST = "Pulsar reports a fault of its own for what the caller got wrong."
 
+_MISSING_IS_404 = (
+    "What is asked of a namespace that does not exist is answered with 404. Pulsar does it, says that something else is wrong, or "
+    "reports a fault of its own."
+)
+
 _NOT_STORED = (
     "What makes no sense without stored messages is refused with 405, and 404 when there is no such topic. Pulsar "
     "reports a fault of its own for some of it, and answers as if something were done for the rest."
@@ -204,6 +209,13 @@ INTENDED: tuple[Intended, ...] = (
         "its namespaces: *",
         "The namespaces that were put into an anti-affinity group are in it. Pulsar 4.2.4 finds none.",
     ),
+    Intended("missing_namespaces", "*/antiAffinity: *", _MISSING_IS_404),
+    Intended("missing_namespaces", "POST */entryFilters: *", _MISSING_IS_404),
+    Intended("missing_namespaces", "DELETE */removeOffloadPolicies: *", _MISSING_IS_404),
+    Intended("missing_namespaces", "POST */migration: *", _MISSING_IS_404),
+    Intended("missing_namespaces", "POST */permissions/subscription/sub: *", _MISSING_IS_404),
+    Intended("missing_namespaces", "GET */topicHashPositions: *", _MISSING_IS_404),
+    Intended("missing_namespaces", "GET /resource-quotas/*", _MISSING_IS_404),
     Intended(
         "security_rest",
         "a bad token, *",

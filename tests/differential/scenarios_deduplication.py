@@ -194,7 +194,7 @@ def deduplication_cursor(run: Run) -> None:
     run.step("shown", {key: stats[key] for key in ("subscriptions", "backlogSize", "deduplicationStatus")})
     internal = run.rest_status("internal stats", "GET", f"{place.path}/internalStats")
     assert isinstance(internal, dict)
-    run.step("cursors", {name: sorted(each) for name, each in internal["cursors"].items()})
+    run.step("cursors", {name: sorted(each) for name, each in internal["cursors"].items()})  # type: ignore[arg-type, union-attr]
     with run.raw() as raw:
         run.step("subscribe as that", outcome(raw.subscribe(place.topic, 1, subscription="pulsar.dedup")))
 

@@ -41,7 +41,7 @@ class Topic:
         self.run.step(label, self.run.wait_until(lambda: holds(self.run.http("GET", path, ..., "")[2])))
 
 
-def id_of(message_id: Any, **more: object) -> dict[str, object]:
+def id_of(message_id: Any, **more: Any) -> dict[str, object]:
     return {"ledgerId": message_id.ledger_id(), "entryId": message_id.entry_id(), **more}
 
 

@@ -372,10 +372,12 @@ def schemas_of_the_official_client(run: Run) -> None:
         kind = type(schema).__name__
         place = Place(run, kind)
         consumer = run.attempt(
-            f"{kind}: subscribe", lambda place=place, schema=schema: client.subscribe(place.topic, "s", schema=schema)
+            f"{kind}: subscribe",
+            lambda place=place, schema=schema: client.subscribe(place.topic, "s", schema=schema),  # type: ignore[misc]
         )
         producer = run.attempt(
-            f"{kind}: produce", lambda place=place, schema=schema: client.create_producer(place.topic, schema=schema)
+            f"{kind}: produce",
+            lambda place=place, schema=schema: client.create_producer(place.topic, schema=schema),  # type: ignore[misc]
         )
         producer.send(value)
         found = run.receive(consumer, 1)

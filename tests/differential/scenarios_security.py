@@ -79,10 +79,15 @@ def security_commands(run: Run) -> None:
                 ("PRODUCER", {"topic": topic, "producer_id": 1}),
                 ("SUBSCRIBE", {"subscription": "sub", "consumer_id": 1, **subscribing}),
                 ("GET_TOPICS_OF_NAMESPACE", {"namespace": namespace}),
+                ("WATCH_TOPIC_LIST", {"namespace": namespace, "watcher_id": 1, "topics_pattern": ".*"}),
+                ("UNSUBSCRIBE", {"consumer_id": 77}),
+                ("SEEK", {"consumer_id": 77}),
+                ("SEEK", {"consumer_id": 77, "message_publish_time": 1}),
             ]
             for name, fields in commands:
                 reply = raw.request(getattr(Type, name), **fields)
-                run.step(f"{role}, {name}", [reply["type"], reply.get("response"), reply.get("error")])
+                found = [reply["type"], reply.get("response"), reply.get("error"), reply.get("message")]
+                run.step(f"{role}, {name}", found)
             run.step(f"{role}, PING", raw_ping(raw))
 
 
@@ -111,7 +116,7 @@ def security_missing(run: Run) -> None:
                     reply = raw.request(getattr(Type, command), topic=f"persistent://{name}")
                     found = [reply["type"], reply.get("response"), reply.get("error"), reply.get("partitions")]
                     if command == "PARTITIONED_METADATA" and reply.get("error") == "AuthorizationError":
-                        found.append(reply["message"].partition(":")[0])
+                        found.append(reply["message"])
                     run.step(f"{role}, missing {what}, {command}", found)
 
 

@@ -424,13 +424,13 @@ def rest_rates(run: Run) -> None:
             run.rest(f"{label} set", "POST", path, first)
             run.step(f"{label} is set", shown(expected=True))
             run.rest(f"{label} shown", "GET", path)
-            change[level](f"{label} set again", "POST", path, second)
+            change[level](f"{label} set again", "POST", path, second)  # type: ignore[operator]
             run.rest(f"{label} shown again", "GET", path)
             run.rest(f"{label} applied to the topic", "GET", f"{paths['topic']}/{policy}?applied=true")
             run.rest_status(f"{label} no JSON", "POST", path, b"{bad")
             run.rest_status(f"{label} no body", "POST", path)
         for level, base in reversed(paths.items()):
-            change[level](f"{level} {policy} removed", "DELETE", f"{base}/{policy}")
+            change[level](f"{level} {policy} removed", "DELETE", f"{base}/{policy}")  # type: ignore[operator]
             run.rest(f"{level} {policy} after", "GET", f"{base}/{policy}")
             run.rest(f"{level} {policy} applied after", "GET", f"{paths['topic']}/{policy}?applied=true")
 

@@ -82,7 +82,7 @@ def shown(reply: dict[str, Any]) -> str:
 
 
 def options(mode: str, *ranges: tuple[int, int], out_of_order: bool = False) -> dict[str, Any]:
-    meta = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.Value(mode), allowOutOfOrderDelivery=out_of_order)
+    meta = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.Value(mode), allowOutOfOrderDelivery=out_of_order)  # type: ignore[arg-type]
     for start, end in ranges:
         meta.hashRanges.add(start=start, end=end)
     return {"keySharedMeta": meta}

@@ -1,5 +1,7 @@
 """Topics as resources: made, listed, grown, deleted; partitioned ones; what is made automatically."""
 
+from typing import Any
+
 import pulsar
 from tests.differential.harness import Run, scenario
 from tests.differential.scenarios_rest import V2, with_tenant
@@ -145,7 +147,7 @@ def topics_grow_under_subscriptions(run: Run) -> None:
     run.step("received from", sorted(message.message_id().partition() for message in received))
 
 
-def _asks(run: Run, raw: RawClient, label: str, topic: str, **fields: object) -> None:
+def _asks(run: Run, raw: RawClient, label: str, topic: str, **fields: Any) -> None:
     reply = raw.request(Type.PARTITIONED_METADATA, topic=topic, **fields)
     reply.pop("message", None)
     run.step(label, reply)

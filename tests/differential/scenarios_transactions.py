@@ -436,3 +436,21 @@ def transactions_of_ended_ones(run: Run) -> None:
         consumer.collect("committed")
         run.step("send in an ended one", send_in(producer, txn, [b"late"], 2)[0][0])
         consumer.acknowledge("acknowledge in an ended one", txn, [consumer.id_of(0)])
+
+
+@transaction_scenario
+def transactions_short_names(run: Run) -> None:
+    """Participants whose topics the client does not name in full, as REST shows them."""
+    full = run.topic("full")
+    names = [run.topic("short").removeprefix("persistent://public/default/"), run.topic("m").partition("//")[2], full]
+    with coordinator(run) as of, run.raw() as raw:
+        txn = of.begin()
+        for consumer_id, topic in enumerate(names):
+            raw.request(Type.LOOKUP, topic=topic)
+            raw.subscribe(topic, consumer_id, subscription="sub")
+            of.add(txn, topic, f"add {consumer_id}")
+            of.add_subscription(txn, topic, label=f"add subscription {consumer_id}")
+        path = f"/admin/v3/transactions/transactionMetadata/{txn['txnid_most_bits']}/{txn['txnid_least_bits']}"
+        found = json.loads(run.http("GET", path, ..., "application/json")[2])
+        run.step("participants", [found["status"], found["producedPartitions"], found["ackedPartitions"]])
+        of.end(txn, ABORT)

@@ -98,7 +98,7 @@ def transactions_reader(run: Run) -> None:
     """A reader gets what is committed and nothing of what is open or aborted, from the beginning, too."""
     topic = run.topic()
     fields = {"durable": False, "start_message_id": pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)}
-    with coordinator(run) as of, run.raw() as producer, taker(run, topic, subscription="reader", **fields) as reader:
+    with coordinator(run) as of, run.raw() as producer, taker(run, topic, subscription="reader", **fields) as reader:  # type: ignore[arg-type]
         producer.open_producer(topic)
         for base, action in ((10, ABORT), (20, COMMIT)):
             txn = of.begin()
@@ -112,7 +112,7 @@ def transactions_reader(run: Run) -> None:
         txn = of.begin()
         of.add(txn, topic)
         reader.acknowledge("acknowledged in a transaction", txn, [reader.id_of(0)])
-        with taker(run, topic, subscription="another", **fields) as again:
+        with taker(run, topic, subscription="another", **fields) as again:  # type: ignore[arg-type]
             again.collect("from the beginning")
         of.end(txn, ABORT)
 
@@ -126,7 +126,7 @@ def transactions_of_batches(run: Run) -> None:
         txn = of.begin()
         of.add(txn, topic)
         batch = [b"one", b"two", b"three"]
-        producer.send_message(1, 0, batch=batch, metadata=dict(txn), **txn)
+        producer.send_message(1, 0, batch=batch, metadata=dict(txn), **txn)  # type: ignore[arg-type]
         run.step("sent", outcome(producer.reply()))
         of.end(txn, COMMIT)
         consumer.collect("delivered")

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pulsar
 import pytest
@@ -22,7 +23,7 @@ def connect() -> Iterator[Connect]:
     """Makes clients that end with the test, and say nothing: what goes wrong here is meant to."""
     clients = []
 
-    def make(url: str, **options: object) -> pulsar.Client:
+    def make(url: str, **options: Any) -> pulsar.Client:
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         clients.append(pulsar.Client(url, logger=logger, operation_timeout_seconds=20, **options))
         return clients[-1]

@@ -6,7 +6,7 @@ import pulsar
 import pytest
 from tests.embedding.conftest import Connect
 
-from pybroker.embedding import BrokerThread, embed_in_thread
+from pybroker.embedding import BrokerThread, UnusedFault, embed_in_thread
 from pybroker.errors import AuthorizationError
 
 
@@ -105,8 +105,7 @@ def test_late_receipts_come_in_order_by_the_brokers_clock_or_when_the_fault_ends
     fault = broker.faults.delay_receipts(3600)
     first = sends(producer, b"0", b"1")
     assert not first[0].wait(0.1)
-    with broker.faults.refuse("SEEK"):
-        pass
+    broker.faults.refuse("SEEK").end()
     assert not first[0].wait(0.1), "the end of another fault lets nothing go"
     broker.clock.advance(hours=1)
     assert all(event.wait(20) for event in first)
@@ -147,11 +146,11 @@ def test_a_slow_consumer_that_leaves_takes_what_it_had_not_got_to_the_next(
 def test_faults_are_set_and_undone_by_several_threads_at_once(broker: BrokerThread, client: pulsar.Client) -> None:
     def trouble() -> None:
         for _ in range(50):
-            with (
+            made = (
                 broker.faults.refuse("SUBSCRIBE", count=1, topic="another"),
                 broker.faults.lose_receipts(topic="another"),
-            ):
-                pass
+            )
+            assert all(fault.end() is not None for fault in made), "they met nothing"
 
     threads = [threading.Thread(target=trouble) for _ in range(4)]
     for thread in threads:
@@ -174,3 +173,24 @@ def test_a_full_disk_is_full_for_local_stores_too(tmp_path: object, connect: Con
                 impatient.send(b"x")
         broker.restart()
         connect(broker.service_url).create_producer("t").send(b"x")
+
+
+def test_a_fault_that_never_happens_warns_when_it_ends(broker: BrokerThread, client: pulsar.Client) -> None:
+    client.create_producer("orders").send(b"x")
+    with pytest.warns(UnusedFault, match="lose_receipts, topic persistent://public/default/ordres never happened"):
+        broker.faults.lose_receipts(topic="ordres").undo()
+    with pytest.warns(UnusedFault, match="it met no connection. There were some of persistent://public/default/orders"):
+        broker.faults.stall_connections(topic="ordres").undo()
+    broker.faults.slow_consumer(60, subscription="nosuch")
+    with pytest.warns(UnusedFault, match="slow_consumer never happened") as warned:
+        broker.reset()
+    assert [warning.filename for warning in warned] == [__file__]
+
+
+def test_faults_end_and_the_broker_begins_anew_also_where_warnings_are_errors(broker: BrokerThread) -> None:
+    first, second = broker.faults.refuse("SEEK"), broker.faults.refuse("ACK")
+    with pytest.raises(UnusedFault):  # pytest is configured to make errors of warnings
+        broker.reset()
+    assert broker.is_running
+    assert not broker.faults._refusals
+    assert first.end() is second.end() is None

@@ -46,7 +46,7 @@ def test_where_no_test_asks_for_a_broker_none_of_it_is_loaded(tmp_path: Path) ->
 import sys
 
 def test_nothing_of_a_broker_is_there():
-    allowed = {"pybroker", "pybroker.testing", "pybroker.testing.plugin"}
+    allowed = {"pybroker", "pybroker.version", "pybroker.testing", "pybroker.testing.plugin"}
     assert {name for name in sys.modules if name.split(".")[0] == "pybroker"} <= allowed
 """,
     )
@@ -66,6 +66,7 @@ def test_one_makes_trouble(pulsar_broker, client):
     with pytest.raises(pulsar.AuthorizationError):
         client.subscribe("t", "s")
     pulsar_broker.crash()
+    pulsar_broker.restart()
 
 def test_the_next_has_none(pulsar_broker, client):
     assert seen == [pulsar_broker]
@@ -73,6 +74,49 @@ def test_the_next_has_none(pulsar_broker, client):
     client.create_producer("t").send(b"x")
 """,
     )
+
+
+@pytest.mark.parametrize("ini", ["pulsar_broker_scope = function", "pulsar_reset = test"])
+def test_an_unused_fault_and_a_missing_restart_are_reported_with_the_test_that_has_them(
+    tmp_path: Path, ini: str
+) -> None:
+    told = run_suite(
+        tmp_path,
+        """
+def test_a_fault_for_another_topic(pulsar_broker, client):
+    pulsar_broker.faults.refuse("PRODUCER", "AuthorizationError", topic="ordres")
+    client.create_producer("orders")
+
+def test_a_fault_that_happens(pulsar_broker, client):
+    pulsar_broker.faults.refuse("PRODUCER", "AuthorizationError", topic="orders")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.create_producer("orders")
+
+def test_the_broker_is_used_while_it_is_crashed(pulsar_broker):
+    pulsar_broker.crash()
+    with pytest.raises(Exception, match="call restart"):
+        pulsar_broker.admin("GET", "clusters")
+    pulsar_broker.restart()
+    pulsar_broker.admin("GET", "clusters")
+
+def test_restart_is_forgotten(pulsar_broker):
+    pulsar_broker.crash()
+
+def test_the_next_has_a_broker(pulsar_broker):
+    pulsar_broker.admin("GET", "clusters")
+
+def test_restart_is_forgotten_at_the_end(pulsar_broker):
+    pulsar_broker.crash()
+""",
+        ini=ini,
+        code_expected=1,
+    )
+    assert "6 passed, 1 warning, 2 errors" in told
+    assert "test_suite.py:11: UnusedFault: The fault refuse(PRODUCER), topic persistent://public/default/ordres" in told
+    assert "There were some of persistent://public/default/orders." in told
+    for name in ("test_restart_is_forgotten", "test_restart_is_forgotten_at_the_end"):
+        assert f"ERROR at teardown of {name} _" in told
+    assert "call restart() after crash()" in told
 
 
 @pytest.mark.parametrize(("reset", "is_left"), [("never", True), ("test", False)])

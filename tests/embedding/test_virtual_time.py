@@ -103,7 +103,7 @@ def test_a_backlog_that_is_too_old_stops_producers_when_advance_returns(connect:
 
 def test_retained_messages_are_deleted_when_their_time_is_over(connect: Connect) -> None:
     settings = {"managedLedgerMaxEntriesPerLedger": 1, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
-    with embed_in_thread(**settings) as broker:
+    with embed_in_thread(**settings) as broker:  # type: ignore[arg-type]
         client = connect(broker.service_url)
         admin(
             broker,

@@ -143,8 +143,8 @@ def query_parameters() -> list[str]:
     for path in Path(admin.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
-            if is_call and node.func.attr in READERS and isinstance(node.args[0], ast.Constant):
-                found.add(str(node.args[0].value))
+            if is_call and node.func.attr in READERS and isinstance(node.args[0], ast.Constant):  # type: ignore[attr-defined]
+                found.add(str(node.args[0].value))  # type: ignore[attr-defined]
     return sorted(found)
 
 

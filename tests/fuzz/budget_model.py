@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pybroker.model.memory_budget import MemoryBudget, Part, Settled
+from pybroker.memory.memory_budget import MemoryBudget, Part, Settled
 
 LIMIT = 100
 PARTS = {"reads": (20, 70), "outboxes": (15, 100), "publishes": (10, 30)}  # floor and bound
@@ -39,7 +39,7 @@ class BudgetWalk:
         self.taken: dict[int, Asked] = {}
         self.ahead: OrderedDict[int, tuple[str, int]] = OrderedDict()
         self.counted = dict.fromkeys(PARTS, 0)
-        self.passed_over: dict[tuple[str, int], set[int]] = {}
+        self.skipped_ranges: dict[tuple[str, int], set[int]] = {}
         """Of each group that waits: the groups that were served since it began to."""
         self.now_ms = 0
         self.next_id = 0
@@ -76,7 +76,7 @@ class BudgetWalk:
         part, waiter = self.parts[name], self.next_id
         self.next_id += 1
         self.waiting[waiter] = Asked(name, group, part.took(size_bytes), self.now_ms)
-        self.passed_over.setdefault((name, group), set())
+        self.skipped_ranges.setdefault((name, group), set())
         self.settled(part.ask(waiter, group, size_bytes, self.now_ms))
 
     def give_back(self, holder: int) -> None:
@@ -161,18 +161,18 @@ class BudgetWalk:
         first = next(each for each, other in before.items() if (other.part, other.group) == (asked.part, asked.group))
         assert first == waiter, "in a group those that came first go first"
         del before[waiter]
-        for (name, group), served in self.passed_over.items():
+        for (name, group), served in self.skipped_ranges.items():
             if name == asked.part and group != asked.group:
                 assert asked.group not in served, "one group was served twice while another waited"
                 served.add(asked.group)
-        self.passed_over.pop((asked.part, asked.group), None)
+        self.skipped_ranges.pop((asked.part, asked.group), None)
         if any((other.part, other.group) == (asked.part, asked.group) for other in before.values()):
-            self.passed_over[asked.part, asked.group] = set()
+            self.skipped_ranges[asked.part, asked.group] = set()
 
     def forget_group(self, gone: Asked) -> None:
         key = (gone.part, gone.group)
         if not any((asked.part, asked.group) == key for asked in self.waiting.values()):
-            self.passed_over.pop(key, None)
+            self.skipped_ranges.pop(key, None)
 
     def used(self, name: str) -> int:
         return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pybroker.model.memory_budget import MemoryBudget, Part, Settled
+from pybroker.memory.memory_budget import MemoryBudget, Part, Settled
 
 LIMIT = 120
 PARTS = {"requests": (10, 40), "views": (10, 30), "compaction": (8, 60), "answers": (10, 40), "reads": (20, 70)}

@@ -10,10 +10,10 @@ import random
 
 from pyroaring import BitMap
 
-from pybroker.dispatch import delayed
-from pybroker.dispatch.changed_delays import ChangedDelays
-from pybroker.dispatch.delayed import Delayed, DelayedIndex
-from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_changes, stored_runs
+from pybroker.dispatch.delayed import delayed_entries
+from pybroker.dispatch.delayed.changed_delays import ChangedDelays
+from pybroker.dispatch.delayed.delayed_entries import Delayed, DelayedIndex
+from pybroker.dispatch.delayed.delayed_record import encode_more, encode_whole, stored_changes, stored_runs
 from pybroker.model.position import Position
 
 LEDGERS = (3, 4, 9)
@@ -155,7 +155,9 @@ class DelayedModel:
             self.changed.set(position, due_ms)
             restored.move(position)
         missing = len(self.waiting) - len(restored)
-        assert missing < delayed.RUN_ENTRIES or not self.records, "more than the newest entries must be read again"
+        assert missing < delayed_entries.RUN_ENTRIES or not self.records, (
+            "more than the newest entries must be read again"
+        )
         self.index = restored
         self.stored_serial = restored.last_serial
         for (ledger_id, entry_id), due_ms in self.waiting.items():

@@ -15,9 +15,9 @@ from tests.fuzz.dispatch_model import ModelConsumer, Read, Subscription, entry_a
 
 from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
-from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
+from pybroker.dispatch.key_shared.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
-from pybroker.dispatch.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher, KeySharedSettings
 from pybroker.errors import ConsumerAssignError, ConsumerBusy
 
 # Few keys, so that they meet; spread over the space, so that owners differ.
@@ -210,7 +210,7 @@ class KeySharedSubscription(Subscription):
             return
         assert self.can_move()
         if plan.scan is not None:
-            assert self.waiting - listed or self.key_shared.set_aside, "looks again for nothing"
+            assert self.waiting - listed or self.key_shared.parked, "looks again for nothing"
             return
         if plan.replay is None:
             assert not ready, "new entries are read before those that can go"
@@ -338,8 +338,8 @@ class KeySharedSubscription(Subscription):
         dispatcher = self.key_shared
         listed = self.listed()
         for entry in self.waiting - listed:
-            assert dispatcher.set_aside.covers(self.hash_of(entry), position_of(entry)), f"entry {entry} waits nowhere"
-        for sticky_hash, position in () if self.has_delays else dispatcher.set_aside:
+            assert dispatcher.parked.covers(self.hash_of(entry), position_of(entry)), f"entry {entry} waits nowhere"
+        for sticky_hash, position in () if self.has_delays else dispatcher.parked:
             assert entry_at(*position) <= self.read_position, f"{sticky_hash} is set aside where nothing is read yet"
 
     @invariant()
@@ -351,8 +351,8 @@ class KeySharedSubscription(Subscription):
         if self.promises_one_holder:
             assert all(len(names) == 1 for names in held.values()), "a key is unacknowledged at two consumers"
         draining = self.key_shared.draining
-        for sticky_hash, entry in draining:
-            assert held[sticky_hash] == {entry.consumer.name: entry.unacked_entries}
+        for sticky_hash, entry in draining:  # type: ignore[assignment]
+            assert held[sticky_hash] == {entry.consumer.name: entry.unacked_entries}  # type: ignore[attr-defined]
         assert draining.unacked_entries() == sum(entry.unacked_entries for _, entry in draining)
         listed = {sticky_hash for sticky_hash, _ in draining}
         for entry, holder in self.holders.items():

@@ -11,10 +11,11 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.fault_disk import FaultDisk, PartialWrite
+
 from pybroker.errors import StoreError
-from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.store import ANY_VERSION, Versioned
-from pybroker.storage.fault_disk import FaultDisk, PartialWrite
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import ANY_VERSION, Versioned
 
 _WRITES = {"write", "write_durably", "create", "truncate", "commit"}
 _METADATA = Path("metadata")

@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.fuzz.managed_ledger_faults import Faults, SlowMetadata
+from tests.support.fault_disk import FaultDisk
 from tests.support.stepped_loop import NoThreads, SteppedJournal, SteppedLoop
-from tests.unit.storage.stores import DIRECTORY
+from tests.unit.local_store.stores import DIRECTORY
 
-from pybroker import logs
-from pybroker.clock import Clock
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
-from pybroker.metadata.store import Versioned
-from pybroker.storage.fault_disk import FaultDisk
-from pybroker.storage.local_store import LocalStore
-from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.surroundings import StoreSurroundings
+from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.metadata.metadata_store import Versioned
+from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
 
 _T = TypeVar("_T")
 
@@ -83,9 +83,9 @@ class Life:
 
     def start(self, options: LocalStoreOptions, limits: LedgerLimits) -> None:
         """Raises Crashed when this life ends before it has begun."""
-        around = StoreSurroundings(self.disk, self.clock, Random(0), NoThreads())
+        around = StoreEnvironment(self.disk, self.clock, Random(0), NoThreads())
         self.store = self.run(LocalStore.open(DIRECTORY, options, self._fatal, around, publish_time_ms, SteppedJournal))
-        surroundings = LedgerSurroundings(
+        resources = LedgerResources(
             self.store,
             EntryCache(2_000),
             limits,
@@ -93,7 +93,7 @@ class Life:
             cursor_flush_interval_ms=5,
             publish_time_of=publish_time_ms,
         )
-        self.factory = ManagedLedgerFactory(surroundings, self.store, self.metadata)
+        self.factory = ManagedLedgerFactory(resources, self.store, self.metadata)
 
     def run(self, work: Coroutine[Any, Any, _T], limit_s: float = 60) -> _T:
         """Do `work` while everything else goes on. Raises Crashed."""
@@ -111,7 +111,7 @@ class Life:
         limit.cancel()
         if self.is_over:
             raise Crashed
-        assert task.done(), f"{work.__qualname__} never ends"
+        assert task.done(), f"{work.__qualname__} never ends"  # type: ignore[attr-defined]
         return task.result()
 
     def turns(self, count: int) -> None:

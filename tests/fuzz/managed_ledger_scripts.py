@@ -25,6 +25,11 @@ SEEDS_OF_A_SCRIPT = 9
 
 # What matters and is rarely met by walks.
 SCRIPTS: dict[str, list[Step]] = {
+    "a checkpoint that is due while a clean stop makes the last one": [
+        ("append", {"topic": 0, "runs": 2, "size": 40, "count": 1, "waits": 1}),
+        ("checkpoint", {"waits": 0, "after": 5}),
+        ("restart", {}),
+    ],
     "a stop with a full disk, while a checkpoint finds no room": [
         ("append", {"topic": 0, "runs": 2, "size": 40, "count": 1, "waits": 1}),
         ("no_space", {"kept": 0}),

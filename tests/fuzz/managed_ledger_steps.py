@@ -39,7 +39,7 @@ class Steps(Traffic):
             self.life.factory.create_non_durable_cursor(live.managed, key, position)
             return
         model: ModelCursor
-        position: Position
+        position: Position  # type: ignore[no-redef]
 
         def create() -> None:
             # From the call on nothing is trimmed that the cursor shall read.
@@ -386,7 +386,7 @@ class Steps(Traffic):
                 run = self.new_run(100, 1)
                 live.model.pending.append(run)
                 live.managed.append(run.payloads, run.message_counts, sum(map(len, run.payloads)), run)
-                self.life.until(lambda model=live.model: not model.pending)
+                self.life.until(lambda model=live.model: not model.pending)  # type: ignore[misc]
                 assert live.model.entries[-1].payload == run.payloads[0], "publishing does not resume"
 
     def disk_is_slow(self, factor: int) -> None:

@@ -12,10 +12,10 @@ from tests.fuzz.managed_ledger_model import ModelCursor, ModelRun, ModelTopic
 from tests.fuzz.managed_ledger_world import LiveTopic, World
 
 from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
+from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model import ack_set
 from pybroker.model.position import Position
-from pybroker.storage.ledger_store import EntryRun
 
 
 class Traffic(World):

@@ -18,19 +18,19 @@ from typing import TypeVar
 import pytest
 from tests.fuzz.managed_ledger_life import Crashed, Life
 from tests.fuzz.managed_ledger_model import AckState, ModelCursor, ModelEntry, ModelRun, ModelTopic
+from tests.support.fault_disk import FaultDisk
 
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.leftovers import find_leftovers
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.ledgers.ledger_store import AppendRun
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.surroundings import LedgerLimits
-from pybroker.metadata.store import Versioned
+from pybroker.managed_ledger.orphaned_ledgers import find_orphaned_ledgers
+from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.metadata.metadata_store import Versioned
 from pybroker.model import ack_set
 from pybroker.model.position import Position
-from pybroker.storage.fault_disk import FaultDisk
-from pybroker.storage.ledger_store import AppendRun
-from pybroker.storage.options import LocalStoreOptions
 
 _T = TypeVar("_T")
 
@@ -259,7 +259,7 @@ class World:
         """A start is not refused: whatever a crash cut off, only empty ledgers are without a name."""
         store = self.life.store
         stored_ids = self.life.run(store.list_ledgers())
-        leftovers = self.life.run(find_leftovers(store, self.life.metadata, stored_ids))
+        leftovers = self.life.run(find_orphaned_ledgers(store, self.life.metadata, stored_ids))
         assert not leftovers.entries, "ledgers with entries have lost their names"
 
     def check_what_came_back(self) -> None:

@@ -15,12 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.unit.storage.faults import fails
-from tests.unit.storage.stores import PATIENCE_S
+from tests.support.fault_disk import FaultDisk
+from tests.unit.local_store.faults import fails
+from tests.unit.local_store.stores import PATIENCE_S
 
+from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
-from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.storage.fault_disk import FaultDisk
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 
 PATH = Path("/data/metadata.db")
 LOG = PATH.name + "-wal"
@@ -31,6 +32,18 @@ VALUE_BYTES = (1, 100, 3000, 9000)
 
 State = dict[str, bytes]
 Step = tuple[str, int, int]
+
+
+class MetadataDisk(Disk):
+    """The database on a faulty disk, with a short log; the mark on the file system, where the model changes it."""
+
+    def __init__(self, databases: FaultDisk) -> None:
+        self._databases = databases
+
+    def open_database(self, path: Path) -> sqlite3.Connection:
+        connection = self._databases.open_database(path)
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+        return connection
 
 
 class MetadataWorld:
@@ -53,12 +66,7 @@ class MetadataWorld:
         return self.loop.run_until_complete(asyncio.wait_for(work, PATIENCE_S))
 
     def open(self) -> None:
-        def open_database(path: Path) -> sqlite3.Connection:
-            connection = self.disk.open_database(path)
-            connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
-            return connection
-
-        self.store = self.run(SqliteMetadataStore.open(PATH, open_database, self.mark))
+        self.store = self.run(SqliteMetadataStore.open(PATH, MetadataDisk(self.disk), self.mark))
 
     def end(self) -> None:
         """Let go of the store, whatever happens to it."""
@@ -167,7 +175,7 @@ class MetadataWorld:
                 asyncio.ensure_future(self.store.delete(key) if value is None else self.store.put(key, value))
                 for key, value in changes.items()
             ]
-            done = [not isinstance(result, BaseException) for result in await _all_of(calls)]
+            done = [not isinstance(result, BaseException) for result in await _all_of(calls)]  # type: ignore[arg-type]
             assert len(set(done)) <= 1, "a part of a transaction was refused"
             return all(done)
 
@@ -190,7 +198,7 @@ class MetadataWorld:
             values = {f"/{name}": await self.store.get(f"/{name}") for name in names}
             return {key: value.value for key, value in values.items() if value is not None}
 
-        return self.run(read())
+        return self.run(read())  # type: ignore[no-any-return]
 
     def reopen(self) -> None:
         self.open()

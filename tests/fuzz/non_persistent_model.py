@@ -12,8 +12,8 @@ import random
 
 from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import Delivery
-from pybroker.dispatch.key_shared import KeySharedSettings
-from pybroker.dispatch.non_persistent import (
+from pybroker.dispatch.key_shared_dispatcher import KeySharedSettings
+from pybroker.dispatch.non_persistent_dispatcher import (
     ExclusiveNonPersistentDispatcher,
     FailoverNonPersistentDispatcher,
     KeySharedNonPersistentDispatcher,

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.recording_peer import RecordingPeer
@@ -27,7 +28,7 @@ def walks(usual: int) -> int:
 
 
 @asynccontextmanager
-async def walked_topic(**settings: object) -> AsyncIterator[tuple[MemoryBroker, Topic]]:
+async def walked_topic(**settings: Any) -> AsyncIterator[tuple[MemoryBroker, Topic]]:
     """With the subscription `s`."""
     async with memory_broker(**settings) as broker:
         topic = await broker.topic(TOPIC)

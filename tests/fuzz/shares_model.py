@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pybroker.model.memory_budget import MemoryBudget
-from pybroker.model.memory_shares import MemoryShares
+from pybroker.memory.memory_budget import MemoryBudget
+from pybroker.memory.memory_shares import MemoryShares
 
 BOUND, LEAST = 100, 6
 HOLDERS = 6

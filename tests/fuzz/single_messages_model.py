@@ -24,7 +24,7 @@ from pybroker.errors import AdminError, TransactionConflict
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.policies import DelayedDeliveryPolicies, TopicPolicies
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 from pybroker.wire.entry_builder import build_entry
 
 KEYS = ("a", "b", "c", "d")
@@ -50,7 +50,7 @@ class SingleMessagesModel:
 
     @property
     def now_ms(self) -> int:
-        return self.topic.surroundings.moved.now_ms
+        return self.topic.runtime.moved.now_ms
 
     @property
     def dispatcher(self) -> MultiConsumerDispatcher:
@@ -65,7 +65,7 @@ class SingleMessagesModel:
     async def step(self) -> None:
         """One thing that can happen, and everything that must hold afterwards."""
         steps: tuple[Callable[[], Awaitable[None]], ...] = (
-            *(self.publish, self.acknowledge, self.acknowledge, self.redeliver, self.redeliver, self.put_off),
+            *(self.publish, self.acknowledge, self.acknowledge, self.redeliver, self.redeliver, self.deferred),
             *(self.deliver_now, self.client_acknowledges, self.hold, self.end, self.join, self.leave, self.pass_time),
         )
         await self.random.choice(steps)()
@@ -74,7 +74,7 @@ class SingleMessagesModel:
 
     async def settled(self) -> None:
         await self.topic.pumped()
-        self.topic.surroundings.move(200)  # timers of released hashes
+        self.topic.runtime.move(200)  # timers of released hashes
         self.subscription.wake()
         await self.topic.pumped()
 
@@ -178,7 +178,7 @@ class SingleMessagesModel:
                 self.left[position] = 0
 
     async def pass_time(self) -> None:
-        self.topic.surroundings.move(self.random.choice((1_000, LONG_MS)))
+        self.topic.runtime.move(self.random.choice((1_000, LONG_MS)))
 
     # --- what an administrator does ----------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class SingleMessagesModel:
         peers = [each.peer for each in self.consumers]
         return sum(peer.delivered.count(position) for peer in peers if isinstance(peer, RecordingPeer))
 
-    async def put_off(self) -> None:
+    async def deferred(self) -> None:
         position = self.some()
         if position is None:
             return
@@ -251,7 +251,7 @@ class SingleMessagesModel:
             await self.end()
         while len(self.consumers) > 1:
             await self.leave()
-        self.topic.surroundings.move(10 * LONG_MS)
+        self.topic.runtime.move(10 * LONG_MS)
         await self.settled()
         self.check()
         for position, left in self.left.items():

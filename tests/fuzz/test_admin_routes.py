@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from starlette.responses import Response
 from starlette.routing import Route
 from tests.fuzz.admin_requests import Request, in_order, requests, sweep
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.admin import server
 from pybroker.admin.calls.call import Call, empty_ok
@@ -124,7 +125,7 @@ class Target:
         """Ask the broker how it is, and publish something where nobody was."""
         await self.send(Request("GET", "/admin/v2/brokers/health", b""))
         broker = self.broker.service
-        assert broker.surroundings.stats.bugs == 0, "a topic or a task met a bug"
+        assert broker.runtime.stats.bugs == 0, "a topic or a task met a bug"
         for key in broker.dynamic.overrides():
             await broker.dynamic.unset(key)
         # Where nobody was: policies that were set may well forbid to publish anywhere else.

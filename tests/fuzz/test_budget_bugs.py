@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.budget_model import BudgetWalk
 from tests.support.planting import Plant, found_by_walk
 
-from pybroker.model.memory_budget import MemoryBudget, Part, Settled
+from pybroker.memory.memory_budget import MemoryBudget, Part, Settled
 
 WALKS = 300
 STEPS = 80

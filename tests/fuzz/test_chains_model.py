@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fuzz.chains_model import ChainsWalk
 from tests.support.planting import Plant, found_by_walk
 
-from pybroker.model.memory_budget import MemoryBudget, Part, Settled
+from pybroker.memory.memory_budget import MemoryBudget, Part, Settled
 
 NUMBERS = st.integers(0, 1000)
 

@@ -1,6 +1,6 @@
 """The walks with chunks find bugs in what waits for one consumer of a Shared subscription: each one planted here makes them fail.
 
-That a scan ends where there was no room they meet too seldom: `unit/dispatch/test_chunks_aside.py` has it.
+That a scan ends where there was no room they meet too seldom: `unit/dispatch/chunks/test_parked_chunks.py` has it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.fuzz.test_chunked_walks import walk_from
 from tests.support.planting import Plant, found_by_walk
 
 from pybroker.dispatch.bound_replay import BoundReplay
-from pybroker.dispatch.chunks_aside import ChunksAside
+from pybroker.dispatch.chunks.parked_chunks import ParkedChunks
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import Redelivery
 from pybroker.dispatch.shared import SharedDispatcher
@@ -37,9 +37,9 @@ def nobody_looks_again_at_the_end_of_the_topic(patch: pytest.MonkeyPatch) -> Non
 
 
 def a_second_reading_passes_over_an_entry(patch: pytest.MonkeyPatch) -> None:
-    advance_scan = ChunksAside.advance_scan
+    advance_scan = ParkedChunks.advance_scan
     patch.setattr(
-        ChunksAside,
+        ParkedChunks,
         "advance_scan",
         lambda self, position: advance_scan(self, Position(position.ledger_id, position.entry_id + 1)),
     )

@@ -271,8 +271,8 @@ class CursorMachine(RuleBasedStateMachine):
             kept = cursor.undeleted_in(ledger_id, 0, count)
             assert (list(range(count)) if kept is None else kept) == [e for lid, e in left if lid == ledger_id]
             sets = cursor.ack_sets_in(ledger_id, 0, count) or [None] * count
-            bits = [model.bits.get(Position(ledger_id, entry_id)) for entry_id in range(count)]
-            assert sets == [None if value is None else ack_set.to_words(value) for value in bits]
+            bits = [model.bits.get(Position(ledger_id, entry_id)) for entry_id in range(count)]  # type: ignore[misc]
+            assert sets == [None if value is None else ack_set.to_words(value) for value in bits]  # type: ignore[arg-type]
 
 
 # The steps of the walk: how often each is drawn, and how it is taken.
@@ -404,7 +404,7 @@ def _advance_once(self: CursorState) -> None:
     following = self._ledgers.next_position(self.mark_delete_position)
     holes = self._holes.get(following.ledger_id)
     if holes is not None and following.entry_id in holes:
-        self._move_mark(Position(following.ledger_id, cursor_state.end_of_run(holes, following.entry_id)))
+        self._move_mark(Position(following.ledger_id, cursor_state.end_of_run(holes, following.entry_id)))  # type: ignore[attr-defined]
 
 
 def batches_keep_their_bits_when_deleted_whole(patch: pytest.MonkeyPatch) -> None:

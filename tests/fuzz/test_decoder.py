@@ -54,10 +54,6 @@ def chunks_of(stream: bytes, cut_at: list[int]) -> list[bytes]:
     return [stream[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def held_bytes(decoder: Decoder) -> int:
-    return len(decoder._rest) + (0 if decoder._frame is None else len(decoder._frame))
-
-
 def drain(decoder: Decoder, events: list[Event]) -> None:
     """What one go left over of many small commands."""
     while decoder.has_more:
@@ -96,7 +92,7 @@ def check_reading(stream: bytes, cut_at: list[int], feed: Feed, decoder: Decoder
     events: list[Event] = []
     feed(decoder, chunks_of(stream, cut_at), events)
     assert flattened(events) == expected(stream)
-    assert held_bytes(decoder) == 0
+    assert decoder.held_bytes == 0
 
 
 @QUICK
@@ -177,7 +173,7 @@ def check_damaged(stream: bytes, cut_at: list[int], feed: Feed) -> None:
     assert is_violation_when_cut == is_violation
     if not is_violation:
         assert cut == whole
-        assert held_bytes(decoder) <= MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES + 4
+        assert decoder.held_bytes <= MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES + 4
 
 
 @QUICK
@@ -192,7 +188,7 @@ def test_no_announced_length_makes_the_decoder_hold_more_than_a_legal_frame(
     except ProtocolViolation:
         return
     assert total <= limit
-    assert held_bytes(decoder) <= limit + 4
+    assert decoder.held_bytes <= limit + 4
 
 
 # --- planted bugs ------------------------------------------------------------------------------------------------------

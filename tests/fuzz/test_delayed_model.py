@@ -13,9 +13,9 @@ from pyroaring import BitMap
 from tests.fuzz.delayed_model import walk
 from tests.support.planting import Plant, found_by_walk
 
-from pybroker.dispatch import delayed
-from pybroker.dispatch.changed_delays import ChangedDelays
-from pybroker.dispatch.delayed import Delayed, DelayedIndex, DelayedRun
+from pybroker.dispatch.delayed import delayed_entries
+from pybroker.dispatch.delayed.changed_delays import ChangedDelays
+from pybroker.dispatch.delayed.delayed_entries import DelayedIndex, DelayedRun
 from pybroker.model.position import Position
 
 SEEDS, STEPS = 30, 150
@@ -24,7 +24,7 @@ SEEDS, STEPS = 30, 150
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a walk sees many of them."""
-    monkeypatch.setattr(delayed, "RUN_ENTRIES", 16)
+    monkeypatch.setattr(delayed_entries, "RUN_ENTRIES", 16)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -60,23 +60,22 @@ def runs_are_not_sorted(patch: pytest.MonkeyPatch) -> None:
         def __init__(self, ledger_id: int, first_entry_id: int, packed: array[int]) -> None:
             super().__init__(ledger_id, first_entry_id, array("Q", reversed(packed)))
 
-    patch.setattr(delayed, "DelayedRun", Unsorted)
+    patch.setattr(delayed_entries, "DelayedRun", Unsorted)
 
 
 def runs_with_one_entry_left_are_dropped(patch: pytest.MonkeyPatch) -> None:
     pop = DelayedIndex._pop
 
-    def pop_and_forget(self: DelayedIndex, cutoff_ms: int) -> Delayed | None:
-        popped = pop(self, cutoff_ms)
+    def pop_and_forget(self: DelayedIndex) -> None:
+        pop(self)
         if self._runs and self._runs[0][2].index == len(self._runs[0][2].packed) - 1:
             heappop(self._runs)
-        return popped
 
     patch.setattr(DelayedIndex, "_pop", pop_and_forget)
 
 
 def sparse_entries_wrap_around(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(delayed, "_SPAN_MASK", (1 << 40) - 1)
+    patch.setattr(delayed_entries, "_SPAN_MASK", (1 << 40) - 1)
 
 
 def restored_runs_bring_back_what_is_gone(patch: pytest.MonkeyPatch) -> None:

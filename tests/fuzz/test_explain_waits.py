@@ -13,11 +13,9 @@ from tests.fuzz.one_subscription import KEYS, KINDS, SEED, STEPS, SubscriptionWa
 from tests.support.findings import at_once
 from tests.support.memory_broker import MemoryBroker, acknowledge
 
-from pybroker.broker.explain.one_consumer import explain_consumer
-from pybroker.broker.explain.one_key import explain_key
-from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.broker.explain.subscriptions import explain_consumer, explain_key, explain_subscription
 from pybroker.broker.topic.topic import Topic
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.model.findings import Code, is_waiting
 from pybroker.model.position import Position

@@ -17,8 +17,7 @@ from tests.support.transactions import ABORT, COMMIT, send, txn
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.delivery.consumer import Consumer
-from pybroker.broker.explain.message_question import MessageQuestion, Reasons, StoredEntry, Want
-from pybroker.broker.explain.messages import explain_message
+from pybroker.broker.explain.messages import MessageQuestion, Reasons, StoredEntry, Want, explain_message
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.model.events import Ack
@@ -89,7 +88,9 @@ class Walk(SubscriptionWalk):
 
     async def check(self) -> None:
         """What is said of every message, once nothing moves."""
-        await self.broker.until(lambda: not self.broker.service.commons.pumps and not self.subscription.is_reading)
+        await self.broker.until(
+            lambda: not self.broker.service.broker_context.pumps and not self.subscription.is_reading
+        )
         for row in self.topic.ledger.ledgers.rows():
             for entry_id in range(-1, row.entry_count + 1):
                 position = Position(row.ledger_id, entry_id)
@@ -118,13 +119,13 @@ class Walk(SubscriptionWalk):
         is_held = is_there and cursor.state.held.holder_of(position) is not None
         if not is_there:
             assert code is Code.MESSAGE_NEVER_EXISTED, finding
-        elif cursor.state.is_deleted(*position) or self.topic.ledger.visibility.is_hidden(position):
+        elif cursor.state.is_deleted(*position) or self.topic.ledger.read_limit.is_hidden(position):
             assert code in DONE, finding
         elif is_held:
             assert code is Code.HELD_BY_TRANSACTION, finding
         elif holder is not None:
             assert (code, finding.evidence["consumer"]) == (Code.HELD_BY_CONSUMER, holder.name), finding
-        elif not self.topic.ledger.visibility.readable(position, 1):
+        elif not self.topic.ledger.read_limit.readable(position, 1):
             assert code in (Code.MESSAGE_UNCOMMITTED, Code.BEHIND_TRANSACTION), finding
         elif position >= self.topic.ledger.ledgers.normalize(cursor.read_position):
             assert code is Code.NOT_REACHED_YET, finding

@@ -12,13 +12,13 @@ from tests.support.planting import Plant, found_by_walk
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
-from pybroker.dispatch.hash_owners import HashOwners
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.key_shared.hash_owners import HashOwners
+from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
-from pybroker.dispatch.keyed_replay import KeyedReplay
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.pending_acks import PendingAcks
-from pybroker.dispatch.replay import ReplaySet
+from pybroker.dispatch.replay_queue import ReplaySet
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
 from pybroker.model.position import Position
 
@@ -82,7 +82,7 @@ def new_entries_overtake_those_that_wait(patch: pytest.MonkeyPatch) -> None:
     choose = KeySharedDispatcher._choose
 
     def blind(self: KeySharedDispatcher, *args: Any) -> Any:
-        return choose(self, *args[:3], ())
+        return choose(self, *args[:3], ())  # type: ignore[call-arg]
 
     patch.setattr(KeySharedDispatcher, "_choose", blind)
 

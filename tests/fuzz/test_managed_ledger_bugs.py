@@ -12,9 +12,18 @@ from tests.fuzz import managed_ledger_faults
 from tests.fuzz.ledger_list_bugs import entries_behind_a_gap_are_counted_as_if_it_were_none
 from tests.fuzz.managed_ledger_scripts import OPENING, SCRIPTS, SEEDS_OF_A_SCRIPT, Step, draw_script, run_script
 from tests.fuzz.test_managed_ledger_model import FUZZ_SEED
+from tests.support import fault_disk
 from tests.support.planting import Plant, found_by_walk
 
 from pybroker.errors import StoreError
+from pybroker.ledgers import live_ledger
+from pybroker.ledgers.ledger_store import EntryRun, LedgerSummary
+from pybroker.local_store import local_store
+from pybroker.local_store.checkpoint.checkpointer import Checkpointer
+from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry
+from pybroker.local_store.journal.journal_batcher import JournalBatcher
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.segments import segment_reader
 from pybroker.managed_ledger import cursor_state, managed_ledger
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
@@ -22,15 +31,9 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits
-from pybroker.managed_ledger.stored_document import StoredDocument
+from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.model.position import Position
-from pybroker.storage import fault_disk, live_ledger, local_store, segment_reader
-from pybroker.storage.checkpointer import Checkpointer
-from pybroker.storage.cursor_shelf import CursorShelf
-from pybroker.storage.journal_batcher import JournalBatcher
-from pybroker.storage.layout import journal as journal_layout
-from pybroker.storage.ledger_store import EntryRun, LedgerSummary
-from pybroker.storage.local_store import LocalStore
+from pybroker.storage_format import journal_layout
 
 WALKS = 250
 STEPS_OF_A_WALK = 45
@@ -96,7 +99,7 @@ def payloads_are_not_checked(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_ledger_id_is_given_again_after_a_crash(patch: pytest.MonkeyPatch) -> None:
-    opened = local_store.open_store
+    opened = local_store.open_store  # type: ignore[attr-defined]
 
     def forgetful(*args: Any, **kwargs: Any) -> Any:
         result = opened(*args, **kwargs)
@@ -132,7 +135,7 @@ async def _save_nothing() -> None:
 
 def a_ledger_takes_appends_before_it_is_named(patch: pytest.MonkeyPatch) -> None:
     async def make_next(self: ManagedLedger) -> None:
-        save, self.document.save = self.document.save, _save_nothing  # type: ignore[method-assign, assignment]
+        save, self.document.save = self.document.save, _save_nothing  # type: ignore[method-assign]
         try:
             await original(self)
         finally:
@@ -212,7 +215,7 @@ def a_snapshot_misses_holes(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_snapshot_misses_batches(patch: pytest.MonkeyPatch) -> None:
-    whole = cursor_state.encode_whole
+    whole = cursor_state.encode_whole  # type: ignore[attr-defined]
     patch.setattr(cursor_state, "encode_whole", lambda mark, holes, sets, held: whole(mark, holes, {}, held))
 
 
@@ -228,11 +231,11 @@ def a_reset_is_undone_by_an_older_delta(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_checkpoint_forgets_a_delta(patch: pytest.MonkeyPatch) -> None:
-    def stored(self: CursorShelf, cursor_id: str, number: int) -> None:
+    def stored(self: CursorRegistry, cursor_id: str, number: int) -> None:
         original(self, cursor_id, number + 1)
 
-    original = CursorShelf.stored
-    patch.setattr(CursorShelf, "stored", stored)
+    original = CursorRegistry.stored
+    patch.setattr(CursorRegistry, "stored", stored)
     patch.setattr(Checkpointer, "_cursor_change", _without_snapshot(Checkpointer._cursor_change))
 
 
@@ -250,15 +253,15 @@ def _without_snapshot(change: Callable[[Checkpointer, Any], Any]) -> Callable[[C
 
 
 def a_deletion_counts_as_stored_before_it_is(patch: pytest.MonkeyPatch) -> None:
-    apply = CursorShelf.apply
+    apply = CursorRegistry.apply
 
-    def with_its_own_number(self: CursorShelf, record: Any) -> None:
+    def with_its_own_number(self: CursorRegistry, record: Any) -> None:
         apply(self, record)
         cursor = self._cursors[record.cursor_id]
         if cursor.deleted_number:
             cursor.deleted_number = record.number
 
-    patch.setattr(CursorShelf, "apply", with_its_own_number)
+    patch.setattr(CursorRegistry, "apply", with_its_own_number)
 
 
 def a_deleted_cursor_is_named_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -283,7 +286,7 @@ def partly_acknowledged_batches_count_as_whole(patch: pytest.MonkeyPatch) -> Non
 
 
 def trim_takes_one_ledger_too_many(patch: pytest.MonkeyPatch) -> None:
-    removable = managed_ledger.removable
+    removable = managed_ledger.removable  # type: ignore[attr-defined]
 
     def one_more(ledgers: LedgerList, current_ledger_id: int, *args: Any) -> list[int]:
         ids = removable(ledgers, current_ledger_id, *args)
@@ -300,12 +303,12 @@ def retention_is_ignored(patch: pytest.MonkeyPatch) -> None:
         limits = retention if retention is KEEP_ALL else RetentionLimits()
         return removable(ledgers, current, durable, limits, *args)
 
-    removable = managed_ledger.removable
+    removable = managed_ledger.removable  # type: ignore[attr-defined]
     patch.setattr(managed_ledger, "removable", of_none)
 
 
 def trim_keeps_what_retention_does_not(patch: pytest.MonkeyPatch) -> None:
-    removable = managed_ledger.removable
+    removable = managed_ledger.removable  # type: ignore[attr-defined]
     patch.setattr(managed_ledger, "removable", lambda *args: removable(*args)[:-1])
 
 
@@ -343,7 +346,7 @@ def a_ledger_goes_before_its_last_entry_is_acknowledged(patch: pytest.MonkeyPatc
 
 
 def one_cursor_decides_for_all(patch: pytest.MonkeyPatch) -> None:
-    removable = managed_ledger.removable
+    removable = managed_ledger.removable  # type: ignore[attr-defined]
     patch.setattr(
         managed_ledger,
         "removable",
@@ -357,7 +360,7 @@ def what_waits_keeps_all_that_follows(patch: pytest.MonkeyPatch) -> None:
         first_kept = min(set(ledgers.ledger_ids()) - set(ids))
         return [ledger_id for ledger_id in ids if ledger_id < first_kept]
 
-    removable = managed_ledger.removable
+    removable = managed_ledger.removable  # type: ignore[attr-defined]
     patch.setattr(managed_ledger, "removable", oldest_first)
 
 
@@ -392,16 +395,16 @@ def termination_is_not_stored(patch: pytest.MonkeyPatch) -> None:
         return self.last_confirmed
 
     patch.setattr(ManagedLedger, "terminate", terminate)
-    save = StoredDocument.save
+    save = StoredInfo.save
 
-    async def as_if_not(self: StoredDocument) -> None:
+    async def as_if_not(self: StoredInfo) -> None:
         was, self.is_terminated = self.is_terminated, False
         try:
             await save(self)
         finally:
             self.is_terminated = was
 
-    patch.setattr(StoredDocument, "save", as_if_not)
+    patch.setattr(StoredInfo, "save", as_if_not)
 
 
 def a_stop_forgets_that_a_checkpoint_gave_up(patch: pytest.MonkeyPatch) -> None:

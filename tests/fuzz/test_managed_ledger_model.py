@@ -34,7 +34,7 @@ from tests.fuzz.managed_ledger_scripts import (
 )
 from tests.fuzz.managed_ledger_steps import STEPS, Steps
 from tests.fuzz.managed_ledger_world import OPTIONS
-from tests.unit.storage.stores import DIRECTORY
+from tests.unit.local_store.stores import DIRECTORY
 
 FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "1200"))
 FUZZ_SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -79,7 +79,7 @@ def _rule_of(name: str, arguments: dict[str, Sequence[int]]) -> Any:
         self.take(name, drawn)
 
     step.__name__ = name
-    return rule(**{key: st.sampled_from(sorted(set(values))) for key, values in arguments.items()})(step)
+    return rule(**{key: st.sampled_from(sorted(set(values))) for key, values in arguments.items()})(step)  # type: ignore[call-overload]
 
 
 ManagedLedgerMachine = type(
@@ -123,8 +123,8 @@ def trace_of(seed: int) -> tuple[list[tuple[str, str]], dict[str, bytes]]:
     world = Steps(seed)
     for name, arguments in draw_script(seed, 30):
         faults = world.life.faults
-        world.life.disk.plan = lambda operation, file, faults=faults: (
-            operations.append((operation, file)),
+        world.life.disk.plan = lambda operation, file, faults=faults: (  # type: ignore[assignment, misc]
+            operations.append((operation, file)),  # type: ignore[func-returns-value]
             faults(operation, file),
         )
         world.take(name, arguments)

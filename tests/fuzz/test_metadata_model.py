@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.metadata_model import STEPS, Step, draw_script, run_script
+from tests.support.fault_disk import FaultDisk
 from tests.support.planting import Plant, found_by_walk
 
+from pybroker.disk.database import Database
+from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
-from pybroker.metadata import sqlite
-from pybroker.metadata.sqlite_table import Totals, save_totals
-from pybroker.storage.disk import Disk
-from pybroker.storage.fault_disk import FaultDisk
+from pybroker.metadata import sqlite_metadata_store
+from pybroker.metadata.sqlite_table import Totals
 
 SCRIPTS_FOR_A_BUG = 500
 
@@ -43,45 +46,46 @@ def test_metadata_do_what_the_model_does_for_long(tmp_path: Path) -> None:
 
 
 def the_log_is_not_synced(patch: pytest.MonkeyPatch) -> None:
-    def set_up(connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA synchronous = OFF")
+    set_up = Database.set_up
 
-    patch.setattr(sqlite, "_set_up", set_up)
+    def set_up_unsynced(self: Database) -> None:
+        set_up(self)
+        self.execute("PRAGMA synchronous = OFF")
+
+    patch.setattr(Database, "set_up", set_up_unsynced)
 
 
 def answers_come_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    begin = sqlite._Table.begin
+    @contextmanager
+    def commit_later(connection: sqlite3.Connection) -> Iterator[None]:
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
 
-    def begin_late(self: Any) -> None:
-        if self.connection.in_transaction:
-            self.connection.execute("COMMIT")
-        begin(self)
-
-    def commit_later(self: Any) -> None:
-        self.totals.commits += 1
-        save_totals(self.connection, self.totals)
-        self._committed()
-
-    patch.setattr(sqlite._Table, "begin", begin_late)
-    patch.setattr(sqlite._Table, "commit", commit_later)
+    patch.setattr(sqlite_metadata_store, "transaction", commit_later)
 
 
 def nothing_is_written_over_what_was_refused(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sqlite._Table, "_undo", lambda self: self._committed())
+    patch.setattr(sqlite_metadata_store._Table, "_undo", lambda self: self._committed())
 
 
 def the_mark_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sqlite, "_require_as_far_as", lambda answered, totals, mark_path: None)
+    patch.setattr(sqlite_metadata_store, "_require_as_far_as", lambda answered, totals, mark_path: None)
 
 
 def the_mark_is_written_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    commit = sqlite._Table.commit
+    count_commit = sqlite_metadata_store._Table._count_commit
 
     def mark_first(self: Any) -> None:
         self._mark.write(self.totals.commits + 1)
-        commit(self)
+        count_commit(self)
 
-    patch.setattr(sqlite._Table, "commit", mark_first)
+    patch.setattr(sqlite_metadata_store._Table, "_count_commit", mark_first)
 
 
 def directories_are_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -97,7 +101,7 @@ def rows_and_sums_are_not_checked(patch: pytest.MonkeyPatch) -> None:
         return Totals(*connection.execute("SELECT commits, row_count, row_sum FROM totals").fetchone())
 
     patch.setattr("pybroker.metadata.sqlite_table.check", unchecked)
-    patch.setattr(sqlite, "require_whole", lambda *args: None)
+    patch.setattr(sqlite_metadata_store, "require_whole", lambda *args: None)
 
 
 PLANTS = [

@@ -16,20 +16,20 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fuzz.managed_ledger_life import Crashed, Life
+from tests.support.fault_disk import FaultDisk
 
 from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun
+from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.info import CompactedInfo
-from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
+from pybroker.managed_ledger.orphaned_ledgers import delete_orphaned_ledgers, find_orphaned_ledgers
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.stored_document import StoredDocument
-from pybroker.managed_ledger.surroundings import LedgerLimits
-from pybroker.metadata.store import ANY_VERSION, Versioned
-from pybroker.storage.fault_disk import FaultDisk
-from pybroker.storage.ledger_store import AppendListener, AppendRun
-from pybroker.storage.options import LocalStoreOptions
+from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.stored_info import StoredInfo
+from pybroker.metadata.metadata_store import ANY_VERSION, Versioned
 
 LIMITS = LedgerLimits(max_entries_per_ledger=4, min_rollover_ms=0)
 OPTIONS = LocalStoreOptions(
@@ -115,7 +115,7 @@ class Script:
             return
         await store.seal(ledger_id)
         try:
-            await managed.replace_compacted(before, CompactedInfo(ledger_id, 3, 12, tuple(managed.last_confirmed)))
+            await managed.replace_compacted(before, CompactedInfo(ledger_id, 3, 12, tuple(managed.last_confirmed)))  # type: ignore[arg-type]
         except StoreError:
             managed.discard_compacted(ledger_id)
         await self._rest()
@@ -181,8 +181,8 @@ class Machine:
         life = self._life
 
         async def find() -> dict[int, int]:
-            found = await find_leftovers(life.store, life.metadata, await life.store.list_ledgers())
-            await delete_leftovers(life.store, found)
+            found = await find_orphaned_ledgers(life.store, life.metadata, await life.store.list_ledgers())
+            await delete_orphaned_ledgers(life.store, found)
             assert found.lost_names(life.store) == found.entries, "the journal is synced"
             return found.entries
 
@@ -194,7 +194,8 @@ def cut_everywhere(step: int, *, is_power_loss: bool) -> None:
         with pytest.MonkeyPatch.context() as patch:
             here = Machine(operation, patch)
             if not here.run(
-                lambda life, at=operation: setattr(life.faults, "crash_after", at), is_power_loss=is_power_loss
+                lambda life, at=operation: setattr(life.faults, "crash_after", at),  # type: ignore[misc]
+                is_power_loss=is_power_loss,
             ):
                 assert operation > MANY, "the script is too short to show anything"
                 return
@@ -232,8 +233,8 @@ def fail_metadata(life: Life, number: int, *, is_answer_lost: bool) -> None:
 
 
 def metadata_forgets_before_it_is_deleted(patch: pytest.MonkeyPatch) -> None:
-    info = StoredDocument.info
-    patch.setattr(StoredDocument, "info", lambda self: msgspec.structs.replace(info(self), trimmed=[]))
+    info = StoredInfo.info
+    patch.setattr(StoredInfo, "info", lambda self: msgspec.structs.replace(info(self), trimmed=[]))
 
 
 def a_deleted_topic_is_forgotten_first(patch: pytest.MonkeyPatch) -> None:

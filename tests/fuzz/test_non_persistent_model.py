@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.fuzz.non_persistent_model import KINDS, walk
 from tests.support.planting import Plant, found_by_walk
 
-from pybroker.dispatch import non_persistent
+from pybroker.dispatch import non_persistent_dispatcher
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import Delivery
-from pybroker.dispatch.non_persistent import KeySharedNonPersistentDispatcher, NonPersistentDispatcher
+from pybroker.dispatch.non_persistent_dispatcher import KeySharedNonPersistentDispatcher, NonPersistentDispatcher
 from pybroker.dispatch.priority_levels import PriorityLevels
 
 STEPS = 120
@@ -57,9 +57,11 @@ def a_full_connection_gets_messages(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_run_is_cut_one_too_late(patch: pytest.MonkeyPatch) -> None:
-    affordable = non_persistent._affordable
+    affordable = non_persistent_dispatcher._affordable
     patch.setattr(
-        non_persistent, "_affordable", lambda counts, permits: affordable(counts, min(permits + 1, sum(counts)))
+        non_persistent_dispatcher,
+        "_affordable",
+        lambda counts, permits: affordable(counts, min(permits + 1, sum(counts))),
     )
 
 

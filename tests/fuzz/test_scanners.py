@@ -15,7 +15,7 @@ import pytest
 from tests.unit.columns.entries import Message, batch_entry, entry_of, indexed, metadata, run_of, single_entry
 from tests.unit.columns.test_scanners import messages_of
 
-from pybroker.columns import python_scanner
+from pybroker.columns.pure_python import python_scanner
 from pybroker.columns.scanner import COMPILED
 from pybroker.columns.scanner_layout import ENTRY
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -12,9 +12,9 @@ from tests.support.planting import Plant, found_by_walk
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, ReadPlan
-from pybroker.dispatch.key_shared import KeySharedDispatcher
-from pybroker.dispatch.keyed_replay import KeyedReplay, _Column
-from pybroker.dispatch.set_aside import SetAside
+from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay, _Column
+from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.model.position import EARLIEST, Position
 
 
@@ -27,7 +27,7 @@ def nobody_looks_again_at_the_end_of_the_topic(patch: pytest.MonkeyPatch) -> Non
 
 
 def new_entries_overtake_what_is_set_aside(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SetAside, "hashes", property(lambda self: ()))
+    patch.setattr(ParkedHashes, "hashes", property(lambda self: ()))
 
 
 def the_room_has_no_end(patch: pytest.MonkeyPatch) -> None:
@@ -42,20 +42,20 @@ def a_second_reading_takes_whatever_it_comes_by(patch: pytest.MonkeyPatch) -> No
 
 
 def a_second_reading_begins_too_late(patch: pytest.MonkeyPatch) -> None:
-    begin_scan = SetAside.begin_scan
+    begin_scan = ParkedHashes.begin_scan
 
-    def late(self: SetAside, consumers: Iterable[ConsumerState]) -> Position:
+    def late(self: ParkedHashes, consumers: Iterable[ConsumerState]) -> Position:
         begin_scan(self, consumers)
         self.position = max(self._from[sticky_hash] for sticky_hash in self._scanned)
         return self.position
 
-    patch.setattr(SetAside, "begin_scan", late)
+    patch.setattr(ParkedHashes, "begin_scan", late)
 
 
 def a_second_reading_passes_over_an_entry(patch: pytest.MonkeyPatch) -> None:
-    advance_scan = SetAside.advance_scan
+    advance_scan = ParkedHashes.advance_scan
     patch.setattr(
-        SetAside,
+        ParkedHashes,
         "advance_scan",
         lambda self, position: advance_scan(self, Position(position.ledger_id, position.entry_id + 1)),
     )
@@ -71,38 +71,38 @@ def a_second_reading_ends_with_what_it_read_first(patch: pytest.MonkeyPatch) -> 
 
 
 def a_second_reading_without_room_is_at_its_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SetAside, "leave_scan", lambda self, sticky_hash, position: self.finish_scan())
+    patch.setattr(ParkedHashes, "leave_scan", lambda self, sticky_hash, position: self.finish_scan())
 
 
 def a_second_reading_without_room_goes_on_behind_the_entry(patch: pytest.MonkeyPatch) -> None:
-    leave_scan = SetAside.leave_scan
+    leave_scan = ParkedHashes.leave_scan
     patch.setattr(
-        SetAside,
+        ParkedHashes,
         "leave_scan",
         lambda self, sticky_hash, at: leave_scan(self, sticky_hash, Position(at.ledger_id, at.entry_id + 1)),
     )
 
 
 def freed_hashes_that_are_set_aside_wake_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SetAside, "place_again", lambda self, sticky_hash: False)
+    patch.setattr(ParkedHashes, "place_again", lambda self, sticky_hash: False)
 
 
 def hashes_set_aside_stay_with_the_former_owner(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SetAside, "replace_all", lambda self: None)
+    patch.setattr(ParkedHashes, "replace_all", lambda self: None)
 
 
 def what_was_given_back_is_listed_and_set_aside(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SetAside, "covers", lambda self, sticky_hash, position: False)
+    patch.setattr(ParkedHashes, "covers", lambda self, sticky_hash, position: False)
 
 
 def delayed_entries_do_not_come_in_front_of_what_is_set_aside(patch: pytest.MonkeyPatch) -> None:
-    add = SetAside.add
+    add = ParkedHashes.add
 
-    def only_new(self: SetAside, sticky_hash: int, position: Position) -> None:
+    def only_new(self: ParkedHashes, sticky_hash: int, position: Position) -> None:
         if sticky_hash not in self:
             add(self, sticky_hash, position)
 
-    patch.setattr(SetAside, "add", only_new)
+    patch.setattr(ParkedHashes, "add", only_new)
 
 
 def what_is_listed_behind_a_delayed_entry_stays_listed(patch: pytest.MonkeyPatch) -> None:
@@ -122,12 +122,12 @@ def hashes_of_a_column_get_out_of_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rewind_forgets_nothing_that_is_set_aside(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SetAside, "clear", lambda self: None)
+    patch.setattr(ParkedHashes, "clear", lambda self: None)
 
 
 def a_consumer_that_came_late_looks_again_for_ever(patch: pytest.MonkeyPatch) -> None:
     def wants_scan(self: KeySharedDispatcher, consumer: ConsumerState) -> bool:
-        return (self._set_aside.first_for(consumer) or EARLIEST) > EARLIEST
+        return (self._parked.first_for(consumer) or EARLIEST) > EARLIEST
 
     patch.setattr(KeySharedDispatcher, "_wants_scan", wants_scan)
 

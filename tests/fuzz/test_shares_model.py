@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.fuzz.shares_model import SharesWalk
 from tests.support.planting import Plant, found_by_walk
 
-from pybroker.model.memory_budget import Settled
-from pybroker.model.memory_shares import MemoryShares
+from pybroker.memory.memory_budget import Settled
+from pybroker.memory.memory_shares import MemoryShares
 
 NUMBERS = st.integers(0, 1000)
 

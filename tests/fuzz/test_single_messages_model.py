@@ -9,7 +9,7 @@ from tests.support.planting import Plant, found_by_walk
 from pybroker.broker.delivery import single_messages
 from pybroker.broker.delivery.acknowledgement import PartOfBatch
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
-from pybroker.dispatch.changed_delays import ChangedDelays
+from pybroker.dispatch.delayed.changed_delays import ChangedDelays
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.pending_acks import PendingAcks
 from pybroker.model.position import Position

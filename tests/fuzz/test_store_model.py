@@ -24,18 +24,20 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support import fault_disk
+from tests.support.fault_disk import FaultDisk
 from tests.support.planting import Plant, found_by_walk
-from tests.unit.storage.stores import DIRECTORY, PATIENCE_S, Listener, Owner, read_all
+from tests.unit.local_store.stores import DIRECTORY, PATIENCE_S, Listener, Owner, read_all
 
 from pybroker.errors import NoSuchLedger, StoreError
-from pybroker.storage import checkpoint, checkpointer, cursor_shelf, fault_disk, local_store, start_up
-from pybroker.storage.fault_disk import FaultDisk
-from pybroker.storage.journal_batcher import JournalBatcher
-from pybroker.storage.layout import journal as journal_layout
-from pybroker.storage.ledger_store import AppendRun
-from pybroker.storage.local_store import LocalStore
-from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.surroundings import StoreSurroundings
+from pybroker.ledgers.ledger_store import AppendRun
+from pybroker.local_store import local_store, start_up
+from pybroker.local_store.checkpoint import checkpoint, checkpointer, cursor_registry
+from pybroker.local_store.journal.journal_batcher import JournalBatcher
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.storage_format import journal_layout
 
 _T = TypeVar("_T")
 
@@ -108,7 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.fatal = []
         self.has_failed = asyncio.Event()
-        self.store = self.run(LocalStore.open(DIRECTORY, OPTIONS, self.failed, StoreSurroundings(self.disk)))
+        self.store = self.run(LocalStore.open(DIRECTORY, OPTIONS, self.failed, StoreEnvironment(self.disk)))
 
     def failed(self, error: BaseException) -> None:
         self.has_failed.set()
@@ -366,7 +368,7 @@ def applies_deltas_twice(patch: pytest.MonkeyPatch) -> None:
         _, deltas = merge((None, stored[1]), (shelved[0], None, shelved[2]))
         return snapshot, deltas
 
-    merge = cursor_shelf.merge
+    merge = cursor_registry.merge
     patch.setattr(local_store, "merge", merge_all)
 
 
@@ -422,13 +424,13 @@ def forgets_the_directory(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_deletions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(checkpointer.Checkpointer, "deleted", lambda self, ledger_id: self._dirty.pop(ledger_id, None))
-    change = start_up.Replay._change_ledger
+    change = start_up.Replay._change_ledger  # type: ignore[attr-defined]
 
     def only_made(self: Any, record: Any) -> None:
         if record.type is journal_layout.RecordType.LEDGER_CREATED:
             change(self, record)
 
-    patch.setattr(start_up.Replay, "_change_ledger", only_made)
+    patch.setattr(start_up.Replay, "_change_ledger", only_made)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ class _Connection:
         message: Any = getattr(command, FIELDS[command.type])
         error = getattr(message, "error", None)
         has_error = error is not None and message.HasField("error")
-        self.tally.answers[f"{name} {pb.ServerError.Name(error)}" if has_error else name] += 1
+        self.tally.answers[f"{name} {pb.ServerError.Name(error)}" if has_error else name] += 1  # type: ignore[arg-type]
         if command.type == pb.BaseCommand.PONG:
             self._heard.set()
         self._heard.set()

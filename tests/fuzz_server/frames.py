@@ -85,7 +85,7 @@ class FrameMaker:
             producer.producer.request_id = self._number("request_id")
             subscribe = pb.BaseCommand(type=Type.SUBSCRIBE)
             subscribe.subscribe.topic, subscribe.subscribe.subscription = topic, f"s{self._random.randrange(4)}"
-            subscribe.subscribe.subType = self._random.choice((0, 1, 1, 2, 3))
+            subscribe.subscribe.subType = self._random.choice((0, 1, 1, 2, 3))  # type: ignore[assignment]
             subscribe.subscribe.consumer_id, subscribe.subscribe.request_id = number, self._number("request_id")
             subscribe.subscribe.initialPosition = pb.CommandSubscribe.Earliest
             flow = pb.BaseCommand(type=Type.FLOW)
@@ -120,7 +120,7 @@ class FrameMaker:
 
     def _any_command(self) -> tuple[str, bytes]:
         kind = self._random.choice(ANY)
-        return Type.Type.Name(kind), self._framed(self._command(kind, odd=0.1))
+        return Type.Type.Name(kind), self._framed(self._command(kind, odd=0.1))  # type: ignore[arg-type]
 
     def _many_elements(self) -> tuple[str, bytes]:
         kind = self._random.choice(

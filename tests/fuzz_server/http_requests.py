@@ -109,8 +109,8 @@ class RequestMaker:
     def _headers(self) -> str:
         random = self._random
         lines = ("Content-Type: application/json", "Accept: */*", "Accept-Encoding: gzip", "Accept: " + "a/b," * 200)
-        lines += ("Authorization: Bearer x", "Authorization: Basic !!!", "X-Forwarded-For: 1.2.3.4", "Expect: nothing")
-        lines += (
+        lines += ("Authorization: Bearer x", "Authorization: Basic !!!", "X-Forwarded-For: 1.2.3.4", "Expect: nothing")  # type: ignore[assignment]
+        lines += (  # type: ignore[assignment]
             "Content-Type: multipart/form-data",
             "Content-Type: application/json; charset=x",
             "Cookie: " + "c" * 3000,

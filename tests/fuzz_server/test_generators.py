@@ -1,6 +1,7 @@
 """What is drawn for a fuzz run: the same for a seed, of every kind, and never what would hurt all."""
 
 from random import Random
+from typing import Any
 
 from tests.fuzz_server.frames import FIELDS, OF_CLIENTS, FrameMaker
 from tests.fuzz_server.http_requests import HURTS_ALL, RequestMaker
@@ -8,7 +9,7 @@ from tests.unit.wire.support import connected_decoder
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
-DOCUMENT = {
+DOCUMENT: dict[str, Any] = {
     "paths": {
         "/admin/v2/tenants/{tenant}": {"get": {}, "put": {}},
         "/admin/v2/brokers/configuration/{name}/{value}": {"post": {}},

@@ -22,7 +22,7 @@ from pathlib import Path
 import pulsar
 from tests.pipelines import judging
 from tests.pipelines.parts import Lake, Query
-from tests.pipelines.sending import Sender, quiet_client
+from tests.pipelines.sending import Place, Sender, quiet_client
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 
@@ -221,14 +221,14 @@ class Soak:
         result.violations += [failure for sender in senders for failure in sender.failures]
         result.violations += judging.compare("the copy", sent, judging.messages(self._broker, COPY, "judge"))
         for lake, at_rest in zip(self._lakes, (judging.IcebergAtRest, judging.DeltaAtRest), strict=True):
-            rows = at_rest(lake.directory, lake.table).rows()
+            rows = at_rest(lake.directory, lake.table).rows()  # type: ignore[attr-defined]
             result.violations += judging.compare(lake.name, sent, judging.contents(rows))
             if lake.topic == SOURCE:
                 result.violations += judging.compare_places(lake.name, places, rows)
             lake.maintain()
             after = at_rest(lake.directory, lake.table)
-            result.violations += judging.compare(f"{lake.name} after cleaning", sent, judging.contents(after.rows()))
-            result.violations += [f"{lake.name}: {path} is nobody's" for path in sorted(after.files_of_nobody())]
+            result.violations += judging.compare(f"{lake.name} after cleaning", sent, judging.contents(after.rows()))  # type: ignore[attr-defined]
+            result.violations += [f"{lake.name}: {path} is nobody's" for path in sorted(after.files_of_nobody())]  # type: ignore[attr-defined]
         result.violations += judging.leases_that_stay(self._broker, 3 * LEASE_S)
         result.trimmed_ledgers = min(place.ledger_id for place in self._left()) - min(
             p.ledger_id for p in places.values()
@@ -238,12 +238,12 @@ class Soak:
         if result.most_broker_bytes > MAX_BROKER_BYTES:
             result.violations.append(f"the broker had {result.most_broker_bytes >> 20} MiB")
 
-    def _left(self) -> list[judging.Place]:
+    def _left(self) -> list[Place]:
         """The first places that are left of the source's partitions."""
         found = []
         for index in range(2):
             path = f"{self._broker.http_url}/admin/v2/{SOURCE.replace('://', '/')}-partition-{index}"
             assert call(f"{path}/trim", "POST").status < 300
             ledgers = call(f"{path}/internalStats").json["ledgers"]
-            found.append(judging.Place(ledgers[0]["ledgerId"], 0, index, -1))
+            found.append(Place(ledgers[0]["ledgerId"], 0, index, -1))
         return found

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.async_client import AsyncClient, binary_port
@@ -49,7 +50,7 @@ async def http() -> AsyncIterator[Served]:
 
 
 @contextmanager
-def running(directory: Path, **settings: object) -> Iterator[BrokerProcess]:
+def running(directory: Path, **settings: Any) -> Iterator[BrokerProcess]:
     """A broker in a process with these settings, in which nothing may go wrong."""
     with BrokerProcess(directory, {key: str(value) for key, value in settings.items()}).running_well() as process:
         yield process

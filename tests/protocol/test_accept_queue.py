@@ -10,8 +10,8 @@ from tests.support.memory_broker import memory_broker
 from tests.unit.admin.fake_broker import served
 
 from pybroker.server.command_table import command_table
-from pybroker.server.context import ServerContext
 from pybroker.server.listener import Listener
+from pybroker.server.server_context import ServerContext
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 

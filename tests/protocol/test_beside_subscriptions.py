@@ -53,7 +53,7 @@ async def test_messages_expire_in_all_subscriptions_while_one_of_them_is_deleted
 
 async def test_a_client_that_is_not_read_from_because_of_its_many_requests_is_not_taken_for_dead() -> None:
     settings = {"max_concurrent_requests_per_connection": 3, "connection_liveness_check_timeout_millis": 50}
-    async with memory_broker(**settings) as broker, binary_port(broker) as port:
+    async with memory_broker(**settings) as broker, binary_port(broker) as port:  # type: ignore[arg-type]
         topic = await broker.topic(TOPIC)
         busy, other = await port.connect(), await port.connect()
         assert (await busy.answer(busy.subscribe(TOPIC, sub_type="Exclusive")))["type"] == "SUCCESS"

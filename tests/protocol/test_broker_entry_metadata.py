@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.memory_broker import START_MS, MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker, stored_subscription
 from tests.support.raw_client import NOTHING, RawClient, Type
+from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import call
 
-from pybroker.broker.publishing.entry_metadata import added_metadata
+from pybroker.broker.context.added_entry_metadata import added_metadata
 from pybroker.config import ConfigError
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.broker_entry_metadata import broker_metadata
@@ -219,7 +220,7 @@ async def test_expiry_and_searches_by_time_go_by_the_brokers_clock() -> None:
             found = (await broker.rest("GET", f"{PATH}/messageid/{time_ms}")).json
             assert (found["ledgerId"], found["entryId"]) == expected
         assert (await broker.rest("POST", f"{PATH}/subscription/s/expireMessages/5")).status == 204
-        assert consumer.subscription.cursor.state.nth_undeleted(1) == late[0]
+        assert stored_subscription(consumer.subscription).cursor.state.nth_undeleted(1) == late[0]
 
 
 def test_a_name_that_is_none_is_refused() -> None:

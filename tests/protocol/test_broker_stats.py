@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.admin.metrics.health_metric import measure_health
-from pybroker.tasks import TaskOwner
+from pybroker.runtime.tasks import TaskOwner
 
 TOPIC = "persistent://public/default/t"
 BASE = "/broker-stats"
@@ -98,7 +99,7 @@ async def test_the_health_metric_says_what_the_last_check_found(is_well: bool) -
         broker.service.presence.ready = is_well
         tasks = TaskOwner("test")
         tasks.start(measure_health(broker.service, 3600), "health")
-        await broker.until(lambda: broker.service.surroundings.stats.is_healthy is not None)
+        await broker.until(lambda: broker.service.runtime.stats.is_healthy is not None)
         await tasks.close()
         broker.service.presence.ready = True
         groups = (await broker.rest("GET", f"{BASE}/metrics")).json

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.model.names import TopicName

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.protocol.test_unacked_routes import all_pages, asked
-from tests.support.memory_broker import START_MS, MemoryBroker, acknowledge, memory_broker
+from tests.support.memory_broker import START_MS, MemoryBroker, acknowledge, memory_broker, stored_subscription
 from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import txn
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.topic.topic import Topic
-from pybroker.dispatch.delayed import MAX_DUE_MS
+from pybroker.dispatch.delayed.delayed_entries import MAX_DUE_MS
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.wire.entry_builder import build_entry
@@ -205,7 +205,7 @@ async def test_what_cannot_be_delayed_is_refused_with_the_reason(broker: MemoryB
 async def test_only_so_many_times_of_a_subscription_are_changed(
     broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pybroker.dispatch.changed_delays.MAX_CHANGED_DELAYS", 2)
+    monkeypatch.setattr("pybroker.dispatch.delayed.changed_delays.MAX_CHANGED_DELAYS", 2)
     consumer = await broker.consumer(topic, "s", RecordingPeer())
     positions = await publish_later(broker, topic, 3)
     await broker.quiet(topic)
@@ -252,7 +252,7 @@ async def test_what_is_due_and_not_taken_waits_and_explain_says_for_whom(broker:
     peer = RecordingPeer()
     consumer = await broker.consumer(topic, "s", peer, kind)
     await publish_later(broker, topic, 3)
-    await broker.until(lambda: consumer.subscription.delayed.entry_count == 3)
+    await broker.until(lambda: stored_subscription(consumer.subscription).delayed.entry_count == 3)
     assert [each["code"] for each in (await asked(broker, "explain"))["findings"]] == ["delayed"]
     consumer.detach()
     assert not (await asked(broker, "explain"))["waiting"]

@@ -83,7 +83,7 @@ def test_files_lines_and_keys_become_messages(run: Run, tmp_path: Path) -> None:
     assert run("produce", "files", "--lines", str(lines), "--key-separator", ":").code == 0
     assert run("produce", "files", "--lines", str(nulls), "--null", "--batch-by-key").code == 0
     documents = run("consume", "files", "--until-end", "--json").records
-    assert credentials.base64.b64decode(documents[0]["valueBase64"]) == bytes(range(256))
+    assert credentials.base64.b64decode(documents[0]["valueBase64"]) == bytes(range(256))  # type: ignore[attr-defined]
     assert [(each.get("key"), each["value"]) for each in documents[1:]] == [
         ("k1", "one"),
         ("k2", "two:more"),
@@ -157,7 +157,7 @@ def test_partitions_are_consumed_peeked_and_listed_together(run: Run, broker: Br
     (found,) = [each for each in listed if each["topic"].endswith("/parts")]
     assert (found["partitions"], found["subscriptions"], found["msgBacklog"]) == (3, 1, 9)
     assert run("subscriptions", "parts", "--json").json[0]["msgBacklog"] == 9
-    assert run("ack", "parts", "s", "1:1").code == 2  # of which partition?
+    assert run("ack", "parts", "s", "1:1", "--yes").code == 2  # of which partition?
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -193,6 +193,7 @@ def test_topics_are_listed_by_namespace_and_by_tenant(run: Run, broker: BrokerTh
         "SUBSCRIPTIONS",
         "BACKLOG",
         "STORED",
+        "STUCK",
     ]
 
 

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.topic import Topic
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.ledgers.ledger_store import EntryRun
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.position import EARLIEST, Position
-from pybroker.storage.ledger_store import EntryRun
 
 NAME = "persistent://public/default/t"
 PATH = "/persistent/public/default/t"

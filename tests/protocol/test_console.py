@@ -14,8 +14,8 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import Answer, call
 
+from pybroker.admin.console.console_pages import DIRECTORY, MEDIA_TYPES
 from pybroker.admin.console.live import KEPT_POINTS
-from pybroker.admin.console.pages import DIRECTORY, MEDIA_TYPES
 from pybroker.model.names import TopicName
 from pybroker.model.policies import AuthAction, NamespacePolicies
 
@@ -165,7 +165,7 @@ SECURED: dict[str, Any] = {
 }
 
 
-def token(role: str, **claims: object) -> dict[str, str]:
+def token(role: str, **claims: Any) -> dict[str, str]:
     import jwt
 
     return {"Authorization": f"Bearer {jwt.encode({'sub': role, **claims}, b'01234567890123456789012345678901')}"}
@@ -234,7 +234,7 @@ async def test_a_look_ends_with_the_right_and_with_the_credentials() -> None:
             look = Look(reader, writer)
             await look.point()
             if ends is not None:
-                await ends()
+                await ends()  # type: ignore[no-untyped-call]
             else:
                 broker.clock.now_ms = expiry_s * 1000
             name = "points"
@@ -268,6 +268,30 @@ async def test_a_list_that_makes_no_sense_is_refused(broker: MemoryBroker, query
     assert (await get(broker, f"{CONSOLE}/topics?{query}")).status == 400
 
 
+async def test_what_is_stuck_is_listed_for_who_may_list_and_consume() -> None:
+    async with memory_broker(**SECURED) as broker:
+
+        def grant(policies: NamespacePolicies) -> None:
+            policies.auth_policies.namespace_auth["reader"] = [AuthAction.CONSUME]
+            policies.auth_policies.namespace_auth["writer"] = [AuthAction.PRODUCE]
+
+        await broker.service.resources.update_namespace(TopicName.parse(TOPIC).namespace, grant)
+        topic = await broker.topic(TOPIC)
+        await topic.subscription("s", True, True, {})
+        url = f"http://127.0.0.1:{broker.port}/topics/persistent/public/default/t"
+        body = {"messages": [{"payload": "m"}] * 3}
+        assert (await asyncio.to_thread(call, url, "POST", headers=token("admin"), body=body)).status == 200
+        stuck = f"{CONSOLE.removesuffix('/console')}/explain"
+        for role, names in (("admin", [TOPIC]), ("reader", [TOPIC]), ("writer", []), ("nobody", [])):
+            shown = (await get(broker, stuck, token(role))).json
+            assert [each["topic"] for each in shown["topics"]] == names, role
+            assert shown["matching"] == len(names)
+        (row,) = (await get(broker, f"{stuck}?search=DEFAULT+t", token("admin"))).json["topics"]
+        assert (row["subscription"], row["backlog"], row["finding"]["code"]) == ("s", 3, "no-consumers")
+        assert (await get(broker, f"{stuck}?search=other", token("admin"))).json["topics"] == []
+        assert (await get(broker, f"{stuck}?limit=501", token("admin"))).status == 400
+
+
 async def test_a_list_of_too_many_topics_says_so() -> None:
     async with memory_broker(console_max_topics=2) as broker:
         for index in range(3):
@@ -281,6 +305,7 @@ async def test_the_broker_says_what_its_memory_is_used_for(broker: MemoryBroker)
     assert {"reads", "answers", "lists"} <= {each["part"] for each in shown["memory"]}
     assert {each["key"] for each in shown["limits"]} >= {"brokerMaxConnections", "consoleMaxLiveConnections"}
     assert shown["unready"] == ""
+    assert not {"diskBytes", "diskFreeBytes"} & shown.keys(), "its stores are in memory"
 
 
 # --- live ------------------------------------------------------------------------------------------------------------
@@ -302,7 +327,7 @@ async def test_figures_rise_with_what_happens_and_all_who_look_see_the_same(brok
         assert console.sampler.streams == 2
     await broker.until(lambda: not console.sampler.streams)
     await broker.until(lambda: not console.sampler.is_running)
-    assert not broker.service.surroundings.memory.answers.used_bytes
+    assert not broker.service.runtime.memory.answers.used_bytes
 
 
 async def test_a_look_at_a_topic_that_is_unloaded_loads_nothing_and_goes_on_when_it_is_back(
@@ -334,6 +359,21 @@ async def test_a_look_at_a_subscription_goes_on_when_it_is_deleted(broker: Memor
             pass
 
 
+async def test_live_points_of_the_broker_have_its_own_cpu_and_are_sampled_only_while_watched(
+    broker: MemoryBroker,
+) -> None:
+    sampler = broker._server.console.sampler
+    async with looking(broker, f"{CONSOLE}/live") as look:
+        _, begun = await look.event()
+        cpu, disk = begun["fields"].index("cpuPercent"), begun["fields"].index("diskFreeBytes")
+        first = await look.point()
+        assert first[cpu] is None, "there is no point before it"
+        assert first[disk] is None
+        while not (await look.point())[cpu]:
+            sum(range(1_000_000))  # the broker runs in this process
+    await broker.until(lambda: not sampler.is_running)
+
+
 async def test_too_many_who_look_are_told_the_limit() -> None:
     limited = memory_broker(console_max_live_connections=1)
     async with limited as broker, looking(broker, f"{CONSOLE}/live") as look:
@@ -361,7 +401,7 @@ async def test_a_fault_while_measuring_costs_a_point_and_ends_no_look(broker: Me
     async with looking(broker, LIVE_TOPIC) as look:
         await look.point()
         subscriptions, topic.subscriptions = topic.subscriptions, None  # type: ignore[assignment]
-        await broker.until(lambda: broker.service.surroundings.stats.bugs > 0)
+        await broker.until(lambda: broker.service.runtime.stats.bugs > 0)
         topic.subscriptions = subscriptions
         assert len(await look.point()) > 1
     await broker.until(lambda: not sampler.is_running)

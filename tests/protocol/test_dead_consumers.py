@@ -57,10 +57,10 @@ async def test_one_who_is_cancelled_just_when_the_turn_comes_leaves_in_peace(
 
     async with topic.turn("s", "being held by this test"):
         waiting = asyncio.ensure_future(wait_for_turn())
-        await broker.until(lambda: broker.service.commons.waiting.subscriptions.occupied == 1)
+        await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.occupied == 1)
         waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert broker.service.commons.waiting.subscriptions.occupied == 0
+    assert broker.service.broker_context.waiting.subscriptions.occupied == 0
     async with topic.turn("s", "being made"):
         pass

@@ -7,20 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.publishing.topic_deduplication import DEDUPLICATION_CURSOR, DeduplicationStatus
 from pybroker.broker.topic.topic import Topic
-from pybroker.broker.topic.topic_deduplication import DEDUPLICATION_CURSOR, DeduplicationStatus
-from pybroker.errors import (
-    DamagedEntries,
-    PersistenceError,
-    ProducerBusy,
-    ServiceNotReady,
-    StorageFull,
-    StoreError,
-)
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.errors import DamagedEntries, PersistenceError, ProducerBusy, ServiceNotReady, StorageFull, StoreError
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -145,21 +139,21 @@ async def test_topics_of_the_broker_itself_are_left_alone(broker: MemoryBroker) 
 
 def with_cursors_behind_a_gate(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """From now on no cursor is created before the gate is open."""
-    gate = asyncio.Event()
+    blocked_reason = asyncio.Event()
     create = broker.service.ledgers.create_cursor
 
     async def later(*arguments: Any) -> Any:
-        await gate.wait()
+        await blocked_reason.wait()
         return await create(*arguments)
 
     monkeypatch.setattr(broker.service.ledgers, "create_cursor", later)
-    return gate
+    return blocked_reason
 
 
 async def test_while_it_is_recovering_publishers_wait_and_nobody_gets_ready(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = with_cursors_behind_a_gate(broker, monkeypatch)
+    blocked_reason = with_cursors_behind_a_gate(broker, monkeypatch)
     topic = await broker.topic(TOPIC)
     throttle = topic.publish_throttle
     assert throttle is not None
@@ -167,7 +161,7 @@ async def test_while_it_is_recovering_publishers_wait_and_nobody_gets_ready(
     settled = asyncio.ensure_future(topic.settled("p"))
     await asyncio.sleep(0)
     assert not settled.done()
-    gate.set()
+    blocked_reason.set()
     await settled
     assert topic.deduplication.status is ENABLED
     assert topic.publish_throttle is None
@@ -176,12 +170,12 @@ async def test_while_it_is_recovering_publishers_wait_and_nobody_gets_ready(
 async def test_switching_it_off_while_it_is_recovering_lets_publishers_go_at_once(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = with_cursors_behind_a_gate(broker, monkeypatch)
+    blocked_reason = with_cursors_behind_a_gate(broker, monkeypatch)
     topic = await broker.topic(TOPIC)
     await broker.rest("POST", f"{TOPIC_PATH}/deduplicationEnabled", False)
     assert topic.publish_throttle is None
     assert await stored_again(broker, topic, 1, 1) == [True, True]
-    gate.set()
+    blocked_reason.set()
     await broker.until(lambda: topic.deduplication.status is DISABLED)
     assert DEDUPLICATION_CURSOR not in topic.ledger.cursors
     await broker.rest("POST", f"{TOPIC_PATH}/deduplicationEnabled", True)

@@ -6,19 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.memory_broker import (
-    PAYLOAD,
-    START_MS,
-    MemoryBroker,
-    RecordingPeer,
-    acknowledge,
-    memory_broker,
-)
+from tests.support.memory_broker import PAYLOAD, START_MS, MemoryBroker, acknowledge, memory_broker, stored_subscription
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.topic.topic import Topic
-from pybroker.dispatch import delayed
+from pybroker.dispatch.delayed import delayed_entries
 from pybroker.errors import NotAllowedError
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
@@ -81,7 +75,7 @@ async def test_what_is_not_due_waits_and_holds_up_nothing_of_its_key(broker: Mem
     sent = await publish(broker, topic, [5000, 0, 3000, -10, TICK_MS])
     await settle()
     assert peer.delivered == [sent[1], sent[3], sent[4]], "past ones, and those within a tick, go at once"
-    assert consumer.subscription.delayed.entry_count == 2
+    assert stored_subscription(consumer.subscription).delayed.entry_count == 2
     acknowledge(consumer, peer.delivered)
     await advance(broker, consumer, 1999)
     assert peer.delivered[3:] == []
@@ -89,10 +83,10 @@ async def test_what_is_not_due_waits_and_holds_up_nothing_of_its_key(broker: Mem
     assert peer.delivered[3:] == [sent[2]], "a tick early, as the pump runs anyway"
     await advance(broker, consumer, 2000)
     assert peer.delivered[4:] == [sent[0]]
-    assert consumer.subscription.delayed.entry_count == 0
-    assert consumer.subscription.cursor.mark_delete_position == Position(sent[0].ledger_id, -1)
+    assert stored_subscription(consumer.subscription).delayed.entry_count == 0
+    assert stored_subscription(consumer.subscription).cursor.mark_delete_position == Position(sent[0].ledger_id, -1)
     acknowledge(consumer, peer.delivered)
-    assert consumer.subscription.cursor.backlog_entries == 0
+    assert stored_subscription(consumer.subscription).cursor.backlog_entries == 0
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
@@ -166,9 +160,9 @@ async def test_the_cursor_passes_over_what_waits_and_what_is_acknowledged(broker
     sent = await publish(broker, topic, [50_000, 0, 50_000, 0, 0])
     await settle()
     acknowledge(consumer, [sent[1], sent[3]])
-    cursor = consumer.subscription.cursor
+    cursor = stored_subscription(consumer.subscription).cursor
     cursor.rewind()
-    cursor.pass_over(consumer.subscription.delayed.held_back)
+    cursor.pass_over(stored_subscription(consumer.subscription).delayed.held_back)
     assert cursor.read_position == sent[4]
 
 
@@ -179,11 +173,11 @@ async def test_skip_expiry_and_acknowledgement_take_messages_out_of_the_index(br
     sent = await publish(broker, topic, [5000] * 4)
     await settle()
     acknowledge(consumer, sent[3:])
-    assert subscription.delayed.entry_count == 3
-    await cursor_moves.skip(subscription, 1)
-    assert subscription.delayed.entry_count == 2
-    await cursor_moves.expire(subscription, START_MS + 1)
-    assert subscription.delayed.entry_count == 0
+    assert subscription.delayed.entry_count == 3  # type: ignore[attr-defined]
+    await cursor_moves.skip(subscription, 1)  # type: ignore[arg-type]
+    assert subscription.delayed.entry_count == 2  # type: ignore[attr-defined]
+    await cursor_moves.expire(subscription, START_MS + 1)  # type: ignore[arg-type]
+    assert subscription.delayed.entry_count == 0  # type: ignore[attr-defined]
     await advance(broker, consumer, 5000)
     assert peer.delivered == []
 
@@ -194,7 +188,7 @@ async def test_after_a_reset_messages_that_are_not_due_wait_again(broker: Memory
     sent = await publish(broker, topic, [5000, 0])
     await settle()
     acknowledge(consumer, sent)
-    await cursor_moves.reset(consumer.subscription, sent[0])
+    await cursor_moves.reset(consumer.subscription, sent[0])  # type: ignore[arg-type]
     consumer = await broker.consumer(topic, "s", next_peer)
     await settle()
     assert next_peer.delivered == [sent[1]]
@@ -203,7 +197,7 @@ async def test_after_a_reset_messages_that_are_not_due_wait_again(broker: Memory
 
 
 async def test_a_large_index_is_stored_and_read_back(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed, "RUN_ENTRIES", 16)
+    monkeypatch.setattr(delayed_entries, "RUN_ENTRIES", 16)
     topic, peer = await broker.topic(NAME), RecordingPeer()
     await broker.consumer(topic, "s", peer)
     sent = []
@@ -230,29 +224,29 @@ async def test_a_large_index_is_stored_and_read_back(broker: MemoryBroker, monke
 
 
 async def test_a_damaged_index_costs_reading_only(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed, "RUN_ENTRIES", 16)
+    monkeypatch.setattr(delayed_entries, "RUN_ENTRIES", 16)
     topic, peer = await broker.topic(NAME), RecordingPeer()
     consumer = await broker.consumer(topic, "s", peer)
     sent = await publish(broker, topic, [5000] * 40)
     await settle()
-    record_id = await consumer.subscription.cursor.announce_delayed()
+    record_id = await stored_subscription(consumer.subscription).cursor.announce_delayed()
     await broker.service.topics.unload(topic)
     broker.service.ledgers.cursor_store.append_delta(record_id, b"\x01\x01damage", None)
     consumer = await broker.consumer(await broker.topic(NAME), "s", peer)
     await settle()
-    assert consumer.subscription.delayed.entry_count == 40
+    assert stored_subscription(consumer.subscription).delayed.entry_count == 40
     await advance(broker, consumer, 5000)
     assert peer.delivered == sent
 
 
 async def test_a_deleted_subscription_leaves_no_record(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed, "RUN_ENTRIES", 16)
+    monkeypatch.setattr(delayed_entries, "RUN_ENTRIES", 16)
     topic, peer = await broker.topic(NAME), RecordingPeer()
     consumer = await broker.consumer(topic, "s", peer)
     await publish(broker, topic, [5000] * 40)
     await settle()
     store = broker.service.ledgers.cursor_store
-    record_id = await consumer.subscription.cursor.announce_delayed()
+    record_id = await stored_subscription(consumer.subscription).cursor.announce_delayed()
     assert await store.load(record_id) != (None, [])
     await broker.topic_of(consumer.subscription).delete_subscription(consumer.subscription)
     assert await store.load(record_id) == (None, [])
@@ -283,7 +277,7 @@ async def test_policies_are_set_shown_unset_and_applied_at_once(broker: MemoryBr
     assert (await broker.rest("GET", path)).json == policies
     assert (await broker.rest("GET", f"{TOPIC}?applied=true")).json == policies
     await broker.until(lambda: len(peer.delivered) == 1)
-    assert consumer.subscription.delayed.entry_count == 0
+    assert stored_subscription(consumer.subscription).delayed.entry_count == 0
     assert (await broker.rest("DELETE", path)).status == 204
     assert (await broker.rest("GET", path)).text == ""
     default = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
@@ -296,4 +290,4 @@ async def test_the_broker_can_switch_delayed_delivery_off() -> None:
         consumer = await broker.consumer(topic, "s", peer)
         sent = await publish(broker, topic, [5000])
         await broker.until(lambda: peer.delivered == sent)
-        assert consumer.subscription.delayed.entry_count == 0
+        assert stored_subscription(consumer.subscription).delayed.entry_count == 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.subscription import Subscription
@@ -42,10 +42,8 @@ def join(
 async def test_the_classic_switch_holds_for_the_next_dispatcher(broker: MemoryBroker) -> None:
     subscription = await subscription_of(broker)
     join(broker, subscription, "a", "Key_Shared")
-    surroundings = broker.service.surroundings
-    surroundings.config = replace(
-        surroundings.config, subscription_key_shared_use_classic_persistent_implementation=True
-    )
+    runtime = broker.service.runtime
+    runtime.config = runtime.config.replace(subscription_key_shared_use_classic_persistent_implementation=True)
     join(broker, subscription, "b", "Key_Shared")
     assert not isinstance(subscription.dispatcher, ClassicKeySharedDispatcher)
     for consumer in list(subscription.consumers):
@@ -60,7 +58,7 @@ async def test_drained_hashes_are_counted_over_all_dispatchers(broker: MemoryBro
     for _ in range(2):
         first = join(broker, subscription, "a", "Key_Shared")
         await broker.publish(broker.topic_of(subscription), 40)  # keyless: they spread
-        await broker.until(lambda peer=first: len(peer.delivered) >= 40)
+        await broker.until(lambda peer=first: len(peer.delivered) >= 40)  # type: ignore[misc]
         join(broker, subscription, "b", "Key_Shared")
         assert subscription.draining_hashes_cleared_total == drained
         acknowledge(subscription.consumers[0], first.delivered)

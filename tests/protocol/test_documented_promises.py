@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker, stored_subscription
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.model.position import Position
@@ -67,13 +68,13 @@ async def test_hashes_that_are_released_one_by_one_are_served_together_after_the
         _, positions = await delivered(broker, topic, "Key_Shared", 40)
         (first,) = topic.subscriptions["s"].consumers
         second = RecordingPeer()
-        newcomer = broker.consumer_on(first.subscription, second, "Key_Shared", name="c2")
+        newcomer = broker.consumer_on(first.subscription, second, "Key_Shared", name="c2")  # type: ignore[arg-type]
         later = await broker.publish(topic, 40, KEYS)
-        await broker.until(lambda: first.subscription.replay_entry_count > 5)
-        waiting = first.subscription.replay_entry_count
+        await broker.until(lambda: stored_subscription(first.subscription).replay_entry_count > 5)
+        waiting = stored_subscription(first.subscription).replay_entry_count
         before = len(second.delivered)
         calls: list[tuple[float, Callable[[], None]]] = []
-        broker.service.surroundings.call_later = lambda delay_s, callback: calls.append((delay_s, callback))  # type: ignore[method-assign]
+        broker.service.runtime.call_later = lambda delay_s, callback: calls.append((delay_s, callback))  # type: ignore[assignment, method-assign, return-value]
         for position in positions:
             acknowledge(first, [position])
         assert [delay_s for delay_s, _ in calls] == [0.5]

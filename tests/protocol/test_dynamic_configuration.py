@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker, stored_subscription
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.config import KeyInfo, Value, ValueType, format_value
@@ -68,7 +69,7 @@ async def test_every_dynamic_key_is_set_shown_and_taken_back(broker: MemoryBroke
     assert (await broker.rest("GET", f"{CONFIGURATION}/values")).json == {key: wanted}
     changed = (await broker.rest("GET", f"{CONFIGURATION}/runtime")).json
     assert {name for name in changed if changed[name] != before[name]} == {key}
-    assert getattr(broker.service.surroundings.config, info.field) == another(info)
+    assert getattr(broker.service.runtime.config, info.field) == another(info)
     assert await broker.publish(topic, 1)
     assert await broker.rest("DELETE", f"{CONFIGURATION}/{key}") == (200, "")
     assert (await broker.rest("GET", f"{CONFIGURATION}/runtime")).json == before
@@ -125,10 +126,10 @@ async def test_default_policies_reach_loaded_topics(broker: MemoryBroker) -> Non
     await broker.rest("DELETE", f"{CONFIGURATION}/dispatchThrottlingRatePerTopicInMsg")
     await broker.until(lambda: topic.shared.dispatch_rate_limit is None)
     await put(broker, "dispatchThrottlingRateInMsg", "5")
-    await broker.until(lambda: consumer.subscription.throttle is not None)
-    limit = broker.service.commons.dispatch_rate_limit
+    await broker.until(lambda: stored_subscription(consumer.subscription).throttle is not None)
+    limit = broker.service.broker_context.dispatch_rate_limit
     await put(broker, "allowAutoSubscriptionCreation", "false")
-    assert broker.service.commons.dispatch_rate_limit is limit  # What it has counted stays.
+    assert broker.service.broker_context.dispatch_rate_limit is limit  # What it has counted stays.
     await broker.until(lambda: not topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation)
 
 
@@ -164,7 +165,7 @@ async def test_a_smaller_cache_lets_go_at_once(broker: MemoryBroker) -> None:
 
 async def test_idle_ledgers_are_closed_as_is_said_now(broker: MemoryBroker) -> None:
     await put(broker, "managedLedgerInactiveLedgerRolloverTimeSeconds", "3")
-    assert broker.service.ledgers.surroundings.limits.inactive_rollover_ms == 3000
+    assert broker.service.ledgers.resources.limits.inactive_rollover_ms == 3000
 
 
 @pytest.mark.usefixtures("log_level")
@@ -183,7 +184,7 @@ async def test_limits_of_the_broker_hold_from_the_next_request_on(broker: Memory
 
 async def test_a_superuser_is_made_and_unmade() -> None:
     async with memory_broker() as broker:
-        authorization = broker.service.commons.authorization
+        authorization = broker.service.broker_context.authorization
         authorization.enabled = True
         assert not authorization._is_superuser("new")
         await broker.service.dynamic.set("superUserRoles", "boss,new")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker import entry_filters
 from pybroker.broker.delivery import filter_chain
@@ -153,7 +154,7 @@ async def test_without_permission_to_override_policies_are_kept_and_do_nothing(m
         await broker.until(lambda: len(peer.delivered) == 1)
         config = "/brokers/configuration/allowOverrideEntryFilters/true"
         assert (await broker.rest("POST", config)).status == 200
-        await broker.until(lambda: not broker.service.commons.tasks)  # It is applied.
+        await broker.until(lambda: not broker.service.broker_context.tasks)  # It is applied.
         await broker.publish(topic, 1)
         await broker.until(lambda: topic.subscriptions["s"].counters.filter_rejected == 1)
 
@@ -162,7 +163,7 @@ async def test_what_was_put_off_goes_at_once_when_its_filter_is_taken_away() -> 
     async with memory_broker(entry_filter_names=(NAME,)) as broker:
         topic, peer, positions = await delivered(broker, "Exclusive", ["later", "b"])
         await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 0)
-        broker.service.commons.entry_filters.configure(())
+        broker.service.broker_context.entry_filters.configure(())
         topic.policies_changed()
         await broker.until(lambda: peer.delivered == positions)
 
@@ -181,7 +182,7 @@ async def test_a_filter_that_is_not_there_any_more_lets_nothing_pass(monkeypatch
     async with memory_broker(allow_override_entry_filters=True) as broker:
         assert (await broker.rest("POST", NAMESPACE_FILTERS, {"entryFilterNames": "everything"})).status == 204
         installed(monkeypatch)
-        broker.service.commons.entry_filters = AvailableFilters(())
+        broker.service.broker_context.entry_filters = AvailableFilters(())
         topic, peer, _ = await delivered(broker, "Shared", ["a"])
         await broker.until(lambda: topic.subscriptions["s"].counters.filter_rescheduled > 0)
         assert not peer.delivered

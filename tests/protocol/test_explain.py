@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shlex
 from collections import Counter
 from collections.abc import Generator
@@ -14,23 +15,23 @@ from tests.support.findings import counting_pauses
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
-from pybroker import slices
 from pybroker.admin.calls import http_limits
 from pybroker.admin.explain import explain_routes
-from pybroker.broker.explain import actions, stops
+from pybroker.broker.explain import actions, subscription_state
 from pybroker.broker.explain.steps import LISTED, PIECE
-from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.broker.explain.subscriptions import explain_subscription
 from pybroker.broker.topic.backlog_quota import require_within_quota
 from pybroker.broker.topic.topic import Topic
-from pybroker.cli.commands import COMMANDS
+from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.errors import ProducerBlockedQuotaExceededException
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.events import Ack, SendRun
-from pybroker.model.findings import Code, Finding
+from pybroker.model.findings import Code, Finding, safest_first
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
+from pybroker.runtime import time_slices
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -136,7 +137,7 @@ async def test_who_waits_for_memory_is_found_with_who_has_it(monkeypatch: pytest
         topic = await broker.topic(TOPIC)
         await topic.subscription("s", True, True, {})
         await broker.publish(topic, 3)
-        memory = broker.service.surroundings.memory
+        memory = broker.service.runtime.memory
         others_bytes = memory.reads.most_bytes
         memory.follow(memory.reads.count(others_bytes))
         peer = RecordingPeer()
@@ -153,7 +154,7 @@ async def test_who_waits_for_memory_is_found_with_who_has_it(monkeypatch: pytest
 
 
 async def test_a_read_that_takes_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stops, "SLOW_READ_MS", 0)
+    monkeypatch.setattr(subscription_state, "SLOW_READ_MS", 0)
     have_nothing_in_memory(monkeypatch)
     async with memory_broker() as broker:
         topic = await broker.topic(TOPIC)
@@ -280,7 +281,7 @@ async def test_what_was_found_of_a_topic_that_is_unloaded_meanwhile_is_not_told(
             await broker.service.topics.unload(topic)
 
         if "messageId" in query:
-            reasons = explain_routes.message_reasons
+            reasons = explain_routes.message_reasons  # type: ignore[attr-defined]
 
             async def reasons_late(*arguments: Any) -> Any:
                 await unloaded_before()
@@ -288,7 +289,7 @@ async def test_what_was_found_of_a_topic_that_is_unloaded_meanwhile_is_not_told(
 
             monkeypatch.setattr(explain_routes, "message_reasons", reasons_late)
         else:
-            monkeypatch.setattr(explain_routes, "exceeded", unloaded_before)
+            monkeypatch.setattr(explain_routes, "exceeded_if_known", unloaded_before)
         answer = await broker.rest("GET", f"{AT}{query}")
         assert found.is_set()
         assert (answer.status, "being unloaded" in answer.text) == (503, True)
@@ -309,8 +310,8 @@ async def test_thousands_of_keys_that_drain_and_what_is_held_of_them_are_looked_
         await broker.publish(topic, 4_000, keys)
         dispatcher = subscription.dispatcher
         assert isinstance(dispatcher, KeySharedDispatcher)
-        waiting, set_aside = dispatcher.waiting.waiting, dispatcher.set_aside
-        await broker.until(lambda: not subscription.is_queued and len({*waiting, *set_aside.hashes}) > 3_000)
+        waiting, parked = dispatcher.waiting.waiting, dispatcher.parked
+        await broker.until(lambda: not subscription.is_queued and len({*waiting, *parked.hashes}) > 3_000)
         pauses, findings = counting_pauses(explain_subscription(topic, subscription))
         assert pauses >= 3_000 // PIECE
         assert [each.code for each in findings] == [Code.KEY_DRAINS]
@@ -366,14 +367,14 @@ async def test_the_subscriptions_of_a_topic_are_looked_at_one_after_the_other() 
 
 
 async def test_few_look_at_the_same_time_and_the_others_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    monkeypatch.setattr(time_slices, "SLICE_MS", 0)
     looking, most = 0, 0
 
     def long_look(*_: object) -> Generator[None, None, list[Finding]]:
         nonlocal looking, most
         looking += 1
         most = max(most, looking)
-        for _ in range(500):
+        for _ in range(500):  # type: ignore[assignment]
             yield
         looking -= 1
         return []
@@ -394,34 +395,39 @@ async def test_every_call_that_findings_suggest_is_served() -> None:
         consumer = await broker.consumer(topic, "s/1", RecordingPeer())
         subscription, txn = topic.subscriptions["s/1"], TxnId(1, 2)
         suggested = [
-            actions.unload(topic.name),
-            actions.skip_one(subscription),
-            actions.skip_all(subscription),
-            actions.delete_subscription(subscription),
+            actions.explain_subscription(subscription),
             actions.explain_consumer(consumer),
+            actions.explain_producer(topic.name, "p 1"),
+            actions.show_subscriptions(topic.name),
             actions.show_unacked(consumer),
-            actions.disconnect(consumer),
-            actions.redeliver(subscription, Position(1, 2)),
-            actions.deliver_now(subscription, Position(1, 2)),
-            actions.acknowledge(subscription, Position(1, 2)),
-            actions.disconnect_producer(topic.name, "p 1"),
             actions.show_draining_hashes(subscription),
             actions.show_waiting(subscription),
             actions.show_delayed(subscription),
-            actions.set_policy(topic.name, "maxUnackedMessagesOnConsumer", 1, "more"),
-            actions.set_policy(topic.name, "maxUnackedMessagesOnSubscription", 1, "more"),
-            actions.remove_policy(topic.name, "dispatchRate", "none"),
-            actions.remove_policy(topic.name, "subscriptionDispatchRate", "none"),
-            actions.set_configuration("autoSkipNonRecoverableData", "true", "skip"),
             actions.show_transaction(txn),
+            actions.show_resource_group("g 1"),
+            actions.deliver_now(subscription, Position(1, 2)),
+            actions.raise_limit(topic.name, "maxUnackedMessagesOnConsumer", 1, "more"),
+            actions.raise_limit(topic.name, "backlogQuota", {"limitSize": 2}, "more", "message_age"),
+            actions.raise_subscription_dispatch_rate(subscription, {"dispatchThrottlingRateInMsg": 2}, "more"),
+            actions.raise_configuration("dispatchThrottlingRateInMsg", 2, "more"),
+            actions.compact_again(topic.name),
+            actions.disconnect(consumer),
+            actions.disconnect_producer(topic.name, "p 1"),
+            actions.redeliver(subscription, Position(1, 2)),
+            actions.seek_to(subscription, Position(1, 2)),
+            actions.acknowledge(subscription, Position(1, 2)),
+            actions.skip_all(subscription),
+            actions.delete_subscription(subscription),
+            actions.evict_backlog(topic.name, {"policy": "consumer_backlog_eviction"}, "message_age"),
+            actions.skip_damaged_everywhere(),
             actions.abort_transaction(txn),
         ]
         for action in suggested:
             scope = {"type": "http", "method": action.method, "path": action.path.partition("?")[0]}
             assert any(route.matches(scope)[0] is Match.FULL for route in broker.routes), action
-            if action.command is not None:
-                name, *arguments = shlex.split(action.command)[1:]
-                command_parser(COMMANDS[name]).parse_args(arguments)
+            name, *arguments = shlex.split(action.command)[1:]
+            command_parser(COMMANDS[name]).parse_args(arguments)
+        assert [each.severity for each in safest_first(suggested)] == [each.severity for each in suggested]
 
 
 async def test_what_an_open_transaction_has_acknowledged_waits_for_nobody_without_a_consumer() -> None:
@@ -437,3 +443,39 @@ async def test_what_an_open_transaction_has_acknowledged_waits_for_nobody_withou
         await broker.until(lambda: len(topic.subscriptions["s"].cursor.state.held.open) == 1)
         consumer.detach()
         assert await codes(broker) == []
+
+
+async def test_a_list_of_what_is_stuck_is_made_while_topics_and_consumers_come_and_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time_slices, "SLICE_MS", 0)  # to others after each piece
+    chance = random.Random(25)
+    async with memory_broker() as broker:
+        table = broker._server.console.table
+        consumers: list[Any] = []
+
+        async def disturb() -> None:
+            name = f"{TOPIC}{chance.randrange(4)}"
+            topic = await broker.topic(name)
+            subscription = await topic.subscription(f"s{chance.randrange(3)}", True, True, {})
+            what = chance.randrange(6)
+            if what == 0:
+                await broker.service.topics.unload(topic)
+            elif what == 1:
+                consumers.append(broker.consumer_on(subscription, RecordingPeer(), "Key_Shared", f"c{len(consumers)}"))
+                consumers[-1].flow(chance.randrange(5))
+            elif what == 2 and consumers:
+                consumers.pop(chance.randrange(len(consumers))).detach()
+            elif what == 3 and not subscription.consumers:
+                await broker.rest("DELETE", f"{AT}{name[-1]}/subscription/{subscription.name}?force=true")
+            else:
+                await broker.publish(topic, 5, ["a", "b", "c"])
+
+        making = [asyncio.ensure_future(table._make(None)) for _ in range(3)]
+        for _ in range(150):
+            await disturb()
+            for index, each in enumerate(making):
+                if each.done():
+                    assert all(stuck.finding.waits for of in (await each).stuck.values() for stuck in of)
+                    making[index] = asyncio.ensure_future(table._make(None))
+        await asyncio.gather(*making)

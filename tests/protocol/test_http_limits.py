@@ -12,17 +12,18 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 from tests.support.waiting import until
 from tests.unit.admin.fake_broker import Served, served
 
 from pybroker.admin.calls import call
 from pybroker.admin.http.protocol import READ_BYTES, WRITE_BUFFER_BYTES, HttpProtocol
 from pybroker.admin.metrics import shared_page
-from pybroker.admin.metrics.page import MetricsPage
+from pybroker.admin.metrics.metrics_page import MetricsPage
 from pybroker.admin.metrics.shared_page import WrittenPage
 from pybroker.app import loop_factory
-from pybroker.memory import Holding
+from pybroker.memory.broker_memory import Holding
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -89,7 +90,7 @@ async def test_three_hundred_that_do_not_read_hold_one_page_together(monkeypatch
     limits = {"metrics_max_concurrent_requests": 8, "metrics_max_pending_requests": 30, "http_write_timeout_ms": 2000}
     async with (
         served(metrics_page_interval_ms=60_000, **limits) as http,
-        unread(http.server.port, 300, METRICS) as sockets,
+        unread(http.port, 300, METRICS) as sockets,
     ):
         connections = http.server._connections
         assert connections is not None
@@ -101,10 +102,10 @@ async def test_three_hundred_that_do_not_read_hold_one_page_together(monkeypatch
         # What is written is counted by who waits for room; one part more may be under way.
         assert sum(held) <= 8 * (WRITE_BUFFER_BYTES + shared_page.PLAIN_PART_BYTES + 100)
         # An honest reader has its turn once those that stall have lost theirs.
-        answer = await exchange(http.server.port, METRICS.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        answer = await exchange(http.port, METRICS.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         while answer.startswith(b"HTTP/1.1 503"):
             assert b"\r\nretry-after: 1\r\n" in answer
-            answer = await exchange(http.server.port, METRICS.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+            answer = await exchange(http.port, METRICS.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         assert answer.startswith(b"HTTP/1.1 200")
         assert answer.endswith(b"\r\n0\r\n\r\n")
         assert len(pages.written) == 1
@@ -165,7 +166,7 @@ EXAMINE = "/admin/v2/persistent/public/default/t/examinemessage?initialPosition=
 async def test_forty_who_do_not_read_a_message_hold_no_more_than_the_total() -> None:
     size = 4 * 1024 * 1024
     limits = {"max_message_size": size, "http_max_viewed_message_bytes": 4 * size, "http_max_pending_requests": 5}
-    async with memory_broker(http_write_timeout_ms=60_000, http_pending_request_timeout_ms=200, **limits) as broker:
+    async with memory_broker(http_write_timeout_ms=60_000, http_pending_request_timeout_ms=200, **limits) as broker:  # type: ignore[arg-type]
         await publish(broker, bytes(size))
         memory = broker.http_limits.memory
         viewed = memory.views
@@ -191,11 +192,11 @@ async def test_a_message_that_becomes_larger_than_messages_may_be_is_413() -> No
 
 async def test_large_answers_have_a_total() -> None:
     async with served(http_max_response_bytes=1_000_000, http_pending_request_timeout_ms=200) as http:
-        http.broker.resources.namespaces = lambda tenant: ["x" * 900_000]  # type: ignore[method-assign,assignment,list-item]
+        http.broker.resources.namespaces = lambda tenant: ["x" * 900_000]  # type: ignore[list-item, method-assign]
         request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n"
         http.server._plain_port.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
         responses = http.server.limits.memory.answers
-        async with unread(http.server.port, 1, request):
+        async with unread(http.port, 1, request):
             await until(lambda: responses.used_bytes > 900_000)
             refused = await http.call("GET", "/admin/v2/namespaces/public")
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
@@ -210,13 +211,13 @@ async def test_large_answers_have_a_total() -> None:
 
 async def test_an_answer_that_nobody_takes_is_dropped_with_its_connection() -> None:
     async with served(http_write_timeout_ms=200) as http:
-        http.broker.resources.namespaces = lambda tenant: ["x" * 60_000]  # type: ignore[method-assign,assignment,list-item]
+        http.broker.resources.namespaces = lambda tenant: ["x" * 60_000]  # type: ignore[list-item, method-assign]
         http.server._plain_port.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # type: ignore[union-attr]
         request = b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n"
         connections = http.server._connections
         assert connections is not None
         for head in (request, request.replace(b"host: h", b"connection: close\r\nhost: h")):
-            async with unread(http.server.port, 1, head):
+            async with unread(http.port, 1, head):
                 await until(lambda: connections.connections)
                 await until(lambda: not connections.connections)
 
@@ -227,10 +228,10 @@ async def test_large_bodies_have_a_total_and_wait_in_the_socket() -> None:
         head = b"POST /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: 100000\r\n\r\n"
         body = b'{"adminRoles": [], "allowedClusters": ["standalone"]}'.ljust(100_000)
         requests = http.server.limits.memory.requests
-        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
         writer.write(head + body[:70_000])
         await until(lambda: requests.used_bytes == 100_000)
-        refused = await exchange(http.server.port, head + body)
+        refused = await exchange(http.port, head + body)
         assert refused.startswith(b"HTTP/1.1 503")
         writer.write(body[70_000:])
         assert (await reader.read()).startswith(b"HTTP/1.1 404")
@@ -242,14 +243,14 @@ async def put_tenant(http: Served, body: bytes) -> int:
     head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
         body
     )
-    return int((await exchange(http.server.port, head + body)).split()[1])
+    return int((await exchange(http.port, head + body)).split()[1])
 
 
 async def test_a_document_has_a_size_and_more_in_it_than_brackets() -> None:
     body = b'{"adminRoles": [], "allowedClusters": ["standalone"], "x": %s}'
     async with served(max_http_document_bytes=50_000) as http:
         declared = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\ncontent-length: 50001\r\n\r\n"
-        assert (await exchange(http.server.port, declared)).startswith(b"HTTP/1.1 413")
+        assert (await exchange(http.port, declared)).startswith(b"HTTP/1.1 413")
         assert await put_tenant(http, body % (b"[" + b"[]," * 1100 + b"1]")) == 400
         assert await put_tenant(http, body % (b"[" + b'"[]"' + b',{"a": [1, 2]}' * 2000 + b"]")) == 204
 
@@ -312,7 +313,7 @@ async def served_once(port: int) -> Stream:
 @pytest.mark.parametrize("key", ["max_http_server_connections", "max_http_server_connections_per_ip"])
 async def test_half_requests_keep_nobody_out_and_who_is_in_stays(key: str) -> None:
     async with served(**{key: 10}) as http:
-        port = http.server.port
+        port = http.port
         reader, writer = await served_once(port)
         async with unread(port, 50, b"GET /admin/v2/clu"):
             for _ in range(5):
@@ -329,7 +330,7 @@ async def test_half_requests_keep_nobody_out_and_who_is_in_stays(key: str) -> No
 
 async def test_who_was_only_refused_makes_way() -> None:
     async with served(max_http_server_connections_per_ip=2) as http:
-        port = http.server.port
+        port = http.port
         async with unread(port, 2, b"GET /nothing HTTP/1.1\r\nhost: h\r\n\r\n") as sockets:
             for each in sockets:
                 assert await asyncio.get_running_loop().sock_recv(each, 12) == b"HTTP/1.1 404"
@@ -363,7 +364,7 @@ PUT = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\n"
 @pytest.mark.parametrize("split", [False, True])
 async def test_what_could_be_read_in_two_ways_is_400_and_closed(request_bytes: bytes, split: bool) -> None:
     async with served() as http:
-        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
         with contextlib.suppress(ConnectionError):
             for part in (
                 [request_bytes[at : at + 7] for at in range(0, len(request_bytes), 7)] if split else [request_bytes]
@@ -379,11 +380,11 @@ async def test_what_could_be_read_in_two_ways_is_400_and_closed(request_bytes: b
 
 async def test_a_body_of_tiny_chunks_is_400(http: Served) -> None:
     request = PUT + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 500
-    assert (await exchange(http.server.port, request)).startswith(b"HTTP/1.1 400")
+    assert (await exchange(http.port, request)).startswith(b"HTTP/1.1 400")
 
 
 async def test_chunks_of_a_usual_size_and_a_few_small_ones_are_taken(http: Served) -> None:
     body = b'{"adminRoles": [], "allowedClusters": ["standalone"]}'
     chunks = b"".join(b"1\r\n%c\r\n" % each for each in body) + b"1000\r\n" + b" " * 4096 + b"\r\n0\r\nx: y\r\n\r\n"
     head = b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nhost: h\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
-    assert (await exchange(http.server.port, head + chunks)).startswith(b"HTTP/1.1 204")
+    assert (await exchange(http.port, head + chunks)).startswith(b"HTTP/1.1 204")

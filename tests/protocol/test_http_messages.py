@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from email.message import Message
 
 import pytest
-from tests.support.memory_broker import PAYLOAD, START_MS, MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import PAYLOAD, START_MS, MemoryBroker, acknowledge, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.topic.topic import Topic
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.position import Position
 
 NAME = "persistent://public/default/t"

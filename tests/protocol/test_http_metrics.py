@@ -13,7 +13,7 @@ import pytest
 from tests.support.credentials import CertificateAuthority
 from tests.unit.admin.fake_broker import served
 
-from pybroker.admin.metrics.page import MetricsPage
+from pybroker.admin.metrics.metrics_page import MetricsPage
 
 
 async def test_the_page_is_text_under_both_paths() -> None:
@@ -74,7 +74,7 @@ async def test_a_scrape_that_takes_too_long_is_cut_off(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(MetricsPage, "slices", endless)
     async with served(metrics_servlet_timeout_ms=50) as http:
-        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
         page = b""
         with contextlib.suppress(ConnectionError), contextlib.closing(writer):

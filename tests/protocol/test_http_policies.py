@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer
+from tests.support.memory_broker import MemoryBroker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.topic.topic import Topic

@@ -85,7 +85,7 @@ async def demanded_rights(domain: str) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     async with memory_broker() as broker:
         await broker.topic("persistent://public/default/t")
-        broker.service.commons.authorization = authorization = RefusingAuthorization()
+        broker.service.broker_context.authorization = authorization = RefusingAuthorization()
         for route in routes_of(broker):
             if domain != PERSISTENT and "{domain}/{tenant}" not in route.path:
                 continue

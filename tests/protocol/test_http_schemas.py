@@ -170,7 +170,7 @@ async def test_the_brokers_rules_are_configured(configured: str) -> None:
         "schema_compatibility_strategy": configured,
         "system_topic_schema_compatibility_strategy": "BACKWARD",
     }
-    async with memory_broker(None, **settings) as broker:
+    async with memory_broker(None, **settings) as broker:  # type: ignore[arg-type]
         found = await post(broker, body(V1), "compatibility")
         assert found[1]["schemaCompatibilityStrategy"] == configured.replace("UNDEFINED", "FULL")
         path = "/schemas/public/default/__change_events/compatibility"

@@ -12,13 +12,14 @@ import pytest
 from tests.unit.admin.fake_broker import Served, served
 
 from pybroker.errors import AuthorizationError, CannotListen, StoreError
+from pybroker.waiting.fair_shares import Holder
 
 ADMIN = "/admin/v2"
 
 
 async def exchange(http: Served, sent: bytes) -> bytes:
     """Send bytes over a connection of their own and read until the server closes it."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
     try:
         writer.write(sent)
         async with asyncio.timeout(5):
@@ -51,7 +52,7 @@ async def test_bad_json_is_400_as_plain_text(http: Served, body: bytes) -> None:
 
 async def test_unknown_properties_are_ignored_unless_the_configuration_refuses_them() -> None:
     body = {"adminRoles": None, "allowedClusters": ["standalone"], "colour": "red"}
-    nested = {"auth_policies": {"namespace_auth": {}, "colour": {}}}
+    nested: dict[str, Any] = {"auth_policies": {"namespace_auth": {}, "colour": {}}}
     async with served() as http:
         assert (await http.call("PUT", f"{ADMIN}/tenants/acme", body)).status == 204
         assert (await http.call("PUT", f"{ADMIN}/namespaces/public/a", nested)).status == 204
@@ -70,7 +71,7 @@ async def test_a_bug_is_answered_without_its_stack_and_logged_with_it(
     answer = await http.call("GET", f"{ADMIN}/brokers/health")
     assert (answer.status, "RuntimeError" in answer.reason, "secret" in answer.reason) == (500, True, False)
     logged = [record for record in caplog.records if record.getMessage() == "http.failed"]
-    assert (len(logged), http.broker.surroundings.stats.bugs) == (1, 1)
+    assert (len(logged), http.broker.runtime.stats.bugs) == (1, 1)
     assert logged[0].exc_info
 
 
@@ -106,7 +107,7 @@ async def test_a_head_that_never_ends_is_cut() -> None:
 
 
 async def cut_in_the_second_head(http: Served) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
     writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n")
     await reader.readuntil(b'["standalone"]')
     writer.write(b"GET")
@@ -123,7 +124,7 @@ async def test_a_body_that_never_ends_is_408() -> None:
 
 @pytest.mark.parametrize("close", ["", "connection: close\r\n"])
 async def test_a_refusal_waits_for_the_body_that_is_coming(http: Served, close: str) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
     try:
         writer.write(f"PUT /nothing HTTP/1.1\r\nhost: x\r\n{close}content-length: 6\r\n\r\n123".encode())
         with pytest.raises(TimeoutError):
@@ -144,9 +145,9 @@ async def test_a_client_that_asks_whether_to_send_its_body_is_refused_at_once(ht
 async def test_a_client_that_does_not_read_is_cut() -> None:
     async with served(http_write_timeout_ms=100) as http:
         names = [f"{index}-{'x' * 200}" for index in range(40_000)]
-        http.broker.resources.namespaces = lambda tenant: names  # type: ignore[method-assign]
+        http.broker.resources.namespaces = lambda tenant: names  # type: ignore[assignment, method-assign, return-value]
         # This stream stops reading after a few bytes; the answer is larger than what the kernel keeps on the way.
-        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port, limit=1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.port, limit=1)
         writer.write(b"GET /admin/v2/namespaces/public HTTP/1.1\r\nhost: h\r\n\r\n")
         await reader.readexactly(1)
         connections = http.server._connections
@@ -165,7 +166,7 @@ async def test_one_connection_serves_requests_one_after_the_other(http: Served) 
 
 
 async def test_an_answer_of_two_writes_does_not_wait_for_the_clients_acknowledgement(http: Served) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
     writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: x\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
     connections = http.server._connections
@@ -178,7 +179,7 @@ async def test_an_answer_of_two_writes_does_not_wait_for_the_clients_acknowledge
 
 async def test_connections_over_the_limit_are_refused() -> None:
     async with served(max_http_server_connections=1) as http:
-        reader, writer = await asyncio.open_connection("127.0.0.1", http.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
         writer.write(b"GET /admin/v2/clusters HTTP/1.1\r\nhost: h\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         assert (await exchange(http, b"")).startswith(b"HTTP/1.1 503 ")
@@ -222,12 +223,15 @@ async def answer_or_reset(answer: asyncio.Task[bytes]) -> bytes:
 
 async def test_a_busy_port_is_told_before_anything_is_served(http: Served) -> None:
     with pytest.raises(CannotListen, match=r"webServicePort.*in use"):
-        async with served(web_service_port=http.server.port):
+        async with served(web_service_port=http.port):
             pass
 
 
 class Rights:
     """Refuses everything, with the name of the check."""
+
+    def holder(self, _: str | None, nameless: str) -> Holder:
+        return Holder(nameless)
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_: object) -> None:
@@ -260,7 +264,7 @@ class Rights:
 async def test_a_role_without_the_right_gets_401_or_403_by_the_kind_of_check(
     http: Served, method: str, path: str, status: int
 ) -> None:
-    http.broker.commons.authorization = Rights()  # type: ignore[assignment]
+    http.broker.broker_context.authorization = Rights()  # type: ignore[assignment]
     assert (await http.call(method, path)).status == status
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.protocol.test_http_transactions import rest
@@ -11,8 +12,8 @@ from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker
 from tests.support.rest import Answer, call
 
 from pybroker.errors import PersistenceError
-from pybroker.model.transactions import TxnAction, TxnId
-from pybroker.transactions.endings import Participant
+from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.transactions.participant_notification import Participant
 from pybroker.transactions.sinks import home_of
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -30,11 +31,11 @@ async def client(broker: MemoryBroker, told: Told) -> AsyncIterator[AsyncClient]
         yield await port.connect()
 
 
-async def post(broker: MemoryBroker, path: str, **body: object) -> Answer:
+async def post(broker: MemoryBroker, path: str, **body: Any) -> Answer:
     return await rest(broker, f"sinks/{path}", "POST", body)
 
 
-async def opened(broker: MemoryBroker, client: AsyncClient, sink: str, batch: int, topic: str, **more: object) -> TxnId:
+async def opened(broker: MemoryBroker, client: AsyncClient, sink: str, batch: int, topic: str, **more: Any) -> TxnId:
     answer = await post(broker, f"{sink}/open", batch=batch, **more)
     assert answer.status == 200, answer
     txn = TxnId(answer.json["most"], answer.json["least"])
@@ -158,7 +159,7 @@ async def test_what_cannot_be_told_yet_is_committed_all_the_same(
 
 async def test_limits_of_sinks_are_answered_with_their_keys() -> None:
     limits = {"max_transactions_committed_together": 1, "max_transaction_sinks_per_coordinator": 1}
-    async with memory_broker(**limits) as broker:
+    async with memory_broker(**limits) as broker:  # type: ignore[arg-type]
         refused = await post(broker, "s/commit", batch=1, transactions=[(home_of("s"), 1)] * 2)
         assert refused.status == 405
         assert "maxTransactionsCommittedTogether" in refused.json["reason"]
@@ -168,7 +169,7 @@ async def test_limits_of_sinks_are_answered_with_their_keys() -> None:
         assert refused.status == 429
         assert "maxTransactionSinksPerCoordinator" in refused.json["reason"]
         assert (await post(broker, "s/commit", batch=2)).status == 200, "one that is known goes on"
-        broker.clock.now_ms += broker.service.surroundings.config.transaction_sink_retention_in_minutes * 60_000
+        broker.clock.now_ms += broker.service.runtime.config.transaction_sink_retention_in_minutes * 60_000
         assert (await post(broker, f"{other}/commit", batch=1)).status == 200
         assert (await rest(broker, "sinks/s")).status == 404
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer
+from tests.support.memory_broker import MemoryBroker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.model.position import Position
 
@@ -11,7 +14,7 @@ NAME = "persistent://public/default/t"
 PATH = "/persistent/public/default/t"
 
 
-def id_of(position: Position, **more: object) -> dict[str, object]:
+def id_of(position: Position, **more: Any) -> dict[str, object]:
     return {"ledgerId": position.ledger_id, "entryId": position.entry_id, **more}
 
 

@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.broker.topic.topic import Topic
 from pybroker.cluster.bundles import find_bundle
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.ledgers.ledger_store import EntryRun
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
-from pybroker.storage.ledger_store import EntryRun
 
 NAME = "persistent://public/default/t"
 PATH = "/persistent/public/default/t"
@@ -88,7 +89,7 @@ async def test_calls_to_unload_and_delete_at_once_get_along(broker: MemoryBroker
         assert all(answer.status in {200, 204, 404, 412, 503} for answer in answers), answers
         # Where the deletion came while the topic was being unloaded, a terminated one is left.
         assert (await broker.rest("DELETE", f"{PATH}?force=true")).status in {204, 404}
-    assert broker.service.surroundings.stats.bugs == 0
+    assert broker.service.runtime.stats.bugs == 0
 
 
 # --- partitioned topics ----------------------------------------------------------------------------------------------
@@ -275,7 +276,7 @@ async def test_a_compaction_runs_once_at_a_time_and_says_how_it_went(broker: Mem
     assert await statuses(broker, ("GET", "compaction"), ("PUT", "compaction")) == [404, 404]
     topic = await broker.topic(NAME)
     assert (await broker.rest("GET", f"{PATH}/compaction")).json == {"status": "NOT_RUN", "lastError": ""}
-    async with broker.service.commons.compaction_slot:
+    async with broker.service.broker_context.compaction_slot:
         assert await statuses(broker, ("PUT", "compaction")) == [204]
         assert (await broker.rest("GET", f"{PATH}/compaction")).json == {"status": "RUNNING", "lastError": ""}
         refused = await broker.rest("PUT", f"{PATH}/compaction")
@@ -344,7 +345,7 @@ async def test_a_backlog_is_counted_entry_by_entry_with_what_filters_make_of_it(
     positions = await broker.publish(topic, 4)
     positions += await broker.publish(topic, 1, messages_each=5)
     acknowledge(consumer, [positions[0], positions[1]])
-    broker.service.commons.entry_filters.configured = (EveryThird(),)
+    broker.service.broker_context.entry_filters.configured = (EveryThird(),)
     assert (await broker.rest("POST", f"{PATH}/subscription/s/analyzeBacklog")).json == {
         "entries": 3,
         "messages": 7,
@@ -384,7 +385,7 @@ async def test_a_long_analysis_ends_at_its_limit(limit: str) -> None:
         "time": ("subscription_backlog_scan_max_time_ms", 0),
     }
     setting, value = limits[limit]
-    async with memory_broker(None, **{setting: value}) as broker:
+    async with memory_broker(None, **{setting: value}) as broker:  # type: ignore[arg-type]
         topic = await broker.topic(NAME)
         await broker.publish(topic, 150)
         await broker.rest("PUT", f"{PATH}/subscription/s", EARLIEST)

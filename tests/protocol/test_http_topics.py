@@ -6,14 +6,15 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import Answer, call
 
 from pybroker.broker.lifecycle import topic_directory
 from pybroker.broker.lifecycle.topic_directory import TopicListener
 from pybroker.errors import NotAllowedError, StoreError, TopicNotFound
+from pybroker.metadata.metadata_store import ANY_VERSION
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata
-from pybroker.metadata.store import ANY_VERSION
 from pybroker.model.names import TopicName
 from pybroker.model.policies import AutoTopicCreationOverride, NamespacePolicies
 
@@ -359,18 +360,18 @@ async def test_a_name_that_ends_like_a_partition_becomes_nothing_by_itself() -> 
 
 
 async def test_what_the_namespace_says_about_automatic_creation_wins(broker: MemoryBroker) -> None:
-    await set_automatic(broker, AutoTopicCreationOverride(False))
+    await set_automatic(broker, AutoTopicCreationOverride(False))  # type: ignore[misc]
     for work in (broker.topic("orders"), broker.service.partitioned_metadata(ORDERS_NAME, create=True)):
         with pytest.raises(TopicNotFound):
             await work
-    await set_automatic(broker, AutoTopicCreationOverride(True, "partitioned", 4))
+    await set_automatic(broker, AutoTopicCreationOverride(True, "partitioned", 4))  # type: ignore[misc]
     assert await broker.service.partitioned_metadata(ORDERS_NAME, create=True) == 4
 
 
 async def test_where_nothing_is_made_by_itself_a_missing_partition_is(broker: MemoryBroker) -> None:
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 2)
     await assert_ok(broker, "DELETE", f"{ORDERS}-partition-1")
-    await set_automatic(broker, AutoTopicCreationOverride(False))
+    await set_automatic(broker, AutoTopicCreationOverride(False))  # type: ignore[misc]
     await broker.topic("orders-partition-1")
 
 
@@ -386,7 +387,7 @@ async def test_two_clients_that_name_a_topic_at_once_make_one(
             await asyncio.sleep(0)
         return await put(path, value, expected_version)
 
-    await set_automatic(broker, AutoTopicCreationOverride(True, "partitioned", 2))
+    await set_automatic(broker, AutoTopicCreationOverride(True, "partitioned", 2))  # type: ignore[misc]
     if is_slow:
         monkeypatch.setattr(store, "put", slow_put)
     counts = await asyncio.gather(

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.protocol.test_transactions import TOPIC, Told, ask, ids
 from tests.support.async_client import AsyncClient, binary_port
-from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker
+from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker, stored_subscription
+from tests.support.metric_rules import problems
 from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import Answer, call
 from tests.support.transactions import send
@@ -15,9 +16,10 @@ from tests.support.transactions import send
 from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
 from pybroker.errors import PersistenceError
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.transactions.coordinators import MAX_COORDINATORS
-from pybroker.transactions.endings import Participant
+from pybroker.transactions.participant_notification import Participant
+from pybroker.transactions.records import decode, encode
 from pybroker.wire import pulsar_api_pb2 as pb
 
 B = pb.BaseCommand
@@ -100,6 +102,24 @@ async def test_metadata_of_a_transaction_say_what_takes_part(broker: MemoryBroke
     assert (await rest(broker, "transactionMetadata/9/1")).status == 404
 
 
+async def test_participants_are_named_as_the_client_wrote_them(broker: MemoryBroker, client: AsyncClient) -> None:
+    txn = await opened(client, "my-topic-1", TOPIC)
+    pairs = [pb.Subscription(topic=topic, subscription="s") for topic in ("public/default/my-topic-2", "my-topic-1")]
+    await ask(client, B.ADD_SUBSCRIPTION_TO_TXN, **ids(txn), subscription=pairs)
+    found = (await rest(broker, "transactionMetadata/0/1")).json
+    assert found["producedPartitions"] == {"my-topic-1": {"aborted": False}, TOPIC: {"aborted": False}}
+    assert found["ackedPartitions"] == {"public/default/my-topic-2": {"s": {}}, "my-topic-1": {"s": {}}}
+    assert found["pybroker"]["fullNames"] == {
+        "my-topic-1": "persistent://public/default/my-topic-1",
+        "public/default/my-topic-2": "persistent://public/default/my-topic-2",
+    }
+    state = broker.service.transactions.find(0).state
+    transaction = state.existing(txn)
+    state.apply(decode(encode(state.whole(transaction))))
+    assert (await rest(broker, "transactionMetadata/0/1")).json == found, "the same after a restart"
+    state.check_invariants()
+
+
 async def test_a_stuck_transaction_says_whom_it_waits_for_and_why(
     broker: MemoryBroker, client: AsyncClient, told: Told
 ) -> None:
@@ -173,6 +193,7 @@ async def test_the_metrics_count_what_coordinators_do(broker: MemoryBroker, clie
     broker.service.transactions.find(0).check_timeouts()
     await broker.until(lambda: not len(broker.service.transactions.find(0).state))
     answer = await asyncio.to_thread(call, f"http://127.0.0.1:{broker.port}/metrics/", "GET")
+    assert problems(answer.text) == []
     lines: dict[str, Any] = dict(
         line.rsplit(" ", 1) for line in answer.text.splitlines() if line.startswith("pulsar_txn")
     )
@@ -215,7 +236,7 @@ async def test_a_subscription_says_what_transactions_hold_of_it(broker: MemoryBr
         client = await port.connect()
         topic, of = await broker.topic(TOPIC), "public/default/t/a%2Fb"
         consumer = await broker.consumer(topic, "a/b", RecordingPeer(), "Shared")
-        state = consumer.subscription.cursor.state
+        state = stored_subscription(consumer.subscription).cursor.state
         sent = await send(broker, topic, None, 4)
         assert (await rest(broker, f"pendingAckStats/{of}")).json == {
             "state": "None",
@@ -226,7 +247,7 @@ async def test_a_subscription_says_what_transactions_hold_of_it(broker: MemoryBr
         txn = await opened(client)
         pair = pb.Subscription(topic=TOPIC, subscription="a/b")
         await ask(client, B.ADD_SUBSCRIPTION_TO_TXN, **ids(txn), subscription=[pair])
-        ack = consumer.subscription.transactions
+        ack = stored_subscription(consumer.subscription).transactions
         part = PartOfBatch(sent[3], [0b0101], 4)
         assert ack.hold(txn, Acknowledged(None, [(sent[1].ledger_id, [sent[1].entry_id])], [part])) is None
         state.acknowledge(sent[0].ledger_id, [sent[0].entry_id])

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import ServiceNotReady
@@ -43,7 +44,7 @@ class Idle:
 async def idle(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Idle]:
     async with memory_broker() as running:
         time = Idle(running)
-        monkeypatch.setattr(running.service.surroundings.clock, "monotonic_ms", lambda: time.now_ms)
+        monkeypatch.setattr(running.service.runtime.clock, "monotonic_ms", lambda: time.now_ms)
         yield time
 
 
@@ -152,7 +153,7 @@ async def test_topics_of_the_broker_itself_stay(idle: Idle) -> None:
 async def test_where_deletion_is_off_nothing_goes() -> None:
     async with memory_broker(broker_delete_inactive_topics_enabled=False) as broker:
         await broker.topic("t")
-        broker.service.surroundings.clock.monotonic_ms = lambda: 1e12  # type: ignore[method-assign]
+        broker.service.runtime.clock.monotonic_ms = lambda: 1e12  # type: ignore[method-assign]
         await broker.service.maintenance.check_inactive_topics()
         await broker.service.maintenance.check_inactive_topics()
         assert await broker.service.directory.exists(TopicName.parse("t"))
@@ -181,7 +182,7 @@ async def test_a_partitioned_topic_is_forgotten_with_its_last_partition_if_so_co
 ) -> None:
     async with memory_broker(broker_delete_inactive_partitioned_topic_metadata_enabled=forgets) as broker:
         idle = Idle(broker)
-        monkeypatch.setattr(broker.service.surroundings.clock, "monotonic_ms", lambda: idle.now_ms)
+        monkeypatch.setattr(broker.service.runtime.clock, "monotonic_ms", lambda: idle.now_ms)
         assert (await broker.rest("PUT", "/persistent/public/default/p/partitions", 2)).status == 204
         used = await idle.topic("p-partition-1")
         producer = broker.producer(used, RecordingPeer())

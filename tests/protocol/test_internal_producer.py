@@ -18,7 +18,7 @@ EVENTS = "persistent://public/default/__change_events"
 
 async def test_events_that_cannot_be_written_as_avro_do_not_hold_up_others(broker: MemoryBroker) -> None:
     events = broker.service.change_events
-    events.changed(TOPIC, TopicPolicies(offloadPolicies={"managedLedgerOffloadMaxThreads": "many"}))
+    events.changed(TOPIC, TopicPolicies(offloadPolicies={"managedLedgerOffloadMaxThreads": "many"}))  # type: ignore[arg-type]
     events.changed(TOPIC, TopicPolicies(maxProducerPerTopic=1))
     topic = await broker.topic(EVENTS)
     await broker.until(lambda: topic.counters.messages_in == 1)
@@ -37,7 +37,7 @@ async def test_events_of_a_namespace_keep_their_order(broker: MemoryBroker) -> N
 
 async def test_events_of_a_namespace_that_is_going_are_dropped(broker: MemoryBroker) -> None:
     broker.service.change_events.changed(TopicName.parse("persistent://public/gone/t"), None)
-    assert len(broker.service.commons.tasks) == 0
+    assert len(broker.service.broker_context.tasks) == 0
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next(broker: MemoryBroker) -> None:

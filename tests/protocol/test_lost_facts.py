@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from tests.clients.conftest import until
 from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import until_metric
 from tests.support.raw_client import Type, connected
 
 from pybroker.cli import main
-from pybroker.managed_ledger.leftovers import ledger_ids_in
-from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.managed_ledger.orphaned_ledgers import ledger_ids_in
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/a"
@@ -181,7 +182,7 @@ def test_a_damaged_cursor_is_refused_by_name_and_other_topics_go_on(tmp_path: Pa
                 client.publish(1, 3)
                 client.send(Type.FLOW, consumer_id=1, messagePermits=1000)
                 first, *_ = [client.reply() for _ in range(3)]
-                position = pb.MessageIdData(**{key: int(first["message_id"][key]) for key in ("ledgerId", "entryId")})
+                position = pb.MessageIdData(**{key: int(first["message_id"][key]) for key in ("ledgerId", "entryId")})  # type: ignore[arg-type]
                 acked = client.request(Type.ACK, consumer_id=1, ack_type=0, message_id=[position])
                 assert acked["type"] == "ACK_RESPONSE"
     table = broker.data / "checkpoint.db"
@@ -195,8 +196,5 @@ def test_a_damaged_cursor_is_refused_by_name_and_other_topics_go_on(tmp_path: Pa
         assert client.subscribe(topics["b"], sub_type="Shared")["type"] == "SUCCESS"
         client.send(Type.FLOW, consumer_id=1, messagePermits=1000)
         assert [client.reply()["payload"] for _ in range(2)] == ["m1", "m2"]
-        (line,) = (
-            line for line in broker.get("/metrics").splitlines() if line.startswith("pybroker_store_damaged_cursors")
-        )
-        assert line.endswith(" 1")
+        until_metric(broker, lambda cursors: cursors == 1, "pybroker_store_damaged_cursors")
     assert "checkpoint.cursor_damaged" in broker.log.read_text()

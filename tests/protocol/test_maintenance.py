@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.topic.backlog_quota import require_within_quota
@@ -17,7 +18,7 @@ from pybroker.errors import (
     TopicTerminatedError,
 )
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.position import EARLIEST
 
 TOPIC = "persistent://public/default/t"
@@ -266,7 +267,7 @@ async def test_what_fails_in_one_topic_stops_neither_the_others_nor_the_check(br
         await topic.subscription("s", True, True, {})
         await broker.publish(topic, 1)
     await broker.rest("POST", f"{NAMESPACE_PATH}/messageTTL", 1)
-    await broker.until(lambda: not len(broker.service.commons.tasks))
+    await broker.until(lambda: not len(broker.service.broker_context.tasks))
     broker.clock.now_ms += 1001
     for topic, failure in zip(topics, (StoreError("a sick disk"), ValueError("a bug")), strict=False):
         topic.__class__ = Failing
@@ -274,7 +275,7 @@ async def test_what_fails_in_one_topic_stops_neither_the_others_nor_the_check(br
     await broker.service.maintenance.check_expiry()
     assert topics[2].subscriptions["s"].cursor.backlog_entries == 0
     assert [topic.is_fenced for topic in topics] == [False, True, False]
-    assert broker.service.surroundings.stats.bugs == 1
+    assert broker.service.runtime.stats.bugs == 1
 
 
 # --- moving cursors and ending topics ------------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ async def test_nobody_gets_in_while_the_cursor_is_being_reset(broker: MemoryBrok
     [position] = await broker.publish(topic, 1)
     async with topic.turn("s", "being moved"):
         subscribing = asyncio.ensure_future(broker.consumer(topic, "s", RecordingPeer()))
-        await broker.until(lambda: broker.service.commons.waiting.subscriptions.occupied == 1)
+        await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.occupied == 1)
         await cursor_moves.reset(subscription, position)
         assert not subscription.consumers
     await subscribing

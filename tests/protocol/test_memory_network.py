@@ -15,16 +15,16 @@ from tests.support.memory_network import MemoryNetwork
 
 from pybroker.admin.server import HttpServer
 from pybroker.build import Stores, build
-from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.errors import CannotListen
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.runtime import Runtime
 from pybroker.server.command_table import command_table
-from pybroker.server.context import ServerContext
 from pybroker.server.listener import Listener
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
-from pybroker.surroundings import Surroundings
+from pybroker.server.server_context import ServerContext
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 BINARY, HTTP = 6650, 8080
@@ -68,9 +68,9 @@ async def doors(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncIterat
     ports = {"broker_service_port": BINARY, "web_service_port": HTTP}
     config = BrokerConfig(**{**ports, "managed_ledger_cache_size_mb": 1, **settings})
     network, clock = MemoryNetwork(), HandClock()
-    surroundings = Surroundings(config, clock, network=network)
+    runtime = Runtime(config, clock, network=network)
     stores = Stores(MemoryMetadataStore(), MemoryLedgerStore(entry_time_ms), MemoryCursorStore())
-    service = await build(surroundings, stores)
+    service = await build(runtime, stores)
     service.presence.addresses = AdvertisedAddresses(config, BoundPorts(BINARY, None, HTTP, None), "broker.example")
     service.presence.ready = True
     listener = Listener(ServerContext(service, command_table()))
@@ -87,7 +87,7 @@ async def doors(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncIterat
     assert not network.ports
 
 
-def _no_socket(*_: object, **__: object) -> None:
+def _no_socket(*_: object, **__: Any) -> None:
     raise AssertionError("a socket was asked for")
 
 
@@ -110,11 +110,11 @@ async def test_who_says_nothing_is_late_by_the_clock_that_was_given(monkeypatch:
         reader, _writer = await broker.network.ports[BINARY].connect()
         context = broker.listener.context
         broker.clock.now_ms += 4999
-        context.close_strangers()
+        context.close_unauthenticated()
         await asyncio.sleep(0)
         assert len(context.connections) == 1
         broker.clock.now_ms += 1
-        context.close_strangers()
+        context.close_unauthenticated()
         assert await reader.read() == b""
         await context.all_closed.wait()
 

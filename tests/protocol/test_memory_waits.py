@@ -29,7 +29,7 @@ class Lists:
         self._names = [f"persistent://public/default/{number:030}" for number in range(10_000)]
         monkeypatch.setattr(TopicDirectory, "list", self._list)
 
-    async def _list(self, *_: object, **__: object) -> list[str]:
+    async def _list(self, *_: object, **__: Any) -> list[str]:
         self.made += 1
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
@@ -57,7 +57,7 @@ async def test_who_asks_for_many_lists_and_reads_none_has_few_in_memory_and_gets
     lists = Lists(monkeypatch)
     async with memory_broker(max_outbound_bytes_per_connection=1_000_000) as broker, binary_port(broker) as port:
         client, other = await port.connect(), await port.connect()
-        memory = broker.service.surroundings.memory
+        memory = broker.service.runtime.memory
         stop_reading(client)
         for _ in range(50):
             client.ask(Type.GET_TOPICS_OF_NAMESPACE, namespace="public/default")
@@ -77,7 +77,7 @@ async def test_who_asks_for_many_lists_and_reads_none_has_few_in_memory_and_gets
 async def test_lists_beyond_the_memory_for_them_wait_and_are_answered_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = Lists(monkeypatch)
     async with memory_broker() as broker, binary_port(broker) as port:
-        memory = broker.service.surroundings.memory
+        memory = broker.service.runtime.memory
         monkeypatch.setattr(TopicDirectory, "expected_bytes", lambda *_: memory.lists.floor_bytes)
         memory.lists.limit_to(memory.lists.floor_bytes)
         clients = [await port.connect() for _ in range(5)]
@@ -94,7 +94,7 @@ async def test_lists_beyond_the_memory_for_them_wait_and_are_answered_in_turns(m
 
 async def test_a_list_that_waits_too_long_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_broker(topic_load_timeout_seconds=0) as broker, binary_port(broker) as port:
-        memory, client = broker.service.surroundings.memory, await port.connect()
+        memory, client = broker.service.runtime.memory, await port.connect()
         memory.lists.limit_to(memory.lists.floor_bytes)
         taken = await memory.take(memory.lists, "others", memory.lists.floor_bytes)
         answer = await client.request(Type.GET_TOPICS_OF_NAMESPACE, namespace="public/default")
@@ -107,7 +107,7 @@ async def test_a_list_that_waits_too_long_is_refused_with_what_to_do(monkeypatch
 
 async def test_what_is_watched_counts_and_is_refused_when_there_is_no_memory() -> None:
     async with memory_broker() as broker, binary_port(broker) as port:
-        memory, client = broker.service.surroundings.memory, await port.connect()
+        memory, client = broker.service.runtime.memory, await port.connect()
         await broker.topic(TOPIC)
         fields = {"namespace": "public/default", "topics_pattern": "persistent://public/default/.*"}
         watched = await client.request(Type.WATCH_TOPIC_LIST, watcher_id=1, **fields)
@@ -137,7 +137,7 @@ async def stats(broker: MemoryBroker) -> dict[str, Any]:
 async def test_a_publisher_that_waits_for_memory_is_shown_and_goes_on_once_others_are_answered() -> None:
     async with memory_broker() as broker, binary_port(broker) as port:
         await broker.topic(TOPIC)
-        memory = broker.service.surroundings.memory
+        memory = broker.service.runtime.memory
         client, other = await port.connect(), await port.connect()
         for each, name in ((client, "held"), (other, "other")):
             await each.request(Type.PRODUCER, topic=TOPIC, producer_id=1, producer_name=name)

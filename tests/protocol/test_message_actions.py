@@ -243,7 +243,7 @@ async def test_a_store_that_fails_is_answered_as_such_and_the_call_may_be_made_a
     await broker.consumer(topic, "s", RecordingPeer())
     positions = await broker.publish(topic, 2)
     await broker.quiet(topic)
-    cursors = broker.service.commons.ledgers.cursor_store
+    cursors = broker.service.broker_context.ledgers.cursor_store
     append = cursors.append_delta
 
     def fail(cursor_id: str, delta: bytes, done: object) -> None:

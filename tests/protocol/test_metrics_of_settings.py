@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
-from pybroker.clock import Clock
 from pybroker.metadata.measured import MeasuredMetadataStore
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.model.names import TopicName
+from pybroker.runtime.clock import Clock
 
 TOPIC = "persistent://public/default/t"
 GROUP = {"publishRateInMsgs": 100_000, "publishRateInBytes": 1_000_000_000, "dispatchRateInMsgs": 7}

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.raw_client import RawClient, Type, connected
+from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import call
 
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
-from pybroker.broker.non_persistent.topic import NonPersistentTopic
 from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.topic.non_persistent_topic import NonPersistentTopic
 from pybroker.errors import NotAllowedError, TopicNotFound
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
@@ -229,7 +230,7 @@ async def test_limits_hold_as_on_persistent_topics(broker: MemoryBroker) -> None
 
 async def test_topics_that_nobody_uses_go(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = 0.0
-    monkeypatch.setattr(broker.service.surroundings.clock, "monotonic_ms", lambda: now_ms)
+    monkeypatch.setattr(broker.service.runtime.clock, "monotonic_ms", lambda: now_ms)
     policy = {
         "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
         "maxInactiveDurationSeconds": 60,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.admin.stats.partitioned_stats import partitioned_stats
 

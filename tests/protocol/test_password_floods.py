@@ -73,7 +73,7 @@ def test_over_http_as_well(guarded: BrokerProcess) -> None:
 
     statuses: list[int] = []
     flood = [
-        threading.Thread(target=lambda number=number: statuses.append(ask("nobody", f"http guess {number}")))  # type: ignore[misc]
+        threading.Thread(target=lambda number=number: statuses.append(ask("nobody", f"http guess {number}")))
         for number in range(FLOODERS)
     ]
     for thread in flood:

@@ -13,11 +13,11 @@ from tests.support.transactions import ABORT, COMMIT, send, txn
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.delivery.consumer import Consumer
-from pybroker.broker.transactions.subscription_transactions import SLICE_ENTRIES
+from pybroker.broker.delivery.subscription_transactions import SLICE_ENTRIES
 from pybroker.errors import BrokerError, NotAllowedError, TransactionConflict, TransactionNotFound
 from pybroker.model.events import Ack, PartialAck
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 
 TOPIC = "persistent://public/default/t"
 KINDS = ["Exclusive", "Failover", "Shared", "Key_Shared"]

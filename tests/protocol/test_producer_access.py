@@ -12,23 +12,17 @@ from typing import Any
 
 import pytest
 from tests.support.broker_process import BrokerProcess
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.raw_client import CLOSED, DeadClient, RawClient, Type, connected
+from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import call
 
+from pybroker.broker.context.topic_context import TopicContext
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_access import AccessMode
-from pybroker.broker.publishing.producer_places import LARGEST_EPOCH, TOPIC_EPOCH_PROPERTY, stored_epoch
+from pybroker.broker.publishing.producer_registry import LARGEST_EPOCH, TOPIC_EPOCH_PROPERTY, stored_epoch
 from pybroker.broker.topic.topic import Topic
-from pybroker.broker.topic.topic_commons import TopicCommons
-from pybroker.errors import (
-    MetadataError,
-    PersistenceError,
-    ProducerBusy,
-    ProducerFenced,
-    ServiceNotReady,
-    StoreError,
-)
+from pybroker.errors import MetadataError, PersistenceError, ProducerBusy, ProducerFenced, ServiceNotReady, StoreError
 from pybroker.wire import pulsar_api_pb2 as pb
 
 NAME = "persistent://public/default/t"
@@ -45,30 +39,39 @@ class Room:
     def __init__(self, broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
         self.broker = broker
         self.topic = topic
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.blocked_reason = asyncio.Event()
+        self.blocked_reason.set()
         self.failure: StoreError | None = None
         store = topic.store_epoch
 
         async def store_epoch(epoch: int) -> None:
-            await self.gate.wait()
+            await self.blocked_reason.wait()
             if self.failure is not None:
                 raise self.failure
             await store(epoch)
 
-        monkeypatch.setattr(topic.producer_places, "_store_epoch", store_epoch)
+        monkeypatch.setattr(topic.producer_registry, "_store_epoch", store_epoch)
 
     def producer(self, mode: AccessMode, name: str = "", **more: Any) -> Producer:
         name = name or f"p{next(_serial)}"
         peer = more.pop("peer", None) or RecordingPeer()
         epoch = more.pop("epoch", 0)
         return Producer(
-            self.topic.producer_places.remove, next(_serial), name, False, epoch, peer, {}, 0, access_mode=mode, **more
+            self.topic.producer_registry.remove,
+            next(_serial),
+            name,
+            False,
+            epoch,
+            peer,
+            {},
+            0,
+            access_mode=mode,
+            **more,
         )
 
     async def enter(self, mode: AccessMode, name: str = "", **more: Any) -> Producer:
         producer = self.producer(mode, name, **more)
-        await self.topic.producer_places.enter(producer)
+        await self.topic.producer_registry.enter(producer)
         return producer
 
     async def turns(self) -> None:
@@ -96,14 +99,14 @@ def peer_of(producer: Producer) -> RecordingPeer:
 
 
 async def test_nobody_is_attached_before_its_epoch_is_stored(room: Room) -> None:
-    room.gate.clear()
+    room.blocked_reason.clear()
     entering = asyncio.create_task(room.enter(EXCLUSIVE, "first"))
     await room.turns()
     assert room.attached == []
     assert room.topic.ledger.properties == {}
     with pytest.raises(ProducerBusy):
         await room.enter(SHARED)
-    room.gate.set()
+    room.blocked_reason.set()
     producer = await entering
     assert room.attached == ["first"]
     assert room.topic.ledger.properties == {EPOCH: "0"}
@@ -111,12 +114,12 @@ async def test_nobody_is_attached_before_its_epoch_is_stored(room: Room) -> None
 
 
 async def test_one_that_fences_takes_the_topic_from_one_whose_epoch_is_being_stored(room: Room) -> None:
-    room.gate.clear()
+    room.blocked_reason.clear()
     first = asyncio.create_task(room.enter(EXCLUSIVE, "first"))
     await room.turns()
     second = asyncio.create_task(room.enter(FENCING, "second"))
     await room.turns()
-    room.gate.set()
+    room.blocked_reason.set()
     with pytest.raises(ProducerFenced):
         await first
     await second
@@ -124,14 +127,14 @@ async def test_one_that_fences_takes_the_topic_from_one_whose_epoch_is_being_sto
 
 
 async def test_one_that_leaves_while_its_epoch_is_being_stored_makes_way(room: Room) -> None:
-    room.gate.clear()
+    room.blocked_reason.clear()
     first = asyncio.create_task(room.enter(EXCLUSIVE))
     await room.turns()
     waiting = await room.enter(WAIT, "waiting")
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    room.gate.set()
+    room.blocked_reason.set()
     await room.broker.until(lambda: room.attached == ["waiting"])
     assert peer_of(waiting).ready_producers == [waiting.producer_id]
     assert waiting.topic_epoch == 0
@@ -141,7 +144,7 @@ async def test_an_epoch_that_cannot_be_stored_is_nobody_s(room: Room) -> None:
     room.failure = StoreError("no space")
     with pytest.raises(StoreError):
         await room.enter(EXCLUSIVE)
-    assert room.topic.producer_places.epoch is None
+    assert room.topic.producer_registry.epoch is None
     room.failure = None
     assert (await room.enter(EXCLUSIVE)).topic_epoch == 0
 
@@ -181,14 +184,14 @@ async def test_an_epoch_outlives_the_loaded_topic(room: Room) -> None:
     await room.enter(EXCLUSIVE)
     await room.broker.service.topics.unload(room.topic)
     loaded = await room.broker.topic(NAME)
-    assert loaded.producer_places.epoch == 0
+    assert loaded.producer_registry.epoch == 0
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "²"])
 async def test_what_others_write_where_the_epoch_stands_is_no_epoch(room: Room, text: str) -> None:
     await room.topic.ledger.document.change_properties({EPOCH: text})
     await room.broker.service.topics.unload(room.topic)
-    assert (await room.broker.topic(NAME)).producer_places.epoch is None
+    assert (await room.broker.topic(NAME)).producer_registry.epoch is None
 
 
 async def test_a_client_s_next_attempt_takes_the_place_of_its_first_one(room: Room) -> None:
@@ -212,9 +215,9 @@ async def test_the_place_of_a_producer_that_shares_is_taken_by_its_client_s_next
 async def test_a_waiting_producer_that_leaves_is_forgotten(room: Room) -> None:
     holder = await room.enter(EXCLUSIVE)
     waiting = await room.enter(WAIT)
-    assert room.topic.producer_places.waiting_count == 1
+    assert room.topic.producer_registry.waiting_count == 1
     waiting.detach()
-    assert room.topic.producer_places.waiting_count == 0
+    assert room.topic.producer_registry.waiting_count == 0
     holder.detach()
     await room.turns()
     assert room.attached == []
@@ -224,17 +227,17 @@ async def test_a_waiting_producer_that_leaves_is_forgotten(room: Room) -> None:
 async def test_one_that_waits_is_looked_at_again_at_its_turn(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     holder = await room.enter(EXCLUSIVE)
     waiting = await room.enter(WAIT)
-    monkeypatch.setattr(TopicCommons, "is_encryption_required", True)
+    monkeypatch.setattr(TopicContext, "is_encryption_required", True)
     holder.detach()
     await room.broker.until(lambda: bool(peer_of(waiting).refused_producers))
     assert [type(each) for each in peer_of(waiting).refused_producers] == [MetadataError]
-    assert room.topic.producer_places.waiting_count == 0
+    assert room.topic.producer_registry.waiting_count == 0
 
 
 async def test_closing_the_topic_tells_those_that_hold_it_wait_for_it_or_are_just_being_given_it(room: Room) -> None:
     holder = await room.enter(EXCLUSIVE)
     next_one, waiting = await room.enter(WAIT), await room.enter(WAIT)
-    room.gate.clear()
+    room.blocked_reason.clear()
     holder.detach()
     await room.turns()  # the epoch of the next one is being stored
     await room.broker.service.topics.unload(room.topic)

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from pybroker.broker.limits.publish_rate_limit import PublishRateLimit, PublishWaiter, renewed_publish_limit
 from pybroker.broker.limits.publish_throttle import PublishThrottle
+from pybroker.model.counters import TopicCounters
 from pybroker.model.events import SendRun
 from pybroker.model.policies import PublishRate
-from pybroker.model.stats import TopicCounters
 
 
 class World:
@@ -27,7 +27,7 @@ class World:
         return self
 
     @property
-    def surroundings(self) -> World:
+    def runtime(self) -> World:
         return self
 
     def monotonic_ms(self) -> float:
@@ -44,7 +44,7 @@ class World:
             callback()
         self.now_ms = end_ms
 
-    def gate(self, messages: int = -1, size_bytes: int = -1) -> PublishRateLimit:
+    def blocked_reason(self, messages: int = -1, size_bytes: int = -1) -> PublishRateLimit:
         return PublishRateLimit(cast(Any, self), PublishRate(messages, size_bytes))
 
     def throttle(self, own: PublishRateLimit | None, shared: Sequence[PublishRateLimit] = ()) -> PublishThrottle:
@@ -60,7 +60,7 @@ class Client(PublishWaiter):
         self.left = left
         self.size_bytes = size_bytes
         self.published_ms: list[float] = []
-        self.gate: PublishRateLimit | None = None
+        self.blocked_reason: PublishRateLimit | None = None
 
     def publish_again(self) -> None:
         run = SendRun(1)
@@ -71,12 +71,12 @@ class Client(PublishWaiter):
         self.published_ms += [self.world.now_ms] * passing
         self.left -= passing
         if self.left:
-            self.gate = self.throttle.wait(self)
+            self.blocked_reason = self.throttle.wait(self)  # type: ignore[assignment]
 
 
 def test_one_client_gets_a_second_s_worth_at_once_and_the_rest_evenly() -> None:
     world = World()
-    client = Client(world, world.throttle(world.gate(5)), 20)
+    client = Client(world, world.throttle(world.blocked_reason(5)), 20)
     client.publish_again()
     world.run_until(10_000)
     assert client.published_ms == [0.0] * 5 + [200.0 * each for each in range(1, 16)]
@@ -85,7 +85,7 @@ def test_one_client_gets_a_second_s_worth_at_once_and_the_rest_evenly() -> None:
 
 def test_clients_take_turns_however_much_each_has_to_send() -> None:
     world = World()
-    throttle = world.throttle(world.gate(10))
+    throttle = world.throttle(world.blocked_reason(10))
     clients = [Client(world, throttle, 1000) for _ in range(3)]
     for client in clients:
         client.publish_again()
@@ -97,7 +97,7 @@ def test_clients_take_turns_however_much_each_has_to_send() -> None:
 
 def test_a_message_larger_than_a_second_s_worth_passes_and_the_next_one_waits_for_it() -> None:
     world = World()
-    client = Client(world, world.throttle(world.gate(size_bytes=100)), 2, size_bytes=5000)
+    client = Client(world, world.throttle(world.blocked_reason(size_bytes=100)), 2, size_bytes=5000)
     client.publish_again()
     world.run_until(48_999)
     assert client.published_ms == [0.0]
@@ -108,11 +108,11 @@ def test_a_message_larger_than_a_second_s_worth_passes_and_the_next_one_waits_fo
 
 def test_who_is_under_two_limits_goes_by_the_slower_one() -> None:
     world = World()
-    own, shared = world.gate(10), world.gate(2)
+    own, shared = world.blocked_reason(10), world.blocked_reason(2)
     slow = Client(world, world.throttle(own, [shared]), 100)
     slow.publish_again()
-    assert slow.gate is shared
-    other = Client(world, world.throttle(world.gate(1000), [shared]), 100)
+    assert slow.blocked_reason is shared
+    other = Client(world, world.throttle(world.blocked_reason(1000), [shared]), 100)
     other.publish_again()
     world.run_until(20_000)
     assert len(slow.published_ms) + len(other.published_ms) == 2 + 40
@@ -121,13 +121,13 @@ def test_who_is_under_two_limits_goes_by_the_slower_one() -> None:
 
 def test_all_who_wait_look_again_when_a_limit_is_opened() -> None:
     world = World()
-    gate = world.gate(1)
-    clients = [Client(world, world.throttle(gate), 50) for _ in range(3)]
+    blocked_reason = world.blocked_reason(1)
+    clients = [Client(world, world.throttle(blocked_reason), 50) for _ in range(3)]
     for client in clients:
         client.publish_again()
     for client in clients[:2]:
-        client.throttle = world.throttle(None, [world.gate(1000)])
-    gate.open()
+        client.throttle = world.throttle(None, [world.blocked_reason(1000)])
+    blocked_reason.open()
     assert [client.left for client in clients] == [0, 0, 50]
     world.run_until(2000)
     assert clients[2].left < 50, "who is still under the limit waits on"
@@ -135,12 +135,12 @@ def test_all_who_wait_look_again_when_a_limit_is_opened() -> None:
 
 def test_nobody_who_left_is_called_and_the_others_are() -> None:
     world = World()
-    gate = world.gate(1)
-    gone, stays = (Client(world, world.throttle(gate), 5) for _ in range(2))
+    blocked_reason = world.blocked_reason(1)
+    gone, stays = (Client(world, world.throttle(blocked_reason), 5) for _ in range(2))
     gone.publish_again()
     stays.publish_again()
     before = len(gone.published_ms)
-    gate.leave(gone)
+    blocked_reason.leave(gone)
     world.run_until(10_000)
     assert len(gone.published_ms) == before
     assert stays.left == 0
@@ -148,7 +148,7 @@ def test_nobody_who_left_is_called_and_the_others_are() -> None:
 
 def test_a_gate_stays_the_same_while_its_rate_does() -> None:
     world = World()
-    gate = world.gate(5)
-    assert renewed_publish_limit(cast(Any, world), gate, PublishRate(5, -1)) is gate
-    assert renewed_publish_limit(cast(Any, world), gate, PublishRate(6, -1)) is not gate
-    assert renewed_publish_limit(cast(Any, world), gate, PublishRate(0, 0)) is None
+    blocked_reason = world.blocked_reason(5)
+    assert renewed_publish_limit(cast(Any, world), blocked_reason, PublishRate(5, -1)) is blocked_reason
+    assert renewed_publish_limit(cast(Any, world), blocked_reason, PublishRate(6, -1)) is not blocked_reason
+    assert renewed_publish_limit(cast(Any, world), blocked_reason, PublishRate(0, 0)) is None

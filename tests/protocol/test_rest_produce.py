@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import START_MS, MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import START_MS, MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import Answer, call
 
 from pybroker.broker.publishing.producer import Producer
@@ -118,7 +119,7 @@ async def test_what_does_not_exist_or_is_no_body_is_refused_as_a_whole(broker: M
     for message in ({}, {"payload": 5}, {"payload": "x", "eventTime": "x"}, {"payload": "x", "sequenceId": 1 << 70}):
         assert (await produce(broker, {"payload": "good"}, message)).status == 400
     for name, value in (("messages", None), ("valueSchema", "no json"), ("producerName", 5)):
-        assert (await produce(broker, {"payload": "x"}, **{name: value})).status == 400
+        assert (await produce(broker, {"payload": "x"}, **{name: value})).status == 400  # type: ignore[arg-type]
     assert topic.counters.messages_in == 0
     assert (await produce(broker)).json == {"messagePublishResults": [], "schemaVersion": 0}
 
@@ -152,9 +153,9 @@ async def test_a_terminated_topic_takes_nothing(broker: MemoryBroker) -> None:
 async def test_a_topic_with_an_exclusive_producer_takes_nothing_else(broker: MemoryBroker) -> None:
     topic = await kept(broker)
     producer = Producer(
-        topic.producer_places.remove, 1, "p", False, 0, RecordingPeer(), {}, 0, access_mode=AccessMode.EXCLUSIVE
+        topic.producer_registry.remove, 1, "p", False, 0, RecordingPeer(), {}, 0, access_mode=AccessMode.EXCLUSIVE
     )
-    await topic.producer_places.enter(producer)
+    await topic.producer_registry.enter(producer)
     assert (await produce(broker, {"payload": "x"})).status == 409
 
 
@@ -171,7 +172,7 @@ async def test_messages_wait_for_a_publish_rate(broker: MemoryBroker) -> None:
 async def test_what_the_rate_does_not_let_pass_in_time_may_be_tried_again(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pybroker.broker.publishing.internal_producer.RATE_DEADLINE_S", 0.05)
+    monkeypatch.setattr("pybroker.broker.topic.internal_producer.RATE_DEADLINE_S", 0.05)
     topic = await kept(broker)
     await broker.rest("POST", "/persistent/public/default/t/publishRate", {"publishThrottlingRateInMsg": 1})
     await broker.until(lambda: topic.publish_throttle is not None)

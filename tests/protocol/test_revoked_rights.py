@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_access import AccessMode
@@ -77,7 +78,7 @@ async def test_who_waits_for_its_turn_and_loses_the_right_is_told_at_once() -> N
         for number, peer in enumerate(peers):
             mode = AccessMode.WAIT_FOR_EXCLUSIVE
             producer = Producer(
-                topic.producer_places.remove,
+                topic.producer_registry.remove,
                 number,
                 str(peer.role),
                 False,
@@ -88,11 +89,11 @@ async def test_who_waits_for_its_turn_and_loses_the_right_is_told_at_once() -> N
                 False,
                 mode,
             )
-            await topic.producer_places.enter(producer)
-        assert topic.producer_places.waiting_count == 2
+            await topic.producer_registry.enter(producer)
+        assert topic.producer_registry.waiting_count == 2
         await grant(broker, {"first": BOTH, "third": BOTH})
         assert [type(error) for error in peers[1].refused_producers] == [AuthorizationError]
-        assert (topic.producer_places.waiting_count, list(topic.producers)) == (1, ["first"])
+        assert (topic.producer_registry.waiting_count, list(topic.producers)) == (1, ["first"])
         await grant(broker, {"third": BOTH})  # The next one in line is the one that still may.
         await broker.until(lambda: peers[2].ready_producers == [2])
         assert list(topic.producers) == ["third"]

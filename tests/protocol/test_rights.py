@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.differential import scenarios_missing_namespaces as missing_namespaces
 from tests.support import credentials
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import NOTHING, RawClient, Type, opened
+from tests.support.raw_client import RawClient, Type, opened
 from tests.support.secured import Secured
+
+from pybroker.wire import pulsar_api_pb2 as pb
 
 V2 = "/admin/v2"
 NAMESPACE = "acme/ns"
@@ -78,7 +82,7 @@ def test_a_producer_makes_its_initial_subscription_only_with_the_right_to_consum
         assert (found["type"] == "PRODUCER_SUCCESS") is is_made
         if not is_made:
             assert found["error"] == "AuthorizationError"
-            assert found["message"].startswith("Client is not authorized to Produce")
+            assert found["message"] == "Client is not authorized to Produce"
             # The refused one is forgotten: without the subscription it may come under the same id.
             assert client.request(Type.PRODUCER, topic=name, producer_id=1)["type"] == "PRODUCER_SUCCESS"
     assert subscriptions(secured, topic) == ([subscription] if is_made else [])
@@ -139,13 +143,73 @@ def test_a_watcher_whose_role_loses_its_right_is_told_nothing_more(secured: Secu
         # The connection goes on; what comes next on it is the answer to the next question, and no news of topics.
         refused = loses.request(Type.WATCH_TOPIC_LIST, watcher_id=1, **pattern)
         assert (refused["type"], refused["error"]) == ("ERROR", "AuthorizationError")
-        assert refused["message"].startswith("Client is not authorized to GetTopicsOfNamespace")
+        assert refused["message"] == "Proxy Client is not authorized to watchTopicList"
         assert admin(secured, "POST", watched, ["consume"]) == 204
         assert loses.request(Type.WATCH_TOPIC_LIST, watcher_id=1, **pattern)["type"] == "WATCH_TOPIC_LIST_SUCCESS"
 
 
+# --- REST calls on namespaces ------------------------------------------------------------------------------------------
+
+SUPERUSERS_ONLY = re.compile(
+    r"/(unload|split|migration|bookieAffinity)$|^(POST|DELETE) .*/delayedDelivery$|/resource-quotas/"
+)
+
+
+OF_THE_TENANT = re.compile(r"/propert|^DELETE /namespaces/{}$")
+"""Refused with 401 instead of 403 where the tenant exists, as in Pulsar."""
+
+
+@pytest.mark.parametrize("role", ["stranger", "elsewhere", "boss"])
+def test_missing_tenant_is_not_found_before_a_right_is_refused(secured: Secured, role: str) -> None:
+    found, expected = {}, {}
+    for method, path, body in missing_namespaces.calls():
+        call = f"{method} {path}"
+        if call == "POST /namespaces/{}/resourcegroup/none":
+            continue  # The group is missing as well.
+        answers = [
+            secured.rest(method, V2 + path.format(namespace), role, body=None if body is ... else body).status
+            for namespace in ("nobody/ns", "acme/none")
+        ]
+        found[call] = answers
+        if SUPERUSERS_ONLY.search(call):
+            expected[call] = [401, 401]
+        elif role == "boss":
+            expected[call] = [404, 404]
+        else:
+            expected[call] = [404, 401 if OF_THE_TENANT.search(call) else 403]
+    assert found == expected
+
+
+# --- transactions ------------------------------------------------------------------------------------------------------
+
+
+def test_every_role_reads_status_and_participants_of_a_transaction(secured: Secured) -> None:
+    with client_of(secured, "writer") as client:
+        client.request(Type.TC_CLIENT_CONNECT_REQUEST, tc_id=0)
+        opened_one = client.request(Type.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
+        least = int(opened_one["txnid_least_bits"])
+        added = client.request(
+            Type.ADD_PARTITION_TO_TXN,
+            txnid_most_bits=0,
+            txnid_least_bits=least,
+            partitions=[f"{NAMESPACE}/in-transaction"],
+        )
+        assert "error" not in added
+        path = f"/admin/v3/transactions/transactionMetadata/0/{least}"
+        answers = {role: secured.rest("GET", path, role) for role in ("stranger", "writer", "admin")}
+        assert {role: answer.status for role, answer in answers.items()} == dict.fromkeys(answers, 200)
+        for answer in answers.values():
+            assert answer.json["status"] == "OPEN"
+            assert answer.json["owner"] == "writer"
+            assert list(answer.json["producedPartitions"]) == [f"{NAMESPACE}/in-transaction"]
+        assert ["pybroker" in answer.json for answer in answers.values()] == [False, True, True]
+        assert secured.rest("GET", "/admin/v3/transactions/transactionMetadata/0/99999", "stranger").status == 404
+        assert secured.rest("POST", f"/admin/v3/transactions/abortTransaction/0/{least}", "stranger").status == 401
+
+
 # --- what is missing, and what is refused ------------------------------------------------------------------------------
 
+REFUSED = f"persistent://{NAMESPACE}/refused"
 MISSING = {"tenant": "nobody/ns/t", "namespace": "acme/none/t", "topic": "acme/ns/none"}
 NO_RIGHTS, ELSEWHERE, SUPERUSER = "stranger", "elsewhere", "admin"
 METADATA: dict[tuple[str, str], str | None] = {
@@ -171,19 +235,27 @@ def test_look_ups_of_what_is_missing(secured: Secured, role: str, missing: str) 
         lookup = client.request(Type.LOOKUP, topic=topic)
         assert lookup.get("error") == LOOKUP[role, missing]
         if metadata.get("error") == "AuthorizationError":
-            assert metadata["message"].startswith("Client is not authorized to Get Partition Metadata")
+            assert metadata["message"] == "Client is not authorized to Get Partition Metadata"
         if lookup.get("error") == "AuthorizationError":
-            assert lookup["message"].startswith("Client is not authorized to Lookup")
+            assert lookup["message"] == "Client is not authorized to Lookup"
 
 
-def test_refusals_to_attach_begin_with_pulsars_words(secured: Secured) -> None:
-    topic = f"persistent://{NAMESPACE}/refused"
-    with client_of(secured, "stranger") as client:
-        found = client.request(Type.PRODUCER, topic=topic, producer_id=1)
-        assert (found["error"], found["message"][:35]) == ("AuthorizationError", "Client is not authorized to Produce")
-        found = client.request(Type.SUBSCRIBE, topic=topic, consumer_id=1, subscription="s", subType=1)
-        assert (found["error"], found["message"][:37]) == (
-            "AuthorizationError",
+@pytest.mark.parametrize(
+    ("command", "fields", "text"),
+    [
+        (Type.PRODUCER, {"topic": REFUSED, "producer_id": 1}, "Client is not authorized to Produce"),
+        (
+            Type.SUBSCRIBE,
+            {"topic": REFUSED, "consumer_id": 1, "subscription": "s", "subType": 1},
             "Client is not authorized to subscribe",
-        )
-        assert client.reply(0) == NOTHING
+        ),
+        (Type.GET_TOPICS_OF_NAMESPACE, {"namespace": NAMESPACE}, "Client is not authorized to GetTopicsOfNamespace"),
+    ],
+)
+def test_refused_right_has_exactly_the_text_of_pulsar(
+    secured: Secured, command: pb.BaseCommand.Type, fields: dict[str, object], text: str
+) -> None:
+    with client_of(secured, "stranger") as client:
+        found = client.request(command, **fields)
+        assert (found["error"], found["message"]) == ("AuthorizationError", text)
+    assert "may not" in secured.process.log.read_text(), "the log says which right is missing"

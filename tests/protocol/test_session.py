@@ -326,10 +326,10 @@ def test_a_connection_that_never_says_connect_is_closed(hasty_broker: BrokerProc
 def test_a_stranger_has_a_whole_interval_to_say_connect(hasty_broker: BrokerProcess) -> None:
     with ExitStack() as stack:
         opened_s = time.monotonic()
-        strangers = [stack.enter_context(opened(hasty_broker)) for _ in range(10)]
-        assert strangers[0].reply() == CLOSED
+        unauthenticated = [stack.enter_context(opened(hasty_broker)) for _ in range(10)]
+        assert unauthenticated[0].reply() == CLOSED
         assert time.monotonic() - opened_s > 0.9
-        assert all(stranger.reply() == CLOSED for stranger in strangers)
+        assert all(stranger.reply() == CLOSED for stranger in unauthenticated)
 
 
 def test_pings_of_the_client_keep_no_stranger_connected(hasty_broker: BrokerProcess) -> None:

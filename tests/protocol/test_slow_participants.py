@@ -9,10 +9,10 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.transactions import COMMIT
 
 from pybroker.errors import PersistenceError
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.transactions.coordinator import Coordinator
 from pybroker.transactions.coordinator_state import Transaction
-from pybroker.transactions.endings import Participant
+from pybroker.transactions.participant_notification import Participant
 
 SLOW, QUICK = "persistent://public/default/slow", "persistent://public/default/quick"
 MANY = 70

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.lifecycle import topic_closing
 from pybroker.broker.lifecycle.topic_closing import TopicClosing
@@ -122,10 +123,10 @@ async def test_a_topic_that_cannot_be_closed_keeps_none_of_the_others_open(monke
                 raise ZeroDivisionError("a bug in the topic")
 
         intercept_close(monkeypatch, before)
-        bugs = broker.service.surroundings.stats.bugs
+        bugs = broker.service.runtime.stats.bugs
         await broker.service.close()
         assert calls == COUNT
-        assert broker.service.surroundings.stats.bugs == bugs + COUNT // 2
+        assert broker.service.runtime.stats.bugs == bugs + COUNT // 2
         assert all(topic.ledger.is_closed for topic in topics)  # by the factory, where not by their topics
 
 

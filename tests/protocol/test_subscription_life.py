@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.topic.topic import Topic

@@ -90,7 +90,7 @@ def clients(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[C
 def options(
     mode: str = "AUTO_SPLIT", *ranges: tuple[int, int], out_of_order: bool = False
 ) -> dict[str, pb.KeySharedMeta]:
-    meta = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.Value(mode), allowOutOfOrderDelivery=out_of_order)
+    meta = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.Value(mode), allowOutOfOrderDelivery=out_of_order)  # type: ignore[arg-type]
     for start, end in ranges:
         meta.hashRanges.add(start=start, end=end)
     return {"keySharedMeta": meta}
@@ -180,7 +180,7 @@ def test_another_type_than_the_connected_ones_is_busy(clients: Clients, connecte
 
 
 def test_another_key_shared_mode_or_flag_than_the_connected_ones_is_busy(clients: Clients) -> None:
-    clients.consumer("a", "Key_Shared", **options())
+    clients.consumer("a", "Key_Shared", **options())  # type: ignore[arg-type]
     assert clients.refused("b", "Key_Shared", **options("STICKY", (0, 100))) == "ConsumerBusy"
     assert clients.refused("b", "Key_Shared", **options(out_of_order=True)) == "ConsumerBusy"
     clients.consumer("b", "Key_Shared")  # who says nothing asks for AUTO_SPLIT
@@ -193,9 +193,9 @@ RANGES = [[], [(5, 4)], [(0, 10), (10, 20)], [(90, 110)], [(0, 100)], [(50, 60),
 def test_ranges_that_cannot_be_are_refused_and_nothing_of_them_remains(
     clients: Clients, ranges: list[tuple[int, int]]
 ) -> None:
-    clients.consumer("a", "Key_Shared", **options("STICKY", (100, 200), (300, 65535)))
+    clients.consumer("a", "Key_Shared", **options("STICKY", (100, 200), (300, 65535)))  # type: ignore[arg-type]
     assert clients.refused("b", "Key_Shared", **options("STICKY", *ranges)) == "ConsumerAssignError"
-    clients.consumer("c", "Key_Shared", **options("STICKY", (0, 99), (201, 299)))
+    clients.consumer("c", "Key_Shared", **options("STICKY", (0, 99), (201, 299)))  # type: ignore[arg-type]
 
 
 def test_a_refused_first_consumer_leaves_no_type_behind(clients: Clients) -> None:
@@ -222,10 +222,10 @@ def test_a_type_that_is_switched_off_is_refused_and_leaves_no_subscription(
 
 
 def test_sticky_consumers_get_their_ranges_and_what_nobody_covers_waits(clients: Clients) -> None:
-    low = clients.consumer("low", "Key_Shared", **options("STICKY", (0, 6066)))
+    low = clients.consumer("low", "Key_Shared", **options("STICKY", (0, 6066)))  # type: ignore[arg-type]
     clients.publish(["Order-3459134"] * 2)  # at 6067
     assert low.reply(0.2) == NOTHING
-    exact = clients.consumer("exact", "Key_Shared", **options("STICKY", (6067, 6067)))
+    exact = clients.consumer("exact", "Key_Shared", **options("STICKY", (6067, 6067)))  # type: ignore[arg-type]
     assert [exact.reply()["payload"] for _ in range(2)] == ["0", "1"]
 
 

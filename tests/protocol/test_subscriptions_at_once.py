@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from tests.support.async_client import AsyncClient, HeldSaves, Type, binary_port, waiting
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.position import EARLIEST
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -165,20 +166,20 @@ async def test_a_subscribe_that_is_repeated_while_it_is_set_up_is_answered_once_
 async def test_whoever_has_waited_too_long_is_told_so_at_once_and_the_others_go_on(
     broker: MemoryBroker, topic: Topic, held: HeldSaves, clients: list[AsyncClient]
 ) -> None:
-    object.__setattr__(broker.service.surroundings.config, "subscription_turn_timeout_seconds", 0.05)
+    object.__setattr__(broker.service.runtime.config, "subscription_turn_timeout_seconds", 0.05)
     first = clients[0].subscribe(TOPIC)
     await broker.until(lambda: held.waiting == 1)
     late = await clients[1].answer(clients[1].subscribe(TOPIC))
     assert late["error"] == "TooManyRequests"
     assert "being made" in late["message"]
-    assert broker.service.commons.waiting.subscriptions.late_total == 1
+    assert broker.service.broker_context.waiting.subscriptions.late_total == 1
     held.release()
     assert (await clients[0].answer(first))["type"] == "SUCCESS"
-    assert broker.service.commons.waiting.subscriptions.occupied == 0
+    assert broker.service.broker_context.waiting.subscriptions.occupied == 0
 
 
 async def test_the_row_has_an_end(broker: MemoryBroker, held: HeldSaves, clients: list[AsyncClient]) -> None:
-    object.__setattr__(broker.service.surroundings.config, "max_waiting_subscription_requests", 2)
+    object.__setattr__(broker.service.runtime.config, "max_waiting_subscription_requests", 2)
     asked = [clients[0].subscribe(TOPIC)]
     await broker.until(lambda: held.waiting == 1)
     asked += [clients[1].subscribe(TOPIC), clients[2].subscribe(TOPIC)]
@@ -518,7 +519,7 @@ async def test_what_administrators_do_to_a_subscription_at_once_is_done_in_order
 
 
 async def test_an_expired_wait_is_answered_429_by_rest(broker: MemoryBroker, topic: Topic) -> None:
-    object.__setattr__(broker.service.surroundings.config, "subscription_turn_timeout_seconds", 0.05)
+    object.__setattr__(broker.service.runtime.config, "subscription_turn_timeout_seconds", 0.05)
     async with topic.turn("s", "being held by this test"):
         assert (await broker.rest("PUT", SUBSCRIPTION)).status == 429
     assert (await broker.rest("PUT", SUBSCRIPTION)).status == 204

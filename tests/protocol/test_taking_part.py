@@ -17,7 +17,7 @@ from pybroker.model.events import Ack
 from pybroker.model.names import NamespaceName
 from pybroker.model.policies import AuthAction, NamespacePolicies
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.transaction_metadata import end_marker
 
@@ -110,7 +110,7 @@ async def test_what_no_coordinator_knows_holds_nobody_back() -> None:
             assert isinstance(await refused(broker, topic, of), NotAllowedError)
             answer = await acknowledged(broker, topic, of, first)
             assert isinstance(answer, NotAllowedError if of == without_part else TransactionNotFound)
-        assert topic.ledger.visibility.limit is None
+        assert topic.ledger.read_limit.limit is None
         assert not topic.subscriptions["s"].cursor.state.held
         assert all("error" not in each for each in await taking_part(client, without_part))
         assert await send(broker, topic, without_part)
@@ -132,7 +132,7 @@ async def test_while_a_coordinator_reads_its_log_what_comes_in_is_taken() -> Non
         await coordinator.ready()
         assert await send(broker, topic, of, first=1)
         assert "error" not in await end(client, of, COMMIT)
-        assert topic.ledger.visibility.limit is None
+        assert topic.ledger.read_limit.limit is None
 
 
 async def test_what_is_being_ended_takes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +165,8 @@ async def test_a_forged_message_is_refused_alone(of: TxnId | None) -> None:
         topic.publish(producer, run)
         await broker.until(lambda: len(peer.receipts) + len(peer.errors) == 5)
         assert [type(each) for each in peer.errors] == [NotAllowedError] * 2
-        assert topic.ledger.visibility.limit is not None
+        assert topic.ledger.read_limit.limit is not None
         await topic.end_transaction(txn(1), ABORT, 0)
-        assert topic.ledger.visibility.limit is None
-        hidden = sum(map(len, topic.ledger.visibility.hidden.values()))
+        assert topic.ledger.read_limit.limit is None
+        hidden = sum(map(len, topic.ledger.read_limit.hidden.values()))
         assert hidden == (5 if of else 2)

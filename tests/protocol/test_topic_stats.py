@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker, stored_subscription
+from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.look_ahead_share import STEP_BYTES
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.consumer_state import AUTO_SPLIT, KeySharedOptions
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -48,7 +49,7 @@ def received(*peers: RecordingPeer, count: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("kind", TYPES)
 async def test_rates_counters_and_backlog_are_what_was_done(kind: str) -> None:
-    async with memory_broker(**AT_ONCE) as broker:
+    async with memory_broker(**AT_ONCE) as broker:  # type: ignore[arg-type]
         topic = await broker.topic(NAME)
         consumer, peer = await attached(topic, "c", kind)
         await broker.end_window(60)
@@ -86,7 +87,7 @@ async def test_rates_counters_and_backlog_are_what_was_done(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 async def test_batches_count_as_messages_in_all_but_the_backlog(kind: str) -> None:
-    async with memory_broker(**AT_ONCE) as broker:
+    async with memory_broker(**AT_ONCE) as broker:  # type: ignore[arg-type]
         topic = await broker.topic(NAME)
         consumer, peer = await attached(topic, "c", kind)
         await broker.end_window(60)
@@ -129,6 +130,25 @@ async def test_entries_that_wait_to_be_sent_again_are_shown() -> None:
         consumer.subscription.redeliver(consumer, None, -1)
         subscription = (await shown(broker))["subscriptions"]["s"]
         assert (subscription["msgInReplay"], subscription["unackedMessages"]) == (10, 0)
+        assert subscription["entriesToRedeliver"] == 10
+
+
+async def test_stats_count_as_redelivery_only_entries_that_a_consumer_had_before() -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(NAME)
+        slow, slow_peer = await attached(topic, "slow", "Key_Shared", permits=10)
+        other, other_peer = await attached(topic, "other", "Key_Shared", permits=10)
+        await broker.publish(topic, 200, [f"k{number}" for number in range(40)])
+        await broker.until(lambda: len(slow_peer.delivered) == len(other_peer.delivered) == 10)
+        subscription = (await shown(broker))["subscriptions"]["s"]
+        assert subscription["msgInReplay"] > 0, "entries are read ahead for consumers without permits"
+        assert "entriesToRedeliver" not in subscription
+        slow.subscription.redeliver(slow, None, -1)
+        subscription = (await shown(broker))["subscriptions"]["s"]
+        assert subscription["entriesToRedeliver"] == 10
+        assert subscription["msgInReplay"] > 10
+        other.subscription.redeliver(other, None, -1)
+        assert (await shown(broker))["subscriptions"]["s"]["entriesToRedeliver"] == 20
 
 
 async def test_who_is_connected_since_when_and_from_where() -> None:
@@ -208,7 +228,7 @@ async def test_a_dispatch_rate_that_holds_a_subscription_back_is_counted_by_whos
         "dispatch_throttling_rate_per_subscription_in_msg": 500,
         "dispatch_throttling_rate_per_topic_in_byte": 1,
     }
-    async with memory_broker(**settings) as broker:
+    async with memory_broker(**settings) as broker:  # type: ignore[arg-type]
         topic = await broker.topic(NAME)
         await broker.publish(topic, 20)
         _, peer = await attached(topic, "c", "Shared")
@@ -226,7 +246,7 @@ async def test_draining_hashes_are_shown_by_consumer_and_in_all() -> None:
         await broker.until(received(first_peer, count=40))
         second, second_peer = await attached(topic, "c2", "Key_Shared")
         await broker.publish(topic, 40, KEYS)
-        dispatcher = first.subscription.dispatcher
+        dispatcher = stored_subscription(first.subscription).dispatcher
         assert isinstance(dispatcher, KeySharedDispatcher)
         draining = dispatcher.draining
         await broker.until(lambda: all(each.blocked_attempts for _, each in draining))
@@ -347,13 +367,15 @@ async def test_chunks_are_counted_as_they_come_and_go() -> None:
 @pytest.mark.parametrize("room_bytes", [0, 1, 2 << 20])
 async def test_chunks_that_wait_for_the_consumer_that_has_others_are_shown_and_counted(room_bytes: int) -> None:
     async with memory_broker(key_shared_look_ahead_max_bytes_per_subscription=room_bytes) as broker:
-        budget = broker.service.surroundings.memory.look_ahead
+        budget = broker.service.runtime.memory.look_ahead
         topic = await broker.topic(NAME)
         first, first_peer = await attached(topic, "first", "Shared", permits=1)
         topic.publish(broker.producer(topic, RecordingPeer()), parts_run(400))
         await broker.until(received(first_peer, count=1))
         _, second_peer = await attached(topic, "second", "Shared")
-        await broker.until(lambda: received(second_peer, count=1)() and not first.subscription.is_queued)
+        await broker.until(
+            lambda: received(second_peer, count=1)() and not stored_subscription(first.subscription).is_queued
+        )
         waits = (await shown(broker))["subscriptions"]["s"]["lookAhead"]
         (row,) = waits["consumers"]
         assert (row["consumer"], row["entries"]) == ("first", waits["entries"])
@@ -366,7 +388,9 @@ async def test_chunks_that_wait_for_the_consumer_that_has_others_are_shown_and_c
             assert abs(waits["sizeBytes"] - budget.used_bytes) < STEP_BYTES
             assert STEP_BYTES < waits["sizeBytes"] <= waits["maxSizeBytes"]
         first.flow(1000)
-        await broker.until(lambda: received(first_peer, count=399)() and not first.subscription.is_queued)
+        await broker.until(
+            lambda: received(first_peer, count=399)() and not stored_subscription(first.subscription).is_queued
+        )
         assert "lookAhead" not in (await shown(broker))["subscriptions"]["s"]
         assert budget.used_bytes == 0
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.protocol.conftest import running
 from tests.support.broker_process import BrokerProcess
-from tests.support.memory_broker import MemoryBroker, RecordingPeer, memory_broker
+from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.raw_client import Type, connected, encode, frame
+from tests.support.recording_peer import RecordingPeer
 from tests.support.rest import call
 
 from pybroker.broker.topic.topic import Topic
@@ -33,7 +34,7 @@ ORDERS = TopicName.parse("persistent://public/default/orders")
 ALSO = "persistent://public/default/also-"
 
 
-class Gate:
+class BlockedReason:
     """Holds calls of one method until it is opened, and says how many have come."""
 
     def __init__(self, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,14 +91,14 @@ async def test_a_client_of_a_partition_waits_while_the_partitions_are_made(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = broker.service
-    gate = Gate(service.ledgers, "create", monkeypatch)
+    blocked_reason = BlockedReason(service.ledgers, "create", monkeypatch)
     making = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 2, {}))
-    await broker.until(lambda: gate.arrived == 2)
+    await broker.until(lambda: blocked_reason.arrived == 2)
     asking = asyncio.ensure_future(service.partitioned_metadata(ORDERS, create=True))
     using = asyncio.ensure_future(service.topics.any(ORDERS.partition(1), may_create=True))
     await turns()
     assert not using.done()
-    gate.open()
+    blocked_reason.open()
     assert [await asking, (await using).name] == [2, ORDERS.partition(1)]
     await making
 
@@ -106,12 +107,12 @@ async def test_of_two_that_make_a_partitioned_topic_one_is_told_that_it_exists_o
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = broker.service
-    gate = Gate(service.partitioned, "create", monkeypatch)
+    blocked_reason = BlockedReason(service.partitioned, "create", monkeypatch)
     both = [asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 2, {})) for _ in range(2)]
-    await broker.until(lambda: gate.arrived == 1)
+    await broker.until(lambda: blocked_reason.arrived == 1)
     await turns()
     assert not any(each.done() for each in both)
-    gate.open()
+    blocked_reason.open()
     await asyncio.wait(both, return_when=asyncio.ALL_COMPLETED)
     error = both[1].exception()
     assert isinstance(error, AdminError)
@@ -137,26 +138,26 @@ async def test_partitions_that_there_are_go_on_while_their_topic_grows(
 ) -> None:
     service = broker.service
     await service.partitioned_operations.create(ORDERS, 1, {})
-    gate = Gate(service.partitioned, "update", monkeypatch)
+    blocked_reason = BlockedReason(service.partitioned, "update", monkeypatch)
     growing = asyncio.ensure_future(service.partitioned_operations.update(ORDERS, 2))
-    await broker.until(lambda: gate.arrived == 1)
+    await broker.until(lambda: blocked_reason.arrived == 1)
     await service.topics.any(ORDERS.partition(0), may_create=True)
     added = asyncio.ensure_future(service.topics.any(ORDERS.partition(1), may_create=True))
     await turns()
     assert not added.done()
-    gate.open()
+    blocked_reason.open()
     await added
     await growing
 
 
 async def test_a_topic_is_never_both_partitioned_and_not(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     service = broker.service
-    gate = Gate(service.ledgers, "create", monkeypatch)
+    blocked_reason = BlockedReason(service.ledgers, "create", monkeypatch)
     single = asyncio.ensure_future(service.making.create(ORDERS, {}))
-    await broker.until(lambda: gate.arrived == 1)
+    await broker.until(lambda: blocked_reason.arrived == 1)
     partitioned = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 2, {}))
     await turns()
-    gate.open()
+    blocked_reason.open()
     await single
     with pytest.raises(AdminError, match="already exists"):
         await partitioned
@@ -172,16 +173,16 @@ async def test_two_that_make_one_topic_both_can_use_it(broker: MemoryBroker) -> 
 async def test_a_wait_for_a_change_ends_with_an_error_that_no_client_hangs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_broker(topic_load_timeout_seconds=0.05) as broker:
         service = broker.service
-        gate = Gate(service.ledgers, "create", monkeypatch)
+        blocked_reason = BlockedReason(service.ledgers, "create", monkeypatch)
         making = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 1, {}))
-        await broker.until(lambda: gate.arrived == 1)
+        await broker.until(lambda: blocked_reason.arrived == 1)
         with pytest.raises(TooManyRequests, match="topicLoadTimeoutSeconds"):
             await service.topics.any(ORDERS.partition(0), may_create=True)
         with pytest.raises(TooManyRequests, match="topicLoadTimeoutSeconds"):
             await service.partitioned_operations.create(ORDERS, 1, {})
-        gate.open()
+        blocked_reason.open()
         await making
-        assert (service.commons.waiting.count, service.commons.waiting.late_total) == (0, 2)
+        assert (service.broker_context.waiting.count, service.broker_context.waiting.late_total) == (0, 2)
         page = await asyncio.to_thread(call, broker.url("").removesuffix("/admin/v2") + "/metrics/")
         assert 'pybroker_late_topic_requests_total{cluster="standalone"} 2' in page.text
 
@@ -189,21 +190,21 @@ async def test_a_wait_for_a_change_ends_with_an_error_that_no_client_hangs_on(mo
 async def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_broker(max_waiting_topic_requests=3) as broker:
         service = broker.service
-        gate = Gate(service.ledgers, "create", monkeypatch)
+        blocked_reason = BlockedReason(service.ledgers, "create", monkeypatch)
         making = asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 1, {}))
-        await broker.until(lambda: gate.arrived == 1)
+        await broker.until(lambda: blocked_reason.arrived == 1)
         waiting = [asyncio.ensure_future(service.partitioned_operations.create(ORDERS, 1, {})) for _ in range(3)]
         await turns()
         with pytest.raises(TooManyRequests, match="maxWaitingTopicRequests"):
             await service.topics.any(ORDERS.partition(0), may_create=True)
-        assert service.commons.waiting.refused_total == 1
+        assert service.broker_context.waiting.refused_total == 1
         waiting[0].cancel()
         await turns()
-        assert service.commons.waiting.count == 2
-        gate.open()
+        assert service.broker_context.waiting.count == 2
+        blocked_reason.open()
         await making
         await asyncio.wait(waiting)
-        assert service.commons.waiting.count == 0
+        assert service.broker_context.waiting.count == 0
         await service.topics.any(ORDERS.partition(0), may_create=True)
 
 
@@ -212,17 +213,17 @@ async def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_topics_above_the_limit_are_loaded_in_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_broker(max_concurrent_topic_load_request=2) as broker:
-        gate = Gate(broker.service.ledgers, "open", monkeypatch)
+        blocked_reason = BlockedReason(broker.service.ledgers, "open", monkeypatch)
         order: list[str] = []
 
         async def use(name: str) -> None:
             order.append((await broker.topic(name)).name.local_name)
 
         loading = [asyncio.ensure_future(use(f"{ALSO}{index}")) for index in range(20)]
-        await broker.until(lambda: gate.arrived == 2)
+        await broker.until(lambda: blocked_reason.arrived == 2)
         await turns()
-        assert (gate.arrived, broker.service.topics.loading_count) == (2, 20)
-        gate.open()
+        assert (blocked_reason.arrived, broker.service.topics.loading_count) == (2, 20)
+        blocked_reason.open()
         await asyncio.gather(*loading)
         assert order == [f"also-{index}" for index in range(20)]
         assert broker.service.topics.loading_count == 0
@@ -230,16 +231,16 @@ async def test_topics_above_the_limit_are_loaded_in_order_of_arrival(monkeypatch
 
 async def test_a_load_that_nobody_waits_for_any_more_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_broker(max_concurrent_topic_load_request=1) as broker:
-        gate = Gate(broker.service.ledgers, "open", monkeypatch)
+        blocked_reason = BlockedReason(broker.service.ledgers, "open", monkeypatch)
         first = asyncio.ensure_future(broker.topic(f"{ALSO}first"))
         left, shared, stays = (asyncio.ensure_future(broker.topic(f"{ALSO}{name}")) for name in ("left", "two", "two"))
-        await broker.until(lambda: gate.arrived == 1)
+        await broker.until(lambda: blocked_reason.arrived == 1)
         await turns()
         left.cancel()
         shared.cancel()
         await turns()
         assert broker.service.topics.loading_count == 2
-        gate.open()
+        blocked_reason.open()
         assert {(await first).name.local_name, (await stays).name.local_name} == {"also-first", "also-two"}
         assert f"{ALSO}left" not in broker.service.loaded.persistent
 
@@ -250,12 +251,12 @@ async def test_what_the_broker_itself_loads_waits_for_no_turn(monkeypatch: pytes
         await service.partitioned_operations.create(ORDERS, 1, {})
         await (await broker.topic(str(ORDERS.partition(0)))).subscription("s", True, True, {})
         await service.topics.unload(await broker.topic(str(ORDERS.partition(0))))
-        gate = Gate(service.partitioned, "update", monkeypatch)
+        blocked_reason = BlockedReason(service.partitioned, "update", monkeypatch)
         growing = asyncio.ensure_future(service.partitioned_operations.update(ORDERS, 2))
         # One that waits, in its turn, for the namespace's limit to be looked at, while others wait behind it.
         others = [asyncio.ensure_future(broker.topic(f"{ALSO}{index}")) for index in range(3)]
-        await broker.until(lambda: gate.arrived == 1)
-        gate.open()
+        await broker.until(lambda: blocked_reason.arrived == 1)
+        blocked_reason.open()
         await growing
         await asyncio.gather(*others)
 
@@ -284,16 +285,16 @@ async def test_a_topic_that_is_being_made_is_no_orphan_of_its_namespace(
 ) -> None:
     service = broker.service
     name = await new_namespace(broker)
-    gate = Gate(service.ledgers, "open", monkeypatch)
+    blocked_reason = BlockedReason(service.ledgers, "open", monkeypatch)
     using = asyncio.ensure_future(service.topics.any(name, may_create=True))
-    await broker.until(lambda: gate.arrived == 1)
+    await broker.until(lambda: blocked_reason.arrived == 1)
     deleting = asyncio.ensure_future(service.namespace_deletion.delete(name.namespace, force=force))
     await turns()
     late = asyncio.ensure_future(service.topics.any(TopicName("persistent", name.namespace, "late"), may_create=True))
     await turns()
     assert not deleting.done()
     assert not late.done()
-    gate.open()
+    blocked_reason.open()
     if force:
         await deleting
         with pytest.raises(TopicNotFound):
@@ -439,13 +440,13 @@ async def test_what_was_sent_before_is_answered_and_what_comes_after_is_dropped(
 ) -> None:
     service, peer = broker.service, OrderedPeer()
     producer = broker.producer(topic, peer)
-    gate = Gate(topic.ledger.document, "save", monkeypatch)
+    blocked_reason = BlockedReason(topic.ledger.document, "save", monkeypatch)
     topic.publish(producer, a_run(5))
     ended = asyncio.ensure_future(topic.terminate() if ending == "terminate" else service.topics.unload(topic))
     await turns(1)
     topic.publish(producer, a_run(3))
-    await broker.until(lambda: gate.arrived == 1)
-    gate.open()
+    await broker.until(lambda: blocked_reason.arrived == 1)
+    blocked_reason.open()
     await ended
     assert peer.told == ["receipt"] * 5 + ["closed"]
     assert peer.dropped == 3
@@ -471,12 +472,12 @@ async def test_a_termination_that_fails_lets_producers_come_back(
 async def test_the_broker_itself_is_answered_while_its_topic_is_closed(
     broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(topic.ledger.document, "save", monkeypatch)
+    blocked_reason = BlockedReason(topic.ledger.document, "save", monkeypatch)
     closing = asyncio.ensure_future(broker.service.topics.unload(topic))
     await broker.until(lambda: topic.is_fenced)
     with pytest.raises(PersistenceError):
         await topic.internal_producer().publish(b"x")
-    gate.open()
+    blocked_reason.open()
     await closing
 
 

@@ -7,13 +7,13 @@ import threading
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
+from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker, stored_subscription
 from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import ABORT, COMMIT, entry_of, run_in, send, txn
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
-from pybroker.dispatch.gates import Gate
+from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.errors import (
     BrokerError,
     NotAllowedError,
@@ -23,11 +23,11 @@ from pybroker.errors import (
     TooManyRequests,
     TopicFenced,
 )
-from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
-from pybroker.model.transactions import TxnAction
+from pybroker.model.txn_id import TxnAction
 from pybroker.wire.transaction_metadata import of_transaction
 
 TOPIC = "persistent://public/default/t"
@@ -54,15 +54,17 @@ async def test_messages_are_delivered_in_their_order_once_their_transaction_is_c
     behind = await send(broker, topic, None, 2)
     await broker.quiet(topic)
     assert peer.delivered == before
-    standstill = consumer.subscription.standstill
-    assert standstill is not None
-    assert standstill.gate is Gate.TRANSACTION
+    stall = stored_subscription(consumer.subscription).stall
+    assert stall is not None
+    assert stall.blocked_reason is BlockedReason.TRANSACTION
     await topic.end_transaction(txn(1), COMMIT, 0)
     await broker.quiet(topic)
     assert peer.delivered == before + inside + behind
     acknowledge(consumer, peer.delivered)
     await broker.quiet(topic)
-    assert consumer.subscription.cursor.backlog_entries == 0, "the marker is acknowledged by itself"
+    assert stored_subscription(consumer.subscription).cursor.backlog_entries == 0, (
+        "the marker is acknowledged by itself"
+    )
 
 
 async def test_messages_of_an_aborted_transaction_are_never_delivered_and_count_in_no_backlog(
@@ -76,7 +78,7 @@ async def test_messages_of_an_aborted_transaction_are_never_delivered_and_count_
     consumer = await broker.consumer(topic, "s", peer)
     await broker.quiet(topic)
     assert peer.delivered == behind
-    assert consumer.subscription.cursor.backlog_entries == 1
+    assert stored_subscription(consumer.subscription).cursor.backlog_entries == 1
 
 
 @pytest.mark.parametrize("action", TxnAction)
@@ -245,7 +247,7 @@ async def test_a_message_that_only_its_metadata_puts_into_a_transaction_is_refus
         assert bool(peer.errors) is is_refused
     topic = await loaded_again(broker, topic)
     await topic.end_transaction(txn(1), COMMIT, 0)
-    assert topic.ledger.visibility.limit is None
+    assert topic.ledger.read_limit.limit is None
 
 
 async def test_a_late_message_that_was_on_its_way_when_the_low_water_mark_passed_it_is_aborted(
@@ -257,7 +259,7 @@ async def test_a_late_message_that_was_on_its_way_when_the_low_water_mark_passed
     topic.publish(broker.producer(topic, peer, "late"), run_in(txn(1), 1))
     await topic.end_transaction(txn(9), COMMIT, 8)
     await broker.until(lambda: bool(peer.receipts))
-    assert topic.ledger.visibility.limit is None
+    assert topic.ledger.read_limit.limit is None
 
 
 async def test_what_the_low_water_mark_had_passed_is_aborted_when_its_marker_was_lost_in_a_crash(
@@ -268,7 +270,7 @@ async def test_what_the_low_water_mark_had_passed_is_aborted_when_its_marker_was
     assert topic.transactions.buffer is not None
     assert topic.transactions.buffer.raise_low_water_mark(0, 3) == [txn(1)]
     topic = await loaded_again(broker, topic)
-    assert topic.ledger.visibility.limit is None
+    assert topic.ledger.read_limit.limit is None
     reader = RecordingPeer()
     await broker.consumer(topic, "s", reader)
     behind = await send(broker, topic, None)
@@ -299,7 +301,7 @@ async def test_late_messages_of_what_the_low_water_mark_has_passed_are_aborted(b
     await topic.end_transaction(txn(7), COMMIT, 6)
     await broker.quiet(topic)
     assert reader.delivered == behind
-    assert topic.ledger.visibility.limit is None
+    assert topic.ledger.read_limit.limit is None
 
 
 async def test_a_message_of_which_only_the_command_names_the_transaction_is_stored_with_it_in_its_metadata(
@@ -313,7 +315,7 @@ async def test_a_message_of_which_only_the_command_names_the_transaction_is_stor
     topic.publish(broker.producer(topic, peer), run)
     await broker.until(lambda: bool(peer.receipts))
     [position] = peer.receipts
-    assert topic.ledger.visibility.limit == position
+    assert topic.ledger.read_limit.limit == position
     stored = await topic.ledger.read_if_there(position, 1, 1 << 20)
     assert stored is not None
     [entry] = stored.payloads
@@ -335,7 +337,7 @@ async def test_a_message_whose_metadata_says_something_else_than_its_command_is_
     topic.publish(broker.producer(topic, peer), run)
     await broker.until(lambda: bool(peer.errors))
     assert isinstance(peer.errors[0], NotAllowedError)
-    assert topic.ledger.visibility.limit is None
+    assert topic.ledger.read_limit.limit is None
 
 
 async def test_one_open_transaction_too_many_is_refused_and_those_that_are_open_go_on() -> None:
@@ -424,10 +426,10 @@ async def test_a_marker_that_cannot_be_stored_leaves_the_transaction_open_and_is
         broken.setattr(topic.ledger, "append", refuse)
         with pytest.raises(BrokerError, match="no"):
             await topic.end_transaction(txn(1), ABORT, 0)
-    assert topic.ledger.visibility.limit is not None
+    assert topic.ledger.read_limit.limit is not None
     await send(broker, topic, txn(1))
     await topic.end_transaction(txn(1), ABORT, 0)
-    assert topic.ledger.visibility.limit is None
+    assert topic.ledger.read_limit.limit is None
 
 
 async def test_transactions_of_a_terminated_topic_can_end(broker: MemoryBroker) -> None:
@@ -442,7 +444,7 @@ async def test_transactions_of_a_terminated_topic_can_end(broker: MemoryBroker) 
     await broker.quiet(topic)
     assert reader.delivered == committed
     topic = await loaded_again(broker, topic)
-    assert topic.ledger.visibility.limit is None
+    assert topic.ledger.read_limit.limit is None
 
 
 async def test_clients_cannot_say_that_a_transaction_has_ended(broker: MemoryBroker) -> None:
@@ -455,7 +457,7 @@ async def test_clients_cannot_say_that_a_transaction_has_ended(broker: MemoryBro
     run.payloads, run.has_markers = [end_marker(txn(1), COMMIT, 1)], True
     topic.publish(broker.producer(topic, peer), run)
     assert isinstance(peer.errors[0], NotAllowedError)
-    assert topic.ledger.visibility.limit is not None
+    assert topic.ledger.read_limit.limit is not None
 
 
 async def test_the_first_transaction_waits_for_its_cursor_and_a_failure_to_make_it_is_answered(
@@ -467,7 +469,7 @@ async def test_the_first_transaction_waits_for_its_cursor_and_a_failure_to_make_
         raise StoreError("no")
 
     with monkeypatch.context() as broken:
-        broken.setattr(broker.service.commons.ledgers, "create_cursor", refuse)
+        broken.setattr(broker.service.broker_context.ledgers, "create_cursor", refuse)
         for _ in range(3):
             with pytest.raises(BrokerError, match="no"):
                 await send(broker, topic, txn(1))
@@ -535,4 +537,4 @@ async def test_a_plain_topic_has_no_buffer_no_cursor_and_no_limit(broker: Memory
     await send(broker, topic, None, 5)
     assert topic.transactions.buffer is None
     assert not topic.ledger.cursors
-    assert topic.ledger.visibility.limit is None
+    assert topic.ledger.read_limit.limit is None

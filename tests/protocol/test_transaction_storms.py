@@ -12,14 +12,14 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import ABORT, COMMIT, run_in, send, txn
 
-from pybroker.broker.transactions import recovery
+from pybroker.broker.transactions import transaction_recovery
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
-from pybroker.clock import Clock
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.held_acks import HeldAcks
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.pending_transaction_acks import PendingTransactionAcks
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction
+from pybroker.model.txn_id import TxnAction
+from pybroker.runtime.clock import Clock
 from pybroker.transactions.coordinator import GONE_ON_WITH_AT_ONCE, TIMED_OUT_AT_ONCE, Coordinator
 
 SLOW, QUICK = "persistent://public/default/slow", "persistent://public/default/quick"
@@ -39,7 +39,7 @@ async def opened(coordinator: Coordinator, count: int, timeout_ms: int = 3_600_0
 
 
 def test_a_low_water_mark_that_rises_by_little_looks_at_little() -> None:
-    buffer, held = TransactionBuffer(), HeldAcks()
+    buffer, held = TransactionBuffer(), PendingTransactionAcks()
     for least in range(1, MANY + 1):
         buffer.found(txn(least), Position(1, least), 1, 0, "p")
         held.hold(txn(least), None, [(1, [least])], [])
@@ -63,7 +63,7 @@ async def test_a_storm_of_time_outs_is_worked_off_in_slices() -> None:
         most = 0
 
         def seen() -> bool:
-            nonlocal most, before
+            nonlocal most, before  # type: ignore[misc]
             most, before = max(most, coordinator.counters.timed_out - before), coordinator.counters.timed_out
             return not len(coordinator.state)
 
@@ -109,7 +109,7 @@ async def test_a_topic_that_is_slow_to_recover_delays_its_own_transactions_alone
                 await send(broker, await broker.topic(name), transaction.id)
         for name in (SLOW, QUICK):
             await broker.service.topics.unload(await broker.topic(name))
-        may_recover, begun, recover = asyncio.Event(), asyncio.Event(), recovery.recover
+        may_recover, begun, recover = asyncio.Event(), asyncio.Event(), transaction_recovery.recover
 
         async def slow(ledger: ManagedLedger, clock: Clock, *rest: Any, **named: Any) -> Any:
             if "slow" in ledger.name:
@@ -117,17 +117,17 @@ async def test_a_topic_that_is_slow_to_recover_delays_its_own_transactions_alone
                 await may_recover.wait()
             return await recover(ledger, clock, *rest, **named)
 
-        monkeypatch.setattr(recovery, "recover", slow)
+        monkeypatch.setattr(transaction_recovery, "recover", slow)
         waits = asyncio.ensure_future(coordinator.end(ending[both], COMMIT))
         await asyncio.wait_for(begun.wait(), 10)
         await coordinator.end(ending[other], ABORT)
         quick = await broker.topic(QUICK)
-        await broker.until(lambda: quick.ledger.visibility.limit is None)  # both have ended there
+        await broker.until(lambda: quick.ledger.read_limit.limit is None)  # both have ended there
         assert not waits.done()
         assert isinstance(await coordinator.new(1000, None), tuple)
         may_recover.set()
         await asyncio.wait_for(waits, 10)
-        assert (await broker.topic(SLOW)).ledger.visibility.limit is None
+        assert (await broker.topic(SLOW)).ledger.read_limit.limit is None
 
 
 @pytest.mark.parametrize("action", TxnAction)
@@ -145,8 +145,8 @@ async def test_thousands_of_transactions_of_one_topic_end_at_once(action: TxnAct
         assert buffer is not None
         buffer.check_invariants()
         assert not buffer.open
-        assert topic.ledger.visibility.limit is None
-        hidden = sum(map(len, topic.ledger.visibility.hidden.values()))
+        assert topic.ledger.read_limit.limit is None
+        hidden = sum(map(len, topic.ledger.read_limit.hidden.values()))
         assert hidden == (count if action is COMMIT else 2 * count)
 
 

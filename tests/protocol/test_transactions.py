@@ -11,9 +11,9 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from pybroker.errors import PersistenceError, StoreError, TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.system_topics import SYSTEM_NAMESPACE
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.transactions.coordinators import DEFAULT_COORDINATORS
-from pybroker.transactions.endings import Participant
+from pybroker.transactions.participant_notification import Participant
 from pybroker.transactions.records import Kind, Record
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -29,14 +29,14 @@ class Told:
     def __init__(self, broker: MemoryBroker) -> None:
         self.told: list[tuple[Participant, TxnId, TxnAction, int]] = []
         self.refuse: dict[str, Exception] = {}
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.blocked_reason = asyncio.Event()
+        self.blocked_reason.set()
         self.asked = asyncio.Event()
-        broker.service.transactions._commons.end_participant = self.end
+        broker.service.transactions._context.end_participant = self.end
 
     async def end(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         self.asked.set()
-        await self.gate.wait()
+        await self.blocked_reason.wait()
         if (error := self.refuse.get(participant.topic)) is not None:
             raise error
         self.told.append((participant, txn, action, low_water_mark))
@@ -98,7 +98,7 @@ async def test_a_coordinator_that_there_is_none_of_is_refused(client: AsyncClien
     for tc_id in (DEFAULT_COORDINATORS, 1 << 40, (1 << 64) - 1):
         answer = await ask(client, B.TC_CLIENT_CONNECT_REQUEST, tc_id=tc_id)
         assert answer["error"] == "TransactionCoordinatorNotFound"
-        assert "There are 16: 0 to 15" in answer["message"]
+        assert answer["message"] == f"Transaction coordinator with id {tc_id} not found!"
 
 
 async def test_ids_of_a_coordinator_rise(client: AsyncClient) -> None:
@@ -115,11 +115,11 @@ async def test_all_that_take_part_are_told_before_the_end_is_answered(
     assert "error" not in await ask(client, B.ADD_PARTITION_TO_TXN, **ids(txn), partitions=names)
     pair = pb.Subscription(topic=TOPIC, subscription="s")
     assert "error" not in await ask(client, B.ADD_SUBSCRIPTION_TO_TXN, **ids(txn), subscription=[pair])
-    told.gate.clear()
+    told.blocked_reason.clear()
     request = client.ask(B.END_TXN, **ids(txn), txn_action=int(action))
     await told.asked.wait()
     assert not told.told
-    told.gate.set()
+    told.blocked_reason.set()
     assert "error" not in await client.answer(request)
     expected = [Participant(name) for name in names] + [Participant(TOPIC, "s")]
     assert sorted(told.of(txn), key=str) == sorted([(each, action) for each in expected], key=str)
@@ -153,7 +153,7 @@ async def test_the_same_end_twice_at_once_has_one_answer_and_the_other_end_is_re
 ) -> None:
     txn = await opened(client)
     await ask(client, B.ADD_PARTITION_TO_TXN, **ids(txn), partitions=[TOPIC])
-    told.gate.clear()
+    told.blocked_reason.clear()
     first = client.ask(B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
     again = client.ask(B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
     refused = await end(client, txn, TxnAction.ABORT)
@@ -161,7 +161,7 @@ async def test_the_same_end_twice_at_once_has_one_answer_and_the_other_end_is_re
     assert "COMMITTING" in refused["message"]
     late = await ask(client, B.ADD_PARTITION_TO_TXN, **ids(txn), partitions=["u"])
     assert late["error"] == "InvalidTxnStatus"
-    told.gate.set()
+    told.blocked_reason.set()
     answers = [await client.next(), await client.next()]
     assert {answer["request_id"] for answer in answers} == {str(first), str(again)}
     assert all("error" not in answer for answer in answers)
@@ -171,11 +171,11 @@ async def test_the_same_end_twice_at_once_has_one_answer_and_the_other_end_is_re
 async def test_an_end_goes_on_when_the_client_is_gone(broker: MemoryBroker, client: AsyncClient, told: Told) -> None:
     txn = await opened(client)
     await ask(client, B.ADD_PARTITION_TO_TXN, **ids(txn), partitions=[TOPIC])
-    told.gate.clear()
+    told.blocked_reason.clear()
     client.ask(B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
     await told.asked.wait()
     await client.close()
-    told.gate.set()
+    told.blocked_reason.set()
     coordinator = broker.service.transactions.find(0)
     await broker.until(lambda: coordinator.state.find(txn.least) is None)
     assert told.of(txn) == [(Participant(TOPIC), TxnAction.COMMIT)]
@@ -233,13 +233,13 @@ async def test_a_transaction_is_aborted_when_its_time_is_over(client: AsyncClien
 async def test_a_time_out_and_a_commit_at_once_agree(broker: MemoryBroker, client: AsyncClient, told: Told) -> None:
     txn = await opened(client)
     await ask(client, B.ADD_PARTITION_TO_TXN, **ids(txn), partitions=[TOPIC])
-    told.gate.clear()
+    told.blocked_reason.clear()
     coordinator = broker.service.transactions.find(0)
     request = client.ask(B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
     await told.asked.wait()
     coordinator._timeouts.add(txn.least, 0.0)
     coordinator.check_timeouts()
-    told.gate.set()
+    told.blocked_reason.set()
     assert "error" not in await client.answer(request)
     assert told.of(txn) == [(Participant(TOPIC), TxnAction.COMMIT)]
     assert coordinator.counters.timed_out == 0
@@ -319,9 +319,9 @@ async def test_over_the_limit_new_ones_wait_in_the_order_in_which_they_came() ->
         gone = await port.connect()
         gone.ask(B.NEW_TXN, tc_id=0, txn_ttl_seconds=60_000)
         coordinator = broker.service.transactions.find(0)
-        await broker.until(lambda: len(coordinator._waiting) == 3)
+        await broker.until(lambda: coordinator.waiting == 3)
         await gone.close()
-        await broker.until(lambda: len(coordinator._waiting) == 2)
+        await broker.until(lambda: coordinator.waiting == 2)
         await end(client, first, TxnAction.COMMIT)
         answer = await client.answer(waiting[0])
         assert int(answer["txnid_least_bits"]) == 3

@@ -8,13 +8,17 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from tests.support.findings import at_once
 from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import txn
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged
 from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.inspection.pages import START
+from pybroker.broker.inspection.unacked import Wanted, candidates
 from pybroker.broker.topic.topic import Topic
+from pybroker.managed_ledger.pending_transaction_acks import PendingTransactionAcks
 from pybroker.model.events import Ack, PartialAck, SendRun
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -30,13 +34,13 @@ async def broker() -> AsyncIterator[MemoryBroker]:
         yield found
 
 
-async def asked(broker: MemoryBroker, what: str, **query: object) -> Any:
+async def asked(broker: MemoryBroker, what: str, **query: Any) -> Any:
     answer = await broker.rest("GET", f"{AT}/{what}?{urlencode(query)}")
     assert answer.status == 200, answer.text
     return answer.json
 
 
-async def all_pages(broker: MemoryBroker, what: str, rows: str, **query: object) -> list[Any]:
+async def all_pages(broker: MemoryBroker, what: str, rows: str, **query: Any) -> list[Any]:
     """The rows of all pages, one after the other."""
     found: list[Any] = []
     after: str | None = ""
@@ -170,6 +174,18 @@ async def test_with_one_active_consumer_the_list_is_what_was_read_for_it_and_is_
     assert (await asked(broker, "unacked"))["messages"] == []
 
 
+async def test_what_is_sent_again_while_it_is_listed_is_held_by_nobody_yet(broker: MemoryBroker, topic: Topic) -> None:
+    consumer = await broker.consumer(topic, "s", RecordingPeer(), "Exclusive")
+    positions = await broker.publish(topic, 5)
+    subscription = consumer.subscription
+    await broker.until(lambda: subscription.cursor.read_position > positions[-1])  # type: ignore[attr-defined]
+    listing = candidates(subscription, Wanted(), START, 10)  # type: ignore[arg-type]
+    for _ in range(3):
+        next(listing)
+    subscription.redeliver(consumer, None, -1)  # Nothing is sent before the loop turns.
+    assert [each.position for each in at_once(listing).entries] == positions[:2]
+
+
 async def test_pages_are_whole_and_say_nothing_twice_while_messages_come_and_are_acknowledged(
     broker: MemoryBroker, topic: Topic
 ) -> None:
@@ -244,10 +260,37 @@ async def test_what_a_transaction_has_acknowledged_is_held_by_it_and_still_unack
     assert consumer.state.unacked_messages == 2
 
 
+async def test_unacked_page_finds_all_holding_transactions_at_once(
+    broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.consumer(topic, "s", RecordingPeer())
+    keys = ["a", "b"]
+    positions = await broker.publish(topic, 40, keys)
+    await broker.quiet(topic)
+    subscription = topic.subscriptions["s"]
+    for index, position in enumerate(positions[:-2]):
+        groups = ((position.ledger_id, [position.entry_id]),)
+        assert subscription.transactions.hold(txn(index + 1), Acknowledged(None, groups)) is None
+    passes: list[int] = []
+    holders_of = PendingTransactionAcks.holders_of
+
+    def counted(self: PendingTransactionAcks, messages: Sequence[tuple[Position, int]]) -> Any:
+        passes.append(len(messages))
+        return holders_of(self, messages)
+
+    monkeypatch.setattr(PendingTransactionAcks, "holders_of", counted)
+    monkeypatch.setattr(PendingTransactionAcks, "holder_of", None)
+    rows = (await asked(broker, "unacked"))["messages"]
+    assert [each.get("heldByTransaction") for each in rows] == [*(str(txn(i + 1)) for i in range(38)), None, None]
+    rows = (await asked(broker, "unacked", key="b", limit=3))["messages"]
+    assert [each.get("heldByTransaction") for each in rows] == [str(txn(2)), str(txn(4)), str(txn(6))]
+    assert passes == [40, 3]
+
+
 async def test_a_key_is_found_by_reading_where_nobody_knows_hashes_and_a_request_reads_a_bounded_number(
     broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pybroker.broker.inspection.unacked_messages.MAX_ENTRIES_READ", 10)
+    monkeypatch.setattr("pybroker.broker.inspection.unacked.MAX_ENTRIES_READ", 10)
     await broker.consumer(topic, "s", RecordingPeer())
     positions = await broker.publish(topic, 45, ["k", *["other"] * 29])
     await broker.quiet(topic)

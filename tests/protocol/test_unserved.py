@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from tests.unit.admin.fake_broker import Served, served
 
-from pybroker import logs
 from pybroker.admin.calls.unserved import TABLE
 from pybroker.config import KEYS
 from pybroker.model import policies
 from pybroker.model.effective_policies import EffectivePolicies
+from pybroker.runtime import logs
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "pybroker"

@@ -20,7 +20,7 @@ class Finding(NamedTuple):
 
     rule: str
     text: str
-    index: int = -1
+    index: int = -1  # type: ignore[assignment]
 
 
 @dataclass

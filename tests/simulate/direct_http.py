@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from pybroker.admin.http.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, TRANSPORT_KEY
 from pybroker.admin.server import HttpServer
 from pybroker.broker.service import BrokerService
-from pybroker.tasks import TaskOwner
+from pybroker.runtime.tasks import TaskOwner
 
 
 class _NoTransport:
@@ -36,8 +36,8 @@ class DirectHttp:
     @property
     def server(self) -> HttpServer:
         if self._server is None:
-            config = self._service.surroundings.config
-            self._server = HttpServer(self._service, None, self._service.surroundings.clock)
+            config = self._service.runtime.config
+            self._server = HttpServer(self._service, None, self._service.runtime.clock)
             sampling = self._server.rates.run(
                 config.stats_update_initial_delay_in_secs, config.stats_update_frequency_in_secs
             )

@@ -16,7 +16,7 @@ from tests.simulate.world import World
 from tests.support.findings import at_once
 
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.broker.explain.subscriptions import explain_subscription
 from pybroker.broker.topic.topic import Topic
 from pybroker.model.findings import Code, Finding
 
@@ -53,9 +53,11 @@ class Explaining:
             findings = findings_of(topic, subscription)
             if not any(finding.waits or finding.code is Code.TRANSACTION_OPEN for finding in findings):
                 text = f"{subscription.name} of {topic.name} has waited for {LOOK_S:.0f} s at {subscription.cursor.read_position}"
-                standstill = subscription.standstill
-                gate = None if standstill is None else standstill.gate.name
-                self._tape.note("judge", tape.BROKEN, rule="explain", text=f"{text}, and nobody says why ({gate})")
+                stall = subscription.stall
+                blocked_reason = None if stall is None else stall.blocked_reason.name
+                self._tape.note(
+                    "judge", tape.BROKEN, rule="explain", text=f"{text}, and nobody says why ({blocked_reason})"
+                )
         self._before = seen
 
     def _subscriptions(self) -> Iterator[tuple[Topic, Subscription]]:
@@ -83,7 +85,7 @@ def _state(subscription: Subscription) -> tuple[Any, ...]:
 def _has_next(subscription: Subscription) -> bool:
     """Whether an entry is there that it has not read, and that is not hidden, be it behind an open transaction."""
     ledger, position = subscription.cursor.ledger, subscription.cursor.read_position
-    limit = ledger.visibility.limit
+    limit = ledger.read_limit.limit
     if subscription.reads.compacted is not None or not ledger.ledgers.has_entry(ledger.ledgers.normalize(position)):
         return False
-    return (limit is not None and position >= limit) or ledger.visibility.last_visible(ledger.ledgers) >= position
+    return (limit is not None and position >= limit) or ledger.read_limit.last_visible(ledger.ledgers) >= position

@@ -34,7 +34,7 @@ def after_stop(life: Life) -> list[str]:
     """When `life` has been stopped in order."""
     found = [f"the task {task.get_name()} runs" for task in life.loop.tasks(life)]
     found += [
-        f"the timer {timer._callback}{timer._args} is set"
+        f"the timer {timer._callback}{timer._args} is set"  # type: ignore[attr-defined]
         for timer in life.loop.timers(life)
         if not _is_given_up(timer)
     ]
@@ -47,7 +47,7 @@ def after_stop(life: Life) -> list[str]:
 
 def _is_given_up(timer: asyncio.TimerHandle) -> bool:
     """What a thread does for somebody who does not wait any more goes on to its end there, too."""
-    return timer._callback is _work and bool(timer._args) and timer._args[0].cancelled()
+    return timer._callback is _work and bool(timer._args) and timer._args[0].cancelled()  # type: ignore[attr-defined]
 
 
 def _of_connections(life: Life) -> Iterator[str]:
@@ -57,12 +57,12 @@ def _of_connections(life: Life) -> Iterator[str]:
     for connection in context.connections:
         yield f"the connection {connection.address} is open"
     for what, count in (
-        ("strangers", len(context.strangers)),
+        ("strangers", len(context.unauthenticated)),
         ("hosts with connections", len(context._by_host)),
         ("connections that do not read", len(context._stalled)),
         ("connections held back by what they publish", len(context._held_publishers)),
         ("outboxes that hold something", len(context.outbox_shares)),
-        ("active connections, as counted", life.surroundings.stats.active_connections),
+        ("active connections, as counted", life.runtime.stats.active_connections),
     ):
         if count:
             yield f"{count} {what}"
@@ -71,23 +71,23 @@ def _of_connections(life: Life) -> Iterator[str]:
 def _of_requests(life: Life) -> Iterator[str]:
     service = life.service
     assert service is not None
-    waiting = service.commons.waiting
+    waiting = service.broker_context.waiting
     for what, count in (
         ("requests that wait for a topic", waiting.count),
         ("requests that wait for a subscription", waiting.subscriptions.occupied),
         ("questions for partitions", service.pending_metadata_requests),
         ("watched lists of topics", sum(map(len, service.topic_watchers._lists.values()))),
-        ("leases of readers", len(service.commons.read_leases)),
+        ("leases of readers", len(service.broker_context.read_leases)),
     ):
         if count:
             yield f"{count} {what}"
 
 
 def _of_memory(life: Life) -> Iterator[str]:
-    memory = life.surroundings.memory
+    memory = life.runtime.memory
     memory.budget.check_invariants()
     assert life.service is not None
-    recent_bytes = life.service.ledgers.surroundings.recent_reads.size_bytes
+    recent_bytes = life.service.ledgers.resources.recent_reads.size_bytes
     for name, part in memory.budget.parts.items():
         if part.waiting:
             yield f"{part.waiting} wait for memory of {name}"

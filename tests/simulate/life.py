@@ -15,25 +15,25 @@ from typing import Any
 from tests.simulate.direct_http import DirectHttp
 from tests.simulate.loop import Process, SimulatedLoop, WorldClock
 from tests.simulate.network import SimulatedNetwork
+from tests.support.fault_disk import FaultDisk
 from tests.support.stepped_loop import NoThreads, SteppedJournal
 
 from pybroker.broker.service import BrokerService
 from pybroker.build import Stores, build
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
-from pybroker.managed_ledger.leftovers import delete_leftovers, find_leftovers
-from pybroker.metadata import paths
-from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.managed_ledger.orphaned_ledgers import delete_orphaned_ledgers, find_orphaned_ledgers
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+from pybroker.runtime.runtime import Runtime
+from pybroker.runtime.tasks import TaskOwner
 from pybroker.server.command_table import command_table
-from pybroker.server.context import ServerContext
-from pybroker.server.handlers.session import check_expiry
+from pybroker.server.handlers.session_commands import check_expiry
 from pybroker.server.listener import Listener
-from pybroker.storage.fault_disk import FaultDisk
-from pybroker.storage.local_store import LocalStore
-from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.surroundings import StoreSurroundings
-from pybroker.surroundings import Surroundings
-from pybroker.tasks import TaskOwner
+from pybroker.server.server_context import ServerContext
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 DIRECTORY = Path("/data")
@@ -67,7 +67,7 @@ class Life(Process):
         self.network = network
         self.options = options
         self.on_fatal = on_fatal
-        self.surroundings = Surroundings(config, WorldClock(loop), chance, network=network, threads=NoThreads())
+        self.runtime = Runtime(config, WorldClock(loop), chance, network=network, threads=NoThreads())
         self.tasks: TaskOwner | None = None
         self.store: LocalStore | None = None
         self.metadata: SqliteMetadataStore | None = None
@@ -118,19 +118,17 @@ class Life(Process):
     async def start(self) -> None:
         """As `app.Broker.start`."""
         self.tasks = TaskOwner("app")
-        given = self.surroundings
-        self.metadata = await SqliteMetadataStore.open(
-            DIRECTORY / "metadata.db", self.disk.open_database, None, given.threads
-        )
-        surroundings = StoreSurroundings(self.disk, given.clock, given.random, given.threads)
+        given = self.runtime
+        self.metadata = await SqliteMetadataStore.open(DIRECTORY / "metadata.db", self.disk, None, given.threads)
+        environment = StoreEnvironment(self.disk, given.clock, given.random, given.threads)
         self.store = store = await LocalStore.open(
-            DIRECTORY, self.options, self._fatal, surroundings, entry_time_ms, SteppedJournal
+            DIRECTORY, self.options, self._fatal, environment, entry_time_ms, SteppedJournal
         )
-        leftovers = await find_leftovers(store, self.metadata, await store.list_ledgers())
+        leftovers = await find_orphaned_ledgers(store, self.metadata, await store.list_ledgers())
         if leftovers.ids_not_given:
             raise StartRefused(f"ledgers {leftovers.ids_not_given} have names, and were never made")
         if leftovers.entries:
-            has_topics = bool(await self.metadata.children(paths.MANAGED_LEDGERS))
+            has_topics = bool(await self.metadata.children(metadata_paths.MANAGED_LEDGERS))
             is_foreign = self.options.sync_data and not has_topics
             if lost := leftovers.entries if is_foreign else leftovers.lost_names(store):
                 raise StartRefused(f"ledgers with entries have lost their names: {lost}")
@@ -145,7 +143,7 @@ class Life(Process):
         await self._listener.start()
         self.http = DirectHttp(service)
         service.presence.ready = True
-        self.tasks.start(delete_leftovers(store, leftovers), "leftovers")
+        self.tasks.start(delete_orphaned_ledgers(store, leftovers), "leftovers")
 
     async def _run_background(self, listener: Listener) -> None:
         assert self.service is not None
@@ -157,7 +155,7 @@ class Life(Process):
     async def _check_expired_credentials(self) -> None:
         assert self.context_of_server is not None
         while True:
-            await asyncio.sleep(self.surroundings.config.authentication_refresh_check_seconds)
+            await asyncio.sleep(self.runtime.config.authentication_refresh_check_seconds)
             for connection in list(self.context_of_server.connections):
                 check_expiry(connection)
 

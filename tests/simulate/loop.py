@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.support.stepped_loop import SteppedLoop
 
-from pybroker.clock import Clock
+from pybroker.runtime.clock import Clock
 
 WALL_START_MS = 1_700_000_000_000
 TURN_S = 20e-6
@@ -57,7 +57,7 @@ class NumberedTask(asyncio.Task[Any]):
         self.number = number  # before the base class, which puts it into a set
         context = more.get("context")
         self.process = _PROCESS.get() if context is None else context.get(_PROCESS)
-        super().__init__(work, loop=loop, **more)  # type: ignore[arg-type]
+        super().__init__(work, loop=loop, **more)
 
     def __hash__(self) -> int:
         return self.number
@@ -98,17 +98,17 @@ class SimulatedLoop(SteppedLoop):
 
     # --- processes that are over -------------------------------------------------------------------------------------
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         handle = super().call_soon(callback, *args, context=context)
         self._stop_if_over(handle)
         return handle
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = super().call_at(when, callback, *args, context=context)
@@ -128,7 +128,7 @@ class SimulatedLoop(SteppedLoop):
         process.is_over = True
         for timer in self.timers(process):
             timer.cancel()
-        for handle in self._ready:
+        for handle in self._ready:  # type: ignore[attr-defined]
             if not handle._cancelled:
                 self._stop_if_over(handle)
 
@@ -137,7 +137,7 @@ class SimulatedLoop(SteppedLoop):
         process.is_over = process.is_buried = True
         for handle in process.frozen:
             handle._cancelled = False
-            self._ready.append(handle)
+            self._ready.append(handle)  # type: ignore[attr-defined]
         process.frozen.clear()
         for _ in range(100):
             tasks = self.tasks(process)
@@ -152,7 +152,7 @@ class SimulatedLoop(SteppedLoop):
 
     def timers(self, process: Process) -> list[asyncio.TimerHandle]:
         """What `process` still waits for."""
-        return [timer for timer in self._scheduled if not timer._cancelled and _process_of(timer) is process]
+        return [timer for timer in self._scheduled if not timer._cancelled and _process_of(timer) is process]  # type: ignore[attr-defined]
 
     def tasks(self, process: Process) -> list[NumberedTask]:
         """Of `process`, in the order of their making."""
@@ -178,4 +178,4 @@ class WorldClock(Clock):
 
 
 def _process_of(handle: asyncio.Handle) -> Process | None:
-    return handle._context.get(_PROCESS)
+    return handle._context.get(_PROCESS)  # type: ignore[attr-defined, no-any-return]

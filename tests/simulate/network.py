@@ -16,7 +16,7 @@ from typing import cast
 from tests.simulate.loop import Process, SimulatedLoop
 from tests.support.memory_network import SLICE_BYTES, MemoryNetwork, MemoryTransport
 
-from pybroker.network import MakeProtocol
+from pybroker.runtime.network import MakeProtocol
 
 Heard = Callable[[str, bytes], None]
 

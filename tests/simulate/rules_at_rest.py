@@ -26,9 +26,10 @@ def nothing_waits_without_a_reason(case: Case) -> Iterator[Finding]:
     for (topic, name), backlog in backlogs(look).items():
         facts = look.stats[topic]["subscriptions"][name]
         if backlog and facts["consumers"] and not _is_for_nobody(case, topic, name):
-            gate = look.standstills.get((topic, name))
+            blocked_reason = look.standstills.get((topic, name))
             yield Finding(
-                "standstill", f"{backlog} entries wait on {name} of {topic} although consumers take everything: {gate}"
+                "standstill",
+                f"{backlog} entries wait on {name} of {topic} although consumers take everything: {blocked_reason}",
             )
         if facts["unackedMessages"] and facts["consumers"]:
             yield Finding("statistics", f"{facts['unackedMessages']} unacked on {name} of {topic}, clients hold none")

@@ -227,7 +227,7 @@ def one_holder_of_a_key(case: Case) -> Iterator[Finding]:
                         event.index,
                     )
             if event.at_s > given_up_s.get(consumer or "", -GRACE_S) + GRACE_S:
-                lane[consumer][facts["position"]] = event
+                lane[consumer][facts["position"]] = event  # type: ignore[index]
             continue
         if event.what == tape.NACKED and facts["positions"] is None:
             given_up_s[consumer or ""] = event.at_s

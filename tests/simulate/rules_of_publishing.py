@@ -188,7 +188,7 @@ def _last_sent(case: Case, receipt: tape.Event) -> int:
             and event.facts["session"] == receipt.facts["session"]
             and event.facts["values"] == receipt.facts["values"]
         ):
-            return event.index
+            return event.index  # type: ignore[no-any-return]
     return -1
 
 

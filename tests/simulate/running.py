@@ -140,7 +140,7 @@ class _Running:
             for name, slot in client.slots.items():
                 is_waiting = isinstance(slot, ProducerSlot) and slot.waits_for_its_turn
                 if is_waiting and slot.task is not None and not slot.task.done():
-                    waiting[slot.task] = (client, name, slot)
+                    waiting[slot.task] = (client, name, slot)  # type: ignore[assignment]
         if not waiting:
             return
         waiters = [slot for _, _, slot in waiting.values()]
@@ -245,8 +245,8 @@ class _Running:
             if topic is None:
                 continue
             for subscription in topic.subscriptions.values():
-                standstill = subscription.standstill
-                look.standstills[name, subscription.name] = "" if standstill is None else standstill.gate.name
+                stall = subscription.stall
+                look.standstills[name, subscription.name] = "" if stall is None else stall.blocked_reason.name
                 look.hidden[name, subscription.name] = _hidden(subscription.cursor)
                 findings = [each.code.value for each in findings_of(topic, subscription) if each.waits]
                 look.explained[name, subscription.name] = findings
@@ -275,7 +275,7 @@ def _hidden(cursor: ManagedCursor) -> int:
     ledger, state = cursor.ledger, cursor.state
     return sum(
         ledger.ledgers.has_entry(Position(ledger_id, entry_id)) and not state.is_deleted(ledger_id, entry_id)
-        for ledger_id, entries in ledger.visibility.hidden.items()
+        for ledger_id, entries in ledger.read_limit.hidden.items()
         for entry_id in entries
     )
 

@@ -44,7 +44,7 @@ BROKEN = "broken"  # what: a promise that is broken by one frame alone
 class Event(NamedTuple):
     """One thing that happened; `index` is its place on the tape."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     at_s: float
     actor: str
     what: str

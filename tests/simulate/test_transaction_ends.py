@@ -19,7 +19,7 @@ from tests.simulate.world import World
 from tests.support.raw_client import encode, frame
 from tests.support.transactions import entry_of, txn
 
-from pybroker.model.transactions import TxnAction
+from pybroker.model.txn_id import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 
 Type = pb.BaseCommand
@@ -145,7 +145,7 @@ async def ended_as(world: World, action: TxnAction) -> None:
             topic = world.broker.loaded.persistent[name]
             buffer = topic.transactions.buffer
             assert buffer is None or not buffer.open
-            assert topic.ledger.visibility.limit is None
+            assert topic.ledger.read_limit.limit is None
             assert not any(each.cursor.state.held.open for each in topic.subscriptions.values())
         assert not world.bugs, world.bugs
         await world.stop()
@@ -173,7 +173,7 @@ def test_a_crash_at_any_operation_of_the_disk_on_the_way(action: TxnAction, is_p
             assert life is not None
             world._crash_after(life, number, is_power_loss=is_power_loss)
             over = asyncio.ensure_future(life.over.wait())
-            await asyncio.wait([over, ending], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([over, ending], return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
             await asyncio.wait([over], timeout=BEHIND_S)
             if life.is_over:
                 await world.start()
@@ -237,12 +237,12 @@ def test_a_disk_that_is_full_delays_it_until_there_is_room(action: TxnAction, mo
         disk = world.life.disk
         figures = disk.space(DIRECTORY)
         assert figures is not None
-        disk.space = lambda _: figures._replace(free_bytes=0)  # type: ignore[method-assign]
+        disk.space = lambda _: figures._replace(free_bytes=0)  # type: ignore[assignment, method-assign]
         await asyncio.sleep(NOTICED_S)
 
     async def scenario(world: World) -> None:
         wire = await prepared(world)
-        end_participant, begun, told = world.broker.transactions._commons.end_participant, 0, 0
+        end_participant, begun, told = world.broker.transactions._context.end_participant, 0, 0
 
         async def told_while_it_fills(*what: Any) -> None:
             nonlocal begun, told

@@ -54,7 +54,7 @@ async def received(world: World, count: int) -> list[bytes]:
     answer = await asked(wire, Type.SUBSCRIBE, **subscribe, initialPosition=pb.CommandSubscribe.Earliest)
     assert answer.command.type == Type.SUCCESS
     wire.send(frame(encode(Type.FLOW, consumer_id=1, messagePermits=100)))
-    found = []
+    found: list[Any] = []
     while len(found) < count:
         got = await wire.receive()
         if got.command.type == Type.MESSAGE:

@@ -32,13 +32,13 @@ from tests.simulate.life import PORT, Gone, Life
 from tests.simulate.loop import SimulatedLoop
 from tests.simulate.network import SimulatedNetwork
 from tests.simulate.wire import Wire
+from tests.support.fault_disk import FaultDisk, PowerLoss
 from tests.support.memory_network import MemoryPort
 
-from pybroker import logs
 from pybroker.broker.service import BrokerService
 from pybroker.config import BrokerConfig
-from pybroker.storage.fault_disk import FaultDisk, PowerLoss
-from pybroker.storage.options import LocalStoreOptions
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.runtime import logs
 from pybroker.wire import pulsar_api_pb2 as pb
 
 Scenario = Callable[["World"], Awaitable[Any]]
@@ -347,7 +347,7 @@ class World:
         life = self.life
         if turns % LOOKS_AT_MEMORY or life is None or life.is_over:
             return
-        budget = life.surroundings.memory.budget
+        budget = life.runtime.memory.budget
         budget.check_invariants()
         assert budget.used_bytes <= budget.limit_bytes, f"{budget.used_bytes} bytes of {budget.limit_bytes} are taken"
 

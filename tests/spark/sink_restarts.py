@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from pybroker.spark.sink import PulsarSink
+from pybroker.spark.writer.sink import PulsarSink
 
 ROWS = 4000
 

@@ -111,11 +111,12 @@ def test_tables_describe_topics(spark: Any, broker: BrokerProcess, client: pulsa
         consumer.acknowledge(messages[index])
     until(lambda: consumer_is_told(broker, topic))
 
-    def table(name: str) -> Any:
-        reader = spark.read.format(name).option("service.url", broker.url).option("admin.url", broker.http_url)
-        return reader.option("topic", topic).load().collect()[0]
+    where = {"service.url": broker.url, "admin.url": broker.http_url}
 
-    assert register(spark) == "pulsar"
+    def table(name: str) -> Any:
+        return spark.read.format(name).options(**where, topic=topic).load().collect()[0]
+
+    assert spark.read.format(register(spark)).options(**where, topic=topic).load().count() == 100
     assert (table("pulsar-topics")["entryCount"], table("pulsar-topics")["subscriptionCount"]) == (100, 1)
     assert (table("pulsar-ledgers")["entryCount"], table("pulsar-ledgers")["messageCount"]) == (100, 100)
     shown = table("pulsar-subscriptions")
@@ -123,6 +124,17 @@ def test_tables_describe_topics(spark: Any, broker: BrokerProcess, client: pulsa
     assert [(each["fromEntryId"], each["toEntryId"]) for each in shown["ackedRanges"]] == [(4, 5)]
     assert shown["unackedMessages"] > 0
     consumer.close()
+
+
+def test_topic_is_a_view_in_sql_and_create_table_names_it(
+    spark: Any, broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, 10)
+    options = f"OPTIONS (`service.url` '{broker.url}', `admin.url` '{broker.http_url}', topic '{topic}')"
+    spark.sql(f"CREATE TEMPORARY VIEW some_orders USING pulsar {options}")
+    assert spark.sql("SELECT count(*) FROM some_orders").collect()[0][0] == 10
+    with pytest.raises(PySparkException, match="Use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE orders USING pulsar {options}")
 
 
 def serialised(sent: Sent) -> bytes:

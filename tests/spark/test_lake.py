@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from tests.tables.lake.made_up_topic import SCHEMA, MadeUpPlanner, MadeUpReading
 from tests.tables.lake.tables import identities, open_table, pipeline_of, rows_of, run_to_end
 
-from pybroker.lake.pipeline import LakeOptions, LakePipeline
+from pybroker.lake.lake_pipeline import LakeOptions, LakePipeline
 from pybroker.pipelines.spark_workers import SparkWorkers
 from pybroker.spark.iceberg_table import IcebergTableSource
 

@@ -131,7 +131,7 @@ def test_rights_hold_and_secrets_are_in_no_plan_log_error_or_checkpoint(secured:
     for way in WAYS:
         for who in ("broker nobody", "write nobody"):
             assert "does not accept these credentials" in results[f"{way} {who}"]["error"]
-        assert "may not produce" in results[f"{way} write without the right"]["error"]
+        assert "Client is not authorized to Produce" in results[f"{way} write without the right"]["error"]
     assert "does not accept these credentials" in results["forged token"]["error"]
     assert "name the authority that signed it" in results["unknown authority"]["error"]
     assert "error" in results["wrong password"]

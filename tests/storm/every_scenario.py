@@ -7,6 +7,7 @@ MODULES = (
     "scenarios_topics",
     "scenarios_neighbours",
     "scenarios_helped",
+    "scenarios_shared",
     "scenarios_massive",
 )
 

@@ -25,7 +25,7 @@ class Helped(Scenario):
         "delayed",
         "hash?key=k1",
     )
-    LOOKS += ("explain", "explain?key=k1", "explain?consumer=c1")
+    LOOKS += ("explain", "explain?key=k1", "explain?consumer=c1")  # type: ignore[assignment]
     # What is gone or not there yet; what somebody holds, or nobody; what the type does not do.
     STATUSES = (404, 409, 412)
 
@@ -72,7 +72,7 @@ class Helped(Scenario):
             wait = timedelta(milliseconds=actor.random.choice((0, 0, 50, 2000)))
             body = f"{actor.number} {actor.random.random()}".encode()
             options = {"partition_key": f"k{number % 4}", **({"deliver_after": wait} if wait else {})}
-            message_id = actor.attempt("send", lambda body=body, options=options: producer.send(body, **options))
+            message_id = actor.attempt("send", lambda body=body, options=options: producer.send(body, **options))  # type: ignore[misc]
             if message_id is not None:
                 sent.append((body, message_id))
         actor.close(producer)

@@ -63,7 +63,7 @@ class Return500(Scenario):
             ):
                 result = "ok"
                 try:
-                    act()
+                    act()  # type: ignore[no-untyped-call]
                 except pulsar.PulsarException as error:
                     result = "time-out" if isinstance(error, pulsar.Timeout) else type(error).__name__
                 actor.note(action, result, (time.monotonic() - killed_s) * 1000, is_expected=result == "ok")

@@ -103,7 +103,7 @@ class Schemas(Scenario):
         for turn in range(share.place.rounds):
             topic = share.topic(turn)
 
-            def use(actor: Actor, topic=topic) -> None:
+            def use(actor: Actor, topic: str = topic) -> None:
                 schema = record(actor.random.randrange(self.VERSIONS))
                 if actor.number % 2:
                     actor.close(actor.produce(topic, "IncompatibleSchema", schema=schema))
@@ -248,7 +248,7 @@ class NonPersistent(Scenario):
                 consumer = actor.subscribe(topic, "s")
                 producer = actor.produce(topic)
                 if producer is not None:
-                    actor.attempt("send", lambda producer=producer: producer.send(b"x"))
+                    actor.attempt("send", lambda producer=producer: producer.send(b"x"))  # type: ignore[misc]
                 actor.close(producer, consumer)
 
         for _ in range(share.place.rounds):
@@ -261,9 +261,9 @@ class Everything(Scenario):
     name = "C-everything-at-once"
     SECONDS = 3.0
     REFUSED = ("TopicNotFound", "AlreadyClosed", "NotConnected", "ConsumerBusy", "SubscriptionNotFound", "ProducerBusy")
-    REFUSED += ("ProducerFenced", "TopicTerminated", "NotAllowedError", "ConsumerNotFound", "UnknownError")
+    REFUSED += ("ProducerFenced", "TopicTerminated", "NotAllowedError", "ConsumerNotFound", "UnknownError")  # type: ignore[assignment]
     # An operation on a subscription that another one moves or takes away at this moment.
-    REFUSED += ("BrokerMetadataError",)
+    REFUSED += ("BrokerMetadataError",)  # type: ignore[assignment]
     STATUSES = (400, 404, 405, 409, 412)
 
     def act(self, share: Share) -> None:
@@ -288,7 +288,7 @@ class Everything(Scenario):
                 message = consumer.receive(50)
             except pulsar.PulsarException:
                 break
-            actor.attempt("acknowledge", lambda message=message: consumer.acknowledge(message), *self.REFUSED)
+            actor.attempt("acknowledge", lambda message=message: consumer.acknowledge(message), *self.REFUSED)  # type: ignore[misc]
         if actor.random.random() < 0.2:
             actor.attempt("seek", lambda: consumer.seek(pulsar.MessageId.earliest), *self.REFUSED)
         actor.close(consumer)
@@ -302,7 +302,7 @@ class Everything(Scenario):
             return
         for _ in range(actor.random.randrange(6)):
             body, key = b"x" * actor.random.randrange(2000), str(actor.random.randrange(5))
-            actor.attempt("send", lambda body=body, key=key: producer.send(body, partition_key=key), *self.REFUSED)
+            actor.attempt("send", lambda body=body, key=key: producer.send(body, partition_key=key), *self.REFUSED)  # type: ignore[misc]
         actor.close(producer)
 
     def _read(self, actor: Actor, topic: str) -> None:

@@ -1,6 +1,7 @@
 """Many who subscribe, seek, unsubscribe and leave at once."""
 
 import time
+from typing import Any
 
 import pulsar
 from tests.storm.scenario import Actor, Scenario, Scene, Share
@@ -23,7 +24,7 @@ class FirstSubscribes(Scenario):
                 topic = share.topic(f"{kind}-{turn}")
                 allowed = (BUSY,) if kind == "Exclusive" else ()
 
-                def subscribe(actor: Actor, topic=topic, kind=kind, allowed=allowed) -> None:
+                def subscribe(actor: Actor, topic: str = topic, kind: str = kind, allowed: Any = allowed) -> None:
                     if actor.subscribe(topic, "s", kind, *allowed) is not None and kind == "Exclusive":
                         share.count("exclusive consumers")
 
@@ -44,10 +45,10 @@ class OwnNames(Scenario):
     def act(self, share: Share) -> None:
         for turn in range(share.place.rounds):
             topic = share.topic(f"own-{turn}")
-            share.together(lambda actor, topic=topic: actor.subscribe(topic, f"s{actor.number}", "Exclusive"))
+            share.together(lambda actor, topic=topic: actor.subscribe(topic, f"s{actor.number}", "Exclusive"))  # type: ignore[misc]
             mixed = share.topic(f"mixed-{turn}")
 
-            def subscribe(actor: Actor, topic=mixed) -> None:
+            def subscribe(actor: Actor, topic: str = mixed) -> None:
                 kind = actor.random.choice(TYPES)
                 actor.subscribe(topic, f"s{actor.number % 2}", kind, BUSY)
 
@@ -63,7 +64,7 @@ class ListsOfTopics(Scenario):
         for turn in range(share.place.rounds):
             topics = [share.topic(f"{turn}-{index}") for index in range(5)]
 
-            def subscribe(actor: Actor, topics=topics) -> None:
+            def subscribe(actor: Actor, topics: Any = topics) -> None:
                 mine = list(topics)
                 actor.random.shuffle(mine)
                 actor.subscribe(mine, "s")
@@ -98,7 +99,7 @@ class DurableAndReader(Scenario):
         for turn in range(share.place.rounds):
             topic = share.topic(f"{share.index}-{turn}")
 
-            def use(actor: Actor, topic=topic) -> None:
+            def use(actor: Actor, topic: str = topic) -> None:
                 if actor.number != share.numbers[0]:
                     self._read(actor, topic)
                     return
@@ -228,7 +229,7 @@ class SubscriptionsByRest(Scenario):
         for turn in range(share.place.rounds):
             topic = share.topic(turn)
 
-            def make(actor: Actor, topic=topic) -> None:
+            def make(actor: Actor, topic: str = topic) -> None:
                 path = f"/subscription/s{actor.number % 3}"
                 actor.about("make subscription", "PUT", topic, path, 409, body="latest")
 

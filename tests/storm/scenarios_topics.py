@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import pulsar
 from tests.storm.scenario import Actor, Scenario, Scene, Share
@@ -25,7 +26,7 @@ class AutomaticPartitions(Scenario):
         for turn in range(share.place.rounds):
             topic = share.topic(turn)
 
-            def use(actor: Actor, topic=topic) -> None:
+            def use(actor: Actor, topic: str = topic) -> None:
                 if actor.number % 4:
                     actor.subscribe(topic, f"s{actor.number % 5}")
                 else:
@@ -51,7 +52,13 @@ class NamespaceDeleted(Scenario):
             deleted = threading.Event()
             producers: list[tuple[Actor, pulsar.Producer]] = []
 
-            def use(actor: Actor, namespace=namespace, topic=topic, deleted=deleted, producers=producers) -> None:
+            def use(
+                actor: Actor,
+                namespace: str = namespace,
+                topic: str = topic,
+                deleted: Any = deleted,
+                producers: Any = producers,
+            ) -> None:
                 if actor.number == share.numbers[0]:
                     if actor.rest("delete namespace", "DELETE", f"/namespaces/{namespace}", (409, 412)).status == 204:
                         deleted.set()
@@ -86,7 +93,7 @@ class Replicas(Scenario):
         for turn in range(2 * share.place.rounds):
             topic = share.topic(turn)
 
-            def begin(actor: Actor, topic=topic) -> None:
+            def begin(actor: Actor, topic: str = topic) -> None:
                 actor.about("make partitions", "PUT", topic, "/partitions", 409, body=4)
                 consumer = actor.subscribe(topic, f"s{actor.number % 5}")
                 actor.about("grow partitions", "POST", topic, "/partitions", 409, 412, body=6)
@@ -136,7 +143,7 @@ class Terminate(Scenario):
         for turn in range(share.place.rounds):
             topic = share.topic(turn)
 
-            def use(actor: Actor, topic=topic) -> None:
+            def use(actor: Actor, topic: str = topic) -> None:
                 if actor.number == 0:
                     actor.pause(0.3)
                     actor.about("terminate", "POST", topic, "/terminate")
@@ -261,7 +268,7 @@ class UnloadUnderLoad(Scenario):
         for number in range(count):
             body = f"{actor.number}-{number}".encode()
 
-            def noted(result: pulsar.Result, _id: object, body=body) -> None:
+            def noted(result: pulsar.Result, _id: object, body: Any = body) -> None:
                 if result == pulsar.Result.Ok:
                     receipted.append(body)
 
@@ -316,7 +323,7 @@ class DeletedAndMadeAgain(Scenario):
                 producer = actor.produce(topic, *GONE)
                 for _ in range(3):
                     if producer is not None:
-                        actor.attempt("send", lambda producer=producer: producer.send(b"x"), *GONE)
+                        actor.attempt("send", lambda producer=producer: producer.send(b"x"), *GONE)  # type: ignore[misc]
                 actor.close(producer)
 
         for _ in range(share.place.rounds):

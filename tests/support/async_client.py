@@ -15,11 +15,11 @@ from tests.support.memory_broker import MemoryBroker
 from tests.support.raw_client import all_frames, encode, frame, to_dict
 
 from pybroker.broker.topic.topic import Topic
-from pybroker.managed_ledger.stored_document import StoredDocument
+from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.server.command_table import command_table
 from pybroker.server.connection import Connection
-from pybroker.server.context import ServerContext
 from pybroker.server.listener import Listener
+from pybroker.server.server_context import ServerContext
 from pybroker.wire import pulsar_api_pb2 as pb
 
 Type = pb.BaseCommand
@@ -74,6 +74,11 @@ class AsyncClient:
     async def request(self, command_type: pb.BaseCommand.Type, **fields: Any) -> dict[str, Any]:
         return await self.answer(self.ask(command_type, **fields))
 
+    async def closed(self) -> None:
+        """Wait until the broker has closed the connection."""
+        async with asyncio.timeout(10):
+            await self._reading
+
     async def close(self) -> None:
         self._writer.close()
         await self._reading
@@ -124,7 +129,7 @@ async def binary_port(broker: MemoryBroker) -> AsyncIterator[BinaryPort]:
 
 async def waiting(broker: MemoryBroker, count: int) -> None:
     """Let the loop turn until so many requests wait for subscriptions."""
-    await broker.until(lambda: broker.service.commons.waiting.subscriptions.occupied == count)
+    await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.occupied == count)
 
 
 class HeldSaves:
@@ -132,18 +137,18 @@ class HeldSaves:
 
     def __init__(self, broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
         self._path = topic.ledger.name
-        self._save = StoredDocument.save
+        self._save = StoredInfo.save
         self._open = asyncio.Event()
         self._failure: Exception | None = None
         self.waiting = 0
         self.total = 0
 
-        async def save(document: StoredDocument) -> None:
+        async def save(document: StoredInfo) -> None:
             await self._held_save(document)
 
-        monkeypatch.setattr(StoredDocument, "save", save)
+        monkeypatch.setattr(StoredInfo, "save", save)
 
-    async def _held_save(self, document: StoredDocument) -> None:
+    async def _held_save(self, document: StoredInfo) -> None:
         if document.path != self._path:
             await self._save(document)
             return

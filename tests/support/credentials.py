@@ -9,6 +9,7 @@ import secrets
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jwt
 from cryptography import x509
@@ -119,7 +120,7 @@ def data_url(content: bytes) -> str:
     return "data:;base64," + base64.b64encode(content).decode()
 
 
-def token(key: bytes | PrivateKey, algorithm: str = "HS256", **claims: object) -> str:
+def token(key: bytes | PrivateKey, algorithm: str = "HS256", **claims: Any) -> str:
     """A signed token with `claims`, such as `sub`, the role, and `exp`."""
     return jwt.encode(claims, key, algorithm)
 

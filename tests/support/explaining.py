@@ -14,7 +14,7 @@ from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.topic import Topic
 from pybroker.client import Message, MessageConsumer, MessageId, PulsarClient, connect
 from pybroker.embedding import embed
-from pybroker.embedding.broker import EmbeddedBroker
+from pybroker.embedding.embedded_broker import EmbeddedBroker
 
 TOPIC = "persistent://public/default/t"
 TIMEOUT_S = 20.0
@@ -71,7 +71,7 @@ class Explained:
 
 
 @asynccontextmanager
-async def explained(**settings: object) -> AsyncIterator[Explained]:
+async def explained(**settings: Any) -> AsyncIterator[Explained]:
     """`settings` are keys of broker.conf."""
     async with embed(**settings) as broker, connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client:
         yield Explained(broker, client)

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from pybroker import app, cli
-from pybroker.storage.direct_io import DirectWriter
-from pybroker.storage.disk import Disk, DiskFile, Pieces, SpaceFigures
+from pybroker.disk.direct_io import DirectWriter
+from pybroker.disk.disk import Disk, DiskFile, Pieces, SpaceFigures
 
 FAULT_FILE = Path(os.environ["FAULT_FILE"])
 SLOW_S = 0.8

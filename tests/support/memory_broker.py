@@ -25,15 +25,15 @@ from pybroker.broker.service import BrokerService
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.build import build
-from pybroker.clock import Clock
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.embedding.stores import Fullness, MemoryStores
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
-from pybroker.surroundings import Surroundings
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.runtime import Runtime
 from pybroker.wire import pulsar_api_pb2 as pb
 
 PAYLOAD = b"x" * 80
@@ -141,8 +141,8 @@ class MemoryBroker:
 
     def producer(self, topic: TopicBase, peer: RecordingPeer, name: str = "p") -> Producer:
         """A producer that is attached already."""
-        producer = Producer(topic.producer_places.remove, 1, name, False, 0, peer, {}, self.clock.now_ms)
-        topic.producer_places.add(producer)
+        producer = Producer(topic.producer_registry.remove, 1, name, False, 0, peer, {}, self.clock.now_ms)
+        topic.producer_registry.add(producer)
         return producer
 
     async def consumer(self, topic: Topic, subscription: str, peer: RecordingPeer, kind: str = "Shared") -> Consumer:
@@ -163,7 +163,7 @@ class MemoryBroker:
         """Until everything that can be dispatched is, once the timers of no delay have rung."""
         for _ in range(5):
             await asyncio.sleep(0)
-        await self.until(lambda: not len(self.service.commons.pumps) and not len(topic.tasks))
+        await self.until(lambda: not len(self.service.broker_context.pumps) and not len(topic.tasks))
 
 
 def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
@@ -186,11 +186,11 @@ async def memory_broker(
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
     stores = MemoryStores(Fullness()).stores()
-    service = await build(Surroundings(config, clock), stores, limits or LedgerLimits())
+    service = await build(Runtime(config, clock), stores, limits or LedgerLimits())
     service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     service.presence.ready = True
     if not knows_transactions:
-        service.commons.taking_part = lambda *_: None
+        service.broker_context.taking_part = lambda *_: None
     rates_clock = RatesClock()
     server = HttpServer(service, None, rates_clock)
     await server.start()
@@ -199,3 +199,9 @@ async def memory_broker(
     finally:
         await server.close(deadline_s=1)
         await service.close()
+
+
+def stored_subscription(subscription: SubscriptionBase) -> Subscription:
+    """The subscription of a persistent topic that a consumer belongs to."""
+    assert isinstance(subscription, Subscription)
+    return subscription

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 
-from pybroker.network import MakeProtocol, Network, Port
+from pybroker.runtime.network import MakeProtocol, Network, Port
 
 SLICE_BYTES = 64 * 1024
 
@@ -94,7 +94,7 @@ class MemoryTransport(asyncio.Transport):
             return
         while data and not self._is_closing:
             buffer = self._protocol.get_buffer(len(data))
-            size = min(len(buffer), len(data))
+            size = min(len(buffer), len(data))  # type: ignore[arg-type]
             memoryview(buffer)[:size] = data[:size]
             self._protocol.buffer_updated(size)
             data = data[size:]

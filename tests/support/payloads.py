@@ -9,6 +9,7 @@ import fastavro
 import pyarrow as pa
 from hypothesis import settings
 
+from pybroker.columns.bad_records import MissingFields
 from pybroker.columns.values.value_decoder import ValueMode, value_decoder
 from pybroker.columns.values.value_schema import DecodedValues, SchemaInfo
 
@@ -45,10 +46,11 @@ def decode(
     known: Mapping[bytes, SchemaInfo] | None = None,
     mode: ValueMode = "auto",
     wanted: Sequence[str] | None = None,
+    missing_fields: MissingFields = MissingFields.FAIL,
 ) -> pa.Table:
     """A checked table of the columns, with `__error` as the last."""
     nothing = [None] * len(payloads)
-    decoder = value_decoder(info, (known or {}).get, mode, wanted)
+    decoder = value_decoder(info, (known or {}).get, mode, wanted, missing_fields)
     result = decoder.decode(binary(payloads), binary(keys or nothing), binary(versions or nothing))
     return checked_table(decoder.fields, result, len(payloads))
 
@@ -67,8 +69,8 @@ def checked_table(fields: list[pa.Field], result: DecodedValues, count: int) -> 
 def rows(table: pa.Table) -> list[dict[str, Any]]:
     """The rows without their errors; no row may have one."""
     assert table.column("__error").null_count == table.num_rows, table.column("__error").to_pylist()
-    return table.drop_columns(["__error"]).to_pylist(maps_as_pydicts="strict")
+    return table.drop_columns(["__error"]).to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
 
 
 def errors(table: pa.Table) -> list[str | None]:
-    return table.column("__error").to_pylist()
+    return table.column("__error").to_pylist()  # type: ignore[no-any-return]

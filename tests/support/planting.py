@@ -33,7 +33,7 @@ class BrokenPlant(Exception):
     """The plant no longer fits the code that it is put into."""
 
 
-class Planting(pytest.MonkeyPatch):
+class Planting(pytest.MonkeyPatch):  # type: ignore[misc]
     """A patch that hears what its functions do: `require_whole` says whether they still fit."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Planting(pytest.MonkeyPatch):
         @functools.wraps(function)
         def in_steps(*args: Any, **more: Any) -> Iterator[Any]:
             with hearing():
-                return (yield from function(*args, **more))
+                return (yield from function(*args, **more))  # type: ignore[no-any-return]
 
         @functools.wraps(function)
         async def as_they_come(*args: Any, **more: Any) -> AsyncIterator[Any]:
@@ -124,8 +124,8 @@ def planted(plant: Plant) -> Iterator[Planting]:
     """With that bug in the code, and without it afterwards."""
     with Planting.context() as patch:
         plant(patch)
-        patch.planted()
-        yield patch
+        patch.planted()  # type: ignore[attr-defined]
+        yield patch  # type: ignore[misc]
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def found_by_walk(plant: Plant, *others: type[BaseException], says: str = "") ->
     with planted(plant) as patch:
         try:
             yield
-        except (AssertionError, *others) as error:
+        except (AssertionError, *others) as error:  # type: ignore[misc]
             patch.require_whole()
             require_no_program_error(error)
             if not re.search(says, str(error)):

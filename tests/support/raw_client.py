@@ -24,7 +24,7 @@ from google.protobuf.json_format import MessageToDict
 from tests.support.broker_process import BrokerProcess
 
 from pybroker.client.frames import FrameReader, command_and_rest
-from pybroker.client.packing import batch_payload
+from pybroker.client.producing.packing import batch_payload
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed
 from pybroker.wire.entry_metadata import message_start, metadata_span

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pybroker.storage.direct_io import DirectFile, DirectWriter
-from pybroker.storage.disk import Disk, DiskFile, FileSystemSync, MappedFile, Pieces
-from pybroker.storage.disk_database import open_on_disk
+from tests.support.disk_database import open_on_disk
+
+from pybroker.disk.direct_io import DirectFile, DirectWriter
+from pybroker.disk.disk import Disk, DiskFile, FileSystemSync, Pieces
+from pybroker.disk.marker_file import MappedFile
 
 DIRECTORY = -1  # what stands for a directory in place of a file's number
 
@@ -75,19 +77,15 @@ Event = Write | Resized | Renamed | Synced | SyncedNames | Note
 
 
 class RecordedDisk(Disk):
-    """The record of one directory, from what is there on; `watched` files are written by others, through mapped memory."""
+    """The record of one directory, from what is there on."""
 
-    def __init__(self, root: Path, watched: Sequence[str] = ()) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.events: list[Event] = []
         self.lock = threading.RLock()
         self._files: dict[Path, int] = {}
-        self._watched: dict[Path, bytes] = {}
         self._adopt()
         self.begin = len(self.events)
-        self._watched = {
-            path: path.read_bytes() if path.exists() else b"" for path in (root / name for name in watched)
-        }
 
     def _adopt(self) -> None:
         """What an earlier life, or a power cut, has left is on the device."""
@@ -106,10 +104,6 @@ class RecordedDisk(Disk):
     def log(self, event: Event) -> int:
         """With the lock held, or in its own; where it stands."""
         with self.lock:
-            for path, last in self._watched.items():
-                if path.exists() and (data := path.read_bytes()) != last:
-                    self._watched[path] = data
-                    self.events.append(Write(self._number(path), 0, data))
             self.events.append(event)
             return len(self.events) - 1
 

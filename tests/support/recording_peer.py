@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pybroker.broker.peer import Peer
+from pybroker.broker.context.peer import Peer
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
 from pybroker.model.events import SendRun

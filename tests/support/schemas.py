@@ -35,7 +35,7 @@ def wire(kind: str, definition: str | bytes = b"", **properties: str) -> pb.Sche
     """What commands carry; `kind` by its name in the protocol."""
     data = definition.encode() if isinstance(definition, str) else definition
     pairs = [pb.KeyValue(key=key, value=value) for key, value in properties.items()]
-    return pb.Schema(name="s", type=pb.Schema.Type.Value(kind), schema_data=data, properties=pairs)
+    return pb.Schema(name="s", type=pb.Schema.Type.Value(kind), schema_data=data, properties=pairs)  # type: ignore[arg-type]
 
 
 def key_value(key_type: str, key: str, value_type: str, value: str, encoding: str = "INLINE") -> pb.Schema:

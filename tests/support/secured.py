@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pulsar
 from tests.support import credentials
@@ -34,7 +35,7 @@ class Secured:
             self.certificates[name] = self.authority.client(role)
         return self.certificates[name]
 
-    def token(self, role: str, **claims: object) -> str:
+    def token(self, role: str, **claims: Any) -> str:
         return credentials.token(self.secret, sub=role, **claims)
 
     def authentication(self, method: str, role: str) -> pulsar.Authentication:

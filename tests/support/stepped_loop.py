@@ -17,10 +17,11 @@ from concurrent.futures import Executor
 from random import Random
 from typing import Any, TypeVar
 
-from pybroker.storage.fault_disk import InlineExecutor
-from pybroker.storage.journal import BlockingSteps, Journal, JournalSetup
-from pybroker.storage.journal_items import JournalBatch, JournalItem
-from pybroker.threads import Threads
+from tests.support.fault_disk import InlineExecutor
+
+from pybroker.local_store.journal.journal import BlockingSteps, Journal, JournalSetup
+from pybroker.local_store.journal.journal_items import JournalBatch, JournalItem
+from pybroker.runtime.threads import Threads
 
 _T = TypeVar("_T")
 
@@ -46,7 +47,7 @@ class SteppedLoop(asyncio.BaseEventLoop):
         """How long the next operation takes: often nothing, sometimes longer than others that began later."""
         return self.chance.choice((0, 0, 0.0001, 0.0003, 0.001)) * self.slowness
 
-    def run_in_executor(self, executor: Any, func: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
+    def run_in_executor(self, executor: Any, func: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:  # type: ignore[override]
         future: asyncio.Future[_T] = self.create_future()
         self.call_later(self.delay_s(), _work, future, func, args)
         return future

@@ -8,7 +8,7 @@ from tests.support.recording_peer import RecordingPeer
 from pybroker.broker.topic.topic import Topic
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed
 

@@ -10,7 +10,7 @@ from tests.support.broker_process import BrokerProcess
 
 from pybroker.columns.entry_run import EntryRun
 from pybroker.reading.entry_source import EntrySource
-from pybroker.reading.places import EntryRange, TopicPlan
+from pybroker.reading.positions import EntryRange, TopicPlan
 
 
 def publish(client: pulsar.Client, topic: str, count: int, *, size: int = 10, serial: int = 0) -> list[bytes]:

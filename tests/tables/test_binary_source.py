@@ -1,5 +1,6 @@
 """What is read over the binary protocol is what was sent, and nothing missing is taken for the end."""
 
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,10 @@ from tests.support.rest import call
 
 from pybroker.client.access import Access
 from pybroker.columns.entry_run import EntryRun
-from pybroker.reading.binary import BinarySource
 from pybroker.reading.entry_source import DataLoss, ReadingFailed, TopicMissing
-from pybroker.reading.places import EntryRange, Place, TopicPlan
+from pybroker.reading.message_batches import MessageReader, MessageReading
+from pybroker.reading.positions import EntryRange, Place, TopicPlan
+from pybroker.reading.transports.binary_source import BinarySource
 from pybroker.wire.entry_metadata import message_metadata, metadata_span
 
 
@@ -44,6 +46,23 @@ def publish(broker: BrokerProcess | Reference, topic: str, values: list[bytes]) 
     ids = [producer.send(value) for value in values]
     client.close()
     return ids
+
+
+def publish_in_chunks(broker: BrokerProcess | Reference, topic: str, count: int, size: int) -> list[bytes]:
+    """`count` messages of `size` bytes, each over the limit of one entry."""
+    values = [random.Random(index).randbytes(size) for index in range(count)]
+    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
+    producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+    for value in values:
+        producer.send(value)
+    client.close()
+    return values
+
+
+def values_of(source: BinarySource, entries: EntryRange) -> list[bytes]:
+    """The values of the messages whose last chunk is in that range."""
+    reader = MessageReader(source, MessageReading(columns=("value",)))
+    return [value for batch in reader.read(entries) for value in batch["value"].to_pylist()]
 
 
 def payloads(runs: list[EntryRun]) -> list[bytes]:
@@ -96,6 +115,34 @@ def test_a_part_of_a_topic_is_read_exactly(
     plan = source.plan(topic, places[first], stop)
     assert (plan.start, plan.end) == (places[first], stop)
     assert read_all(source, plan) == values[first:end]
+
+
+def test_range_that_begins_inside_a_chunked_message_is_read_from_every_entry(
+    broker: BrokerProcess, source: BinarySource, topic: str
+) -> None:
+    # Two entries of a message are over the limit at which a consumer pauses its connection.
+    values = publish_in_chunks(broker, topic, 6, 8_000_000)
+    (whole,) = ranges(source.plan(topic))
+    assert whole.end_entry_id == 12
+    for first in range(12):
+        rest = EntryRange(topic, whole.ledger_id, first, whole.end_entry_id)
+        assert values_of(source, rest) == values[first // 2 :]
+    source.close()
+    assert "pulsar-client" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_source_answers_other_requests_while_a_read_waits_for_its_caller(
+    broker: BrokerProcess, source: BinarySource, topic: str
+) -> None:
+    publish_in_chunks(broker, topic, 6, 8_000_000)
+    (whole,) = ranges(source.plan(topic))
+    runs = source.read(whole)
+    next(runs)
+    assert ranges(source.plan(topic)) == [whole]
+    assert source.schema(topic) is None
+    part = EntryRange(topic, whole.ledger_id, 3, 5)
+    assert [run.first_entry_id for run in source.read(part)] == [3, 4]
+    assert sum(run.entry_count for run in runs) == 11
 
 
 def test_an_empty_topic_has_a_plan_without_ledgers(broker: BrokerProcess, source: BinarySource, topic: str) -> None:

@@ -14,8 +14,8 @@ from tests.support.rest import Answer, call
 from tests.tables.stored import bodies_of, publish, ranges_of
 
 from pybroker.client.access import Access
-from pybroker.reading.bulk import BulkSource
-from pybroker.reading.options import SourceOptions
+from pybroker.reading.read_options import SourceOptions
+from pybroker.reading.transports.bulk_source import BulkSource
 
 TOPIC = "persistent://public/default/t"
 BASE = "/admin/v3/entries/persistent/public/default"

@@ -1,6 +1,7 @@
 """Plans, bulk reads and leases by right, over TLS and plain, by each way in; and no secret in what is said."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from tests.support.rest import Answer, call
 from tests.support.secured import HTTP, HTTPS, PROVIDERS, TLS, Secured, tls_settings
 from tests.tables.stored import bodies_of, publish
 
+from pybroker.cli import main
+from pybroker.client import ClientError
 from pybroker.client.access import Access, Secret
-from pybroker.reading.entry_source import ReadingFailed
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.segments import SegmentSource
+from pybroker.reading.read_options import SourceOptions
 from pybroker.reading.sources import open_source
+from pybroker.reading.transports.segment_source import SegmentSource
 
 TOPIC = "persistent://acme/data/t"
 BASE = "/admin/v3/entries/persistent/acme/data"
@@ -111,7 +113,7 @@ def test_who_may_not_consume_gets_nothing(secured: Secured, sent: list[bytes], r
     assert secured.rest("GET", BASE + "/leases", role).status == 403
     options = SourceOptions(access(secured, "token", role=role), "bulk", patience_s=0)
     with (
-        pytest.raises(ReadingFailed, match="answered 401") as refused,
+        pytest.raises(ClientError, match="answered 401") as refused,
         contextlib.closing(open_source(options)) as source,
     ):
         source.plan(TOPIC)
@@ -158,10 +160,57 @@ def test_no_error_shows_a_secret(secured: Secured, tmp_path: Path, secret: str, 
         "nobody there": Access("", "http://127.0.0.1:1", token=Secret(secret.replace("\n", ""))),
     }[way]
     options = SourceOptions(chosen, "bulk", patience_s=0)
-    with pytest.raises(ReadingFailed) as failure, contextlib.closing(open_source(options)) as source:
+    with pytest.raises(ClientError) as failure, contextlib.closing(open_source(options)) as source:
         source.plan(TOPIC)
     error: BaseException | None = failure.value
     while error is not None:
         assert "pa55" not in str(error)
         error = error.__cause__
     assert "pa55" not in repr(options)
+
+
+def profile_of(secured: Secured, directory: Path, role: str) -> Path:
+    """A file of profiles with one that has the HTTPS address, the authority and a file with the token of `role`."""
+    (directory / "reader.jwt").write_text(secured.token(role))
+    lines = (f'url = "{secured.url(HTTPS)}"', f'tls_trust_certs_file = "{secured.authority.certificate_path}"')
+    path = directory / "profiles.toml"
+    path.write_text("\n".join(("[profiles.cluster]", *lines, 'token_file = "reader.jwt"', "")))
+    return path
+
+
+@pytest.mark.parametrize("words", [("--profile", "cluster", "pipeline"), ("pipeline",)])
+@pytest.mark.parametrize("mode", ["bulk", "binary"])
+def test_a_pipeline_takes_broker_token_and_authority_of_a_profile(
+    secured: Secured,
+    sent: list[bytes],
+    words: tuple[str, ...],
+    mode: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PYBROKER_PROFILES", str(profile_of(secured, tmp_path, "reader")))
+    after = () if words[0] == "--profile" else ("--profile", "cluster")
+    asked = ("schema-audit", "--topic", TOPIC, "--read-mode", mode, "--json")
+    assert main([*words, *asked, *after]) == 0, capsys.readouterr().err
+    (audit,) = json.loads(capsys.readouterr().out)["topics"]
+    assert sum(version["messages"] for version in audit["versions"]) == len(sent)
+
+
+def test_a_pipeline_reads_its_connection_from_its_settings_file(
+    secured: Secured, sent: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "reader.jwt").write_text(secured.token("reader"))
+    lines = (
+        f'topics = ["{TOPIC}"]',
+        'format = "parquet"',
+        'table = "t"',
+        f'target = "{tmp_path}/lake"',
+        f'admin-url = "{secured.url(HTTPS)}"',
+        f'auth-params = "file:{tmp_path}/reader.jwt"',
+        f'tls-trust-certs-file = "{secured.authority.certificate_path}"',
+    )
+    (tmp_path / "lake.toml").write_text("\n".join(lines))
+    asked = ["pipeline", "lake", "--config", str(tmp_path / "lake.toml"), "--once", "--json", "--log-level", "error"]
+    assert main(asked) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == len(sent)

@@ -7,10 +7,10 @@ from tests.support.broker_process import BrokerProcess
 from tests.tables.stored import bodies_of, payload_of, publish, ranges_of
 
 from pybroker.client.access import Access
-from pybroker.reading.bulk import BulkSource
 from pybroker.reading.entry_source import DataLoss, ReadingFailed
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import EntryRange, Place
+from pybroker.reading.positions import EntryRange, Place
+from pybroker.reading.read_options import SourceOptions
+from pybroker.reading.transports.bulk_source import BulkSource
 
 
 def source_of(broker: BrokerProcess) -> BulkSource:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,11 @@ from tests.support.credentials import CertificateAuthority
 from pybroker.client import ClientError, PulsarClient, connect
 from pybroker.client.access import Access
 from pybroker.client.failures import NotTrusted
-from pybroker.reading.entry_source import ReadingFailed
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import EntryRange
+from pybroker.reading.positions import EntryRange
+from pybroker.reading.read_options import SourceOptions
 from pybroker.reading.sources import open_source
 
+ANSWER = b'HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n{"lastBatch": 7}'
 TOPIC = "persistent://public/default/t"
 LONGER_THAN_ANY_TEST_S = 3600.0
 
@@ -79,7 +79,7 @@ def test_a_certificate_that_is_not_trusted_ends_reading_at_once(stranger: Strang
         for _ in open_source(options).read(EntryRange(TOPIC, 1, 0, 1)):
             pytest.fail("a stranger's entries")
 
-    with pytest.raises(ReadingFailed, match=r"is not trusted: .*certificate.*; name the authority"):
+    with pytest.raises(ClientError, match=r"is not trusted: .*certificate.*; name the authority"):
         read()
     assert stranger.connections == 1
 
@@ -93,14 +93,22 @@ async def test_a_certificate_that_is_not_trusted_ends_a_call_over_http_at_once(
     assert stranger.connections == 1
 
 
-async def test_a_redirected_call_over_http_says_whom_to_ask() -> None:
-    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://other:8080/\r\ncontent-length: 0\r\n\r\n")
-        writer.close()
+async def test_rest_call_follows_redirect_to_another_broker() -> None:
+    asked = []
 
-    server = await asyncio.start_server(redirect, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, connect("pulsar://127.0.0.1:1", admin_url=url) as client:
-        with pytest.raises(ClientError, match="answered 307: another broker serves this"):
-            await client.sink("s").last_batch()
+    def answering(answer: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+        async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append((await reader.readuntil(b"\r\n\r\n")).split()[:2])
+            writer.write(answer)
+            writer.close()
+
+        return answer_once
+
+    owner = await asyncio.start_server(answering(ANSWER), "127.0.0.1", 0)
+    location = f"http://127.0.0.1:{owner.sockets[0].getsockname()[1]}/there"
+    redirect = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n" % location.encode()
+    other = await asyncio.start_server(answering(redirect), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+    async with owner, other, connect("pulsar://127.0.0.1:1", admin_url=url) as client:
+        assert await client.sink("s").last_batch() == 7
+    assert asked == [[b"GET", b"/admin/v3/transactions/sinks/s"], [b"GET", b"/there"]]

@@ -10,8 +10,8 @@ from tests.tables.stored import publish, ranges_of
 from tests.tables.test_segment_source import TOPIC, client_of, files_of, opened, restarted_with
 
 from pybroker.reading.entry_source import DataLoss, EntrySource
-from pybroker.reading.messages import MessageReader, MessageReading
-from pybroker.reading.what_is_left import WhatIsLeft
+from pybroker.reading.lossy_reads import LossyReads
+from pybroker.reading.message_batches import MessageReader, MessageReading
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_all_messages_around_damage_are_read_where_loss_is_allowed(own_broker: B
         path.write_bytes(data)
         with pytest.raises(DataLoss, match=f"{entries.ledger_id}:31"):
             values_of(source)
-        assert values_of(WhatIsLeft(source)) == [*sent[:31], *sent[33:77], *sent[78:]]
+        assert values_of(LossyReads(source)) == [*sent[:31], *sent[33:77], *sent[78:]]
 
 
 @pytest.mark.parametrize("mode", ["segment", "bulk"])
@@ -61,7 +61,7 @@ def test_a_damaged_block_takes_no_more_along_than_up_to_the_next_place_of_the_in
         for index in range(header, place):
             data[index] ^= 0xFF
         path.write_bytes(data)
-        found = values_of(WhatIsLeft(source))
+        found = values_of(LossyReads(source))
         end = found.index(sent[30]) + 1
         assert found[:end] == sent[:31]
         behind = min(point.entry_id for point in ledger.points if point.entry_id > 31)

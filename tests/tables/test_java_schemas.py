@@ -20,10 +20,10 @@ from tests.support.java import java_command
 from tests.tables.test_typed_topics import register, rows, source
 
 from pybroker.client.access import Access
+from pybroker.columns.values.encoding.value_encoder import value_encoder
 from pybroker.columns.values.key_values import sides
-from pybroker.columns.values.value_encoder import value_encoder
-from pybroker.reading.bulk import BulkSource
-from pybroker.reading.options import SourceOptions
+from pybroker.reading.read_options import SourceOptions
+from pybroker.reading.transports.bulk_source import BulkSource
 
 pytestmark = [pytest.mark.long, pytest.mark.java]
 

@@ -9,10 +9,10 @@ from tests.support.rest import Answer, call
 from pybroker.broker.topic.topic import Topic
 from pybroker.client.access import Access
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.reading.leases import Leases
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import Place
+from pybroker.reading.positions import Place
+from pybroker.reading.read_options import SourceOptions
 
 TOPIC = "persistent://public/default/t"
 PATH = "/persistent/public/default"
@@ -96,7 +96,7 @@ async def test_a_reader_renews_its_leases_by_itself_and_gives_them_back() -> Non
         ids = topic.ledger.ledgers.ledger_ids()
         leases = Leases(SourceOptions(Access("", f"http://127.0.0.1:{broker.port}"), patience_s=5))
         await asyncio.to_thread(leases.hold, {TOPIC: Place(ids[1], 0)})
-        held = broker.service.commons.read_leases
+        held = broker.service.broker_context.read_leases
 
         def ends_ms() -> float:
             found = held.on(TOPIC, 0)

@@ -1,6 +1,7 @@
 """Plans of a thousand partitions, in as many requests as it takes and no more; and answers that come in parts."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.memory_broker import memory_broker
@@ -8,11 +9,11 @@ from tests.support.memory_broker import memory_broker
 from pybroker.admin.entries import entry_plan
 from pybroker.client.access import Access
 from pybroker.managed_ledger.retention import KEEP_ALL
-from pybroker.managed_ledger.surroundings import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.reading import plans as reading_plans
-from pybroker.reading.bulk import BulkSource
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import Place, TopicPlan
+from pybroker.reading.positions import Place, TopicPlan
+from pybroker.reading.read_options import SourceOptions
+from pybroker.reading.transports.bulk_source import BulkSource
 
 TOPIC = "persistent://public/default/t"
 
@@ -30,7 +31,7 @@ async def test_a_thousand_partitions_are_planned_in_two_requests() -> None:
         asked = 0
         json = source.rest.json
 
-        def counted(*args: object, **options: object) -> object:
+        def counted(*args: object, **options: Any) -> object:
             nonlocal asked
             asked += 1
             return json(*args, **options)  # type: ignore[arg-type]

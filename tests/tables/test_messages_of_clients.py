@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -19,10 +20,10 @@ from pybroker.client.access import Access
 from pybroker.columns.bad_records import BadRecords, CryptoFailureAction, UndecryptableEntry
 from pybroker.columns.encryption import PrivateKeyFiles
 from pybroker.columns.message_columns import METADATA_TYPES, VALUE
-from pybroker.reading.bulk import BulkSource
-from pybroker.reading.messages import MessageReader, MessageReading
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import EntryRange
+from pybroker.reading.message_batches import MessageReader, MessageReading
+from pybroker.reading.positions import EntryRange
+from pybroker.reading.read_options import SourceOptions
+from pybroker.reading.transports.bulk_source import BulkSource
 
 CODECS = {
     "none": pulsar.CompressionType.NONE,
@@ -34,7 +35,9 @@ CODECS = {
 ALL = MessageReading(columns=(VALUE, *METADATA_TYPES))
 
 
-def rows_of(broker: BrokerProcess, topic: str, reading: MessageReading = ALL, cut_entries: int = 1 << 40) -> list[dict]:
+def rows_of(
+    broker: BrokerProcess, topic: str, reading: MessageReading = ALL, cut_entries: int = 1 << 40
+) -> list[dict[str, Any]]:
     rows = []
     with closing(BulkSource(SourceOptions(Access(broker.url, broker.http_url), patience_s=20))) as source:
         reader = MessageReader(source, reading)
@@ -47,7 +50,7 @@ def rows_of(broker: BrokerProcess, topic: str, reading: MessageReading = ALL, cu
     return rows
 
 
-def seen_by_reader(client: pulsar.Client, topic: str, **options: object) -> list[dict]:
+def seen_by_reader(client: pulsar.Client, topic: str, **options: Any) -> list[dict[str, Any]]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest, **options)
     found = []
     while reader.has_message_available():
@@ -76,7 +79,7 @@ def in_utc(milliseconds: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
-def same_columns(rows: list[dict], seen: list[dict]) -> None:
+def same_columns(rows: list[dict[str, Any]], seen: list[dict[str, Any]]) -> None:
     assert [{**row, "__messageProperties": dict(row["__messageProperties"])} for row in rows] == [
         {**row, **expected} for row, expected in zip(rows, seen, strict=True)
     ]
@@ -178,7 +181,7 @@ def test_encrypted_messages_are_opened_with_the_private_key_or_treated_as_asked(
     assert rows_of(broker, topic, replace(ALL, private_keys=files), cut_entries=1) == rows
 
     _, wrong = new_key("wrong")
-    for files in (
+    for files in (  # type: ignore[assignment]
         None,
         PrivateKeyFiles(wrong),
         PrivateKeyFiles(by_name={"other": private}),

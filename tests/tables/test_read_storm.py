@@ -13,8 +13,8 @@ from tests.tables.stored import bodies_of, publish
 
 from pybroker.client.access import Access
 from pybroker.reading.entry_source import DataLoss
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import Place
+from pybroker.reading.positions import Place
+from pybroker.reading.read_options import SourceOptions
 from pybroker.reading.sources import open_source
 
 TOPIC = "persistent://public/default/t"

@@ -13,18 +13,19 @@ import pulsar
 import pytest
 from tests.support.reference import Reference, reference_broker
 from tests.tables.lake.test_command import iceberg_rows
-from tests.tables.test_binary_source import payloads, publish, read_all
-from tests.tables.test_sink_once import attempt, once, options_for, rows, stored
+from tests.tables.stored import once, stored
+from tests.tables.test_binary_source import payloads, publish, publish_in_chunks, ranges, read_all, values_of
+from tests.tables.test_sink_once import attempt, options_for, rows
 
 from pybroker.cli import main
 from pybroker.client.access import Access
-from pybroker.reading.binary import BinarySource
 from pybroker.reading.entry_source import DataLoss, TopicMissing
-from pybroker.reading.places import EntryRange, Place
-from pybroker.spark.once_writer import complete_batch
-from pybroker.spark.sink_notes import Writer
-from pybroker.spark.sink_options import parse_write_options
-from pybroker.spark.topic_writer import TopicWriter
+from pybroker.reading.positions import EntryRange, Place
+from pybroker.reading.transports.binary_source import BinarySource
+from pybroker.spark.writer.once_writer import complete_batch
+from pybroker.spark.writer.sink_notes import Writer
+from pybroker.spark.writer.sink_options import parse_write_options
+from pybroker.spark.writer.topic_writer import TopicWriter
 
 pytestmark = [pytest.mark.long, pytest.mark.java]
 
@@ -66,6 +67,16 @@ def test_ledgers_are_found_and_read_exactly(broker: Reference, source: BinarySou
     beyond = EntryRange(topic, last.ledger_id(), last.entry_id(), last.entry_id() + 2)
     with pytest.raises(DataLoss):
         list(source.read(beyond))
+
+
+def test_range_that_begins_inside_a_chunked_message_is_read_from_every_entry(
+    broker: Reference, source: BinarySource, topic: str
+) -> None:
+    values = publish_in_chunks(broker, topic, 6, 8_000_000)
+    (whole,) = ranges(source.plan(topic))
+    for first in range(whole.first_entry_id, whole.end_entry_id):
+        rest = EntryRange(topic, whole.ledger_id, first, whole.end_entry_id)
+        assert values_of(source, rest) == values[(first - whole.first_entry_id) // 2 :]
 
 
 def test_times_progress_and_names_are_understood(broker: Reference, source: BinarySource, topic: str) -> None:

@@ -10,13 +10,14 @@ from tests.clients.conftest import new_client
 from tests.support.broker_process import BrokerProcess
 from tests.tables.stored import bodies_of, body_of, payload_of, publish, ranges_of
 
+from pybroker.client import ClientError
 from pybroker.client.access import Access
-from pybroker.reading.bulk import BulkSource
 from pybroker.reading.entry_source import DataLoss, EntrySource, ReadingFailed
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import EntryRange
-from pybroker.reading.segments import SegmentSource
+from pybroker.reading.positions import EntryRange
+from pybroker.reading.read_options import SourceOptions
 from pybroker.reading.sources import open_source
+from pybroker.reading.transports.bulk_source import BulkSource
+from pybroker.reading.transports.segment_source import SegmentSource
 
 TOPIC = "persistent://public/default/t"
 
@@ -132,5 +133,5 @@ def test_a_broker_that_keeps_nothing_in_files_is_read_in_bulk(tmp_path: Path) ->
 def test_a_mode_that_nobody_knows_or_that_lacks_an_address_is_refused() -> None:
     with pytest.raises(ReadingFailed, match="use one of"):
         open_source(SourceOptions(Access("pulsar://127.0.0.1:1"), "fast"))
-    with pytest.raises(ReadingFailed, match=r"admin\.url"):
+    with pytest.raises(ClientError, match=r"admin\.url"):
         open_source(SourceOptions(Access("pulsar://127.0.0.1:1"), "bulk"))

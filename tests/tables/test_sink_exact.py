@@ -13,12 +13,12 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 from tests.tables.stored import once, stored
 
-from pybroker.client.connection import Connection
-from pybroker.model.transactions import TxnId
-from pybroker.spark.exact_writer import ExactWriter, abort_batch, commit_batch
-from pybroker.spark.sink_notes import Writer
-from pybroker.spark.sink_options import WriteOptions, parse_write_options
-from pybroker.spark.topic_writer import WriteFailed
+from pybroker.client.client_connection import Connection
+from pybroker.model.txn_id import TxnId
+from pybroker.spark.writer.exact_writer import ExactWriter, abort_batch, commit_batch
+from pybroker.spark.writer.sink_notes import Writer
+from pybroker.spark.writer.sink_options import WriteOptions, parse_write_options
+from pybroker.spark.writer.topic_writer import WriteFailed
 
 MOST_OPEN = 6
 SETTINGS = {
@@ -189,19 +189,19 @@ def test_a_broker_that_is_killed_at_any_step_costs_and_doubles_nothing(
             own.start()
 
         if step == "commit":
-            from pybroker.client import sinks
+            from pybroker.client import transactional_sinks
 
-            asked = sinks.call
+            asked = transactional_sinks.call  # type: ignore[attr-defined]
 
             async def killed_behind_it(*args: object) -> object:
-                answer = await asked(*args)  # type: ignore[arg-type]
+                answer = await asked(*args)
                 if str(args[2]).endswith("/commit"):
-                    monkeypatch.setattr(sinks, "call", asked)
+                    monkeypatch.setattr(transactional_sinks, "call", asked)
                     killed()
-                    raise sinks.ClientError("the answer is lost")
+                    raise transactional_sinks.ClientError("the answer is lost")  # type: ignore[attr-defined]
                 return answer
 
-            monkeypatch.setattr(sinks, "call", killed_behind_it)
+            monkeypatch.setattr(transactional_sinks, "call", killed_behind_it)
         batch = Batch(options, 0)
         first = batch.task(0, range(100), dies=step == "task")
         if step in ("task", "between"):

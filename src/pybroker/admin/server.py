@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute
 from uvicorn.config import Config
 
-from pybroker import logs
-from pybroker.admin.brokers import absent, brokers, cluster_documents, clusters, lookup, status
+from pybroker.admin.brokers import (
+    absent,
+    broker_routes,
+    cluster_document_routes,
+    cluster_routes,
+    lookup_routes,
+    status_routes,
+)
 from pybroker.admin.brokers.openapi_routes import OpenApiRoutes
+from pybroker.admin.brokers.share_routes import ShareRoutes
 from pybroker.admin.console.console_routes import ConsoleRoutes
 from pybroker.admin.entries import lease_routes, message_routes
 from pybroker.admin.entries.entry_routes import EntryRoutes
@@ -27,40 +34,41 @@ from pybroker.admin.http.protocol import Connections, HttpProtocol, Reader
 from pybroker.admin.inspection import acting_routes, delay_routes, hash_routes, hole_routes, unacked_routes
 from pybroker.admin.metrics.broker_stats_routes import BrokerStatsRoutes
 from pybroker.admin.metrics.health_metric import measure_health
+from pybroker.admin.metrics.metrics_page import MetricsPage
 from pybroker.admin.metrics.metrics_routes import MetricsRoutes
-from pybroker.admin.metrics.page import MetricsPage
 from pybroker.admin.metrics.shared_page import SharedPage, WrittenPage
 from pybroker.admin.namespaces import (
-    bundles,
-    namespace_settings,
-    namespace_subscriptions,
-    namespaces,
-    resource_groups,
-    resource_quotas,
-    tenants,
+    bundle_routes,
+    namespace_routes,
+    namespace_settings_routes,
+    namespace_subscription_routes,
+    resource_group_routes,
+    resource_quota_routes,
+    tenant_routes,
 )
 from pybroker.admin.policies import namespace_offload, namespace_policies, plain_policies, topic_policies
 from pybroker.admin.stats.rate_sampler import RateSampler
 from pybroker.admin.stats.topic_stats_routes import TopicStatsRoutes
 from pybroker.admin.topics import (
-    cursors,
-    partitioned_topics,
-    permissions,
-    schemas,
-    subscriptions,
-    topic_operations,
-    topics,
+    cursor_routes,
+    partitioned_topic_routes,
+    schema_routes,
+    subscription_routes,
+    topic_operation_routes,
+    topic_permission_routes,
+    topic_routes,
 )
 from pybroker.admin.transactions import buffer_routes, coordinator_routes, pending_ack_routes, sink_routes
-from pybroker.auth.tls import server_context
+from pybroker.auth.server_tls import server_context
 from pybroker.errors import CannotListen
-from pybroker.tasks import TaskOwner
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from pybroker.admin.metrics.text import Number
+    from pybroker.admin.metrics.exposition_text import Number
     from pybroker.broker.service import BrokerService
-    from pybroker.clock import Clock
-    from pybroker.network import Port
+    from pybroker.runtime.clock import Clock
+    from pybroker.runtime.network import Port
 
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 CLOSE_DEADLINE_S = 5.0
@@ -69,38 +77,38 @@ LOOKS_PER_TIMEOUT = 4
 
 # The first route that matches wins: nouns with fixed paths stand before those with a name in the same place.
 NOUNS = (
-    status,
+    status_routes,
     absent,
-    clusters,
-    cluster_documents,
-    brokers,
-    tenants,
+    cluster_routes,
+    cluster_document_routes,
+    broker_routes,
+    tenant_routes,
     namespace_policies,
     namespace_offload,
-    namespace_settings,
-    namespace_subscriptions,
+    namespace_settings_routes,
+    namespace_subscription_routes,
     plain_policies,
-    permissions,
-    namespaces,
-    bundles,
-    resource_groups,
-    resource_quotas,
-    schemas,
+    topic_permission_routes,
+    namespace_routes,
+    bundle_routes,
+    resource_group_routes,
+    resource_quota_routes,
+    schema_routes,
     lease_routes,
     topic_policies,
-    topic_operations,
+    topic_operation_routes,
     message_routes,
     explain_routes,
-    cursors,
+    cursor_routes,
     unacked_routes,
     hash_routes,
     acting_routes,
     delay_routes,
     hole_routes,
-    subscriptions,
-    partitioned_topics,
-    topics,
-    lookup,
+    subscription_routes,
+    partitioned_topic_routes,
+    topic_routes,
+    lookup_routes,
     coordinator_routes,
     buffer_routes,
     pending_ack_routes,
@@ -117,20 +125,27 @@ class HttpServer:
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
         """`tls_context` may be shared with other listeners, for one refresher to serve; made here when absent."""
         self._broker = broker
-        self._surroundings = broker.surroundings
-        self._config = broker.surroundings.config
+        self._runtime = broker.runtime
+        self._config = broker.runtime.config
         self.rates = RateSampler(broker, clock)
         broker.consumer_rates = self.rates.consumer
         self._tasks = TaskOwner("http")
-        config = broker.surroundings.config
+        config = broker.runtime.config
         page = MetricsPage(broker, self.rates, self._figures)
-        self._page = SharedPage(page, self._tasks, broker.surroundings)
-        metrics, stats = MetricsRoutes(self._page, config, broker.surroundings.memory), TopicStatsRoutes(self.rates)
+        self._page = SharedPage(page, self._tasks, broker.runtime)
+        metrics, stats = MetricsRoutes(self._page, config, broker.runtime.memory), TopicStatsRoutes(self.rates)
         nouns = [route for noun in NOUNS for route in noun.routes()]
         broker_stats = BrokerStatsRoutes(self.rates)
         self.entries = EntryRoutes(broker)
         self.console = ConsoleRoutes(broker, self.rates)
-        own = [*metrics.routes(), *stats.routes(), *broker_stats.routes(), *RestProduceRoutes().routes()]
+        shares = ShareRoutes(broker, self.console.sampler)
+        own = [
+            *metrics.routes(),
+            *stats.routes(),
+            *broker_stats.routes(),
+            *RestProduceRoutes().routes(),
+            *shares.routes(),
+        ]
         routes = [*own, *self.entries.routes(), *self.console.routes(), *nouns]
         self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
         """Everything that is served."""
@@ -162,7 +177,7 @@ class HttpServer:
             "response_bytes": limits.memory.answers.used_bytes,
             "viewed_bytes": limits.memory.views.used_bytes,
             **self.entries.reads.figures(),
-            "read_leases": len(self._broker.commons.read_leases),
+            "read_leases": len(self._broker.broker_context.read_leases),
         }
 
     @property
@@ -175,7 +190,7 @@ class HttpServer:
 
         Raises CannotListen, which names all that cannot be bound.
         """
-        address, config, network = self._config.bind_address, self._config, self._surroundings.network
+        address, config, network = self._config.bind_address, self._config, self._runtime.network
         problems: list[str] = []
         if config.web_service_port is not None:
             try:
@@ -248,7 +263,7 @@ class HttpServer:
         longest_s = self._config.http_write_timeout_ms / 1000
         while True:
             await asyncio.sleep(longest_s / LOOKS_PER_TIMEOUT)
-            connections.close_stalled(self._surroundings.peer_clock.monotonic_ms() / 1000, longest_s)
+            connections.close_stalled(self._runtime.peer_clock.monotonic_ms() / 1000, longest_s)
 
     async def _serve(self, bound: Port, tls_context: ssl.SSLContext | None) -> None:
         connections = self._connections

@@ -1,14 +1,14 @@
-"""Long work in slices (`pybroker/slices.py`), where it makes a text piece by piece, or keeps what it finds itself."""
+"""Long work in slices (`pybroker/runtime/time_slices.py`), where it makes a text piece by piece, or keeps what it finds itself."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-from pybroker.slices import SLICE_MS, in_slices
+from pybroker.runtime.time_slices import SLICE_MS, in_slices
 
 if TYPE_CHECKING:
-    from pybroker.clock import Clock
+    from pybroker.runtime.clock import Clock
 
 SLICE_CHARACTERS = 256 * 1024
 """What becomes of a slice, encoding, compressing and sending it, has to be as short."""

@@ -17,10 +17,10 @@ from pybroker.auth.password_checks import CheckLimits, PasswordChecks
 from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
 from pybroker.auth.tls_auth import TlsProvider
 from pybroker.auth.token import TokenProvider, TokenSettings
-from pybroker.clock import Clock
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.keys import ConfigError, Problems
 from pybroker.errors import AuthenticationError
+from pybroker.runtime.clock import Clock
 
 __all__ = ["AuthenticationService", "Identity", "PeerCertificate"]
 

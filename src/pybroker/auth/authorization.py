@@ -7,7 +7,8 @@ method raises AuthorizationError with the reason, and does nothing when authoriz
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from urllib.parse import quote
 
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.keys import ConfigError
@@ -15,7 +16,9 @@ from pybroker.errors import AuthorizationError
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionAuthMode
+from pybroker.waiting.fair_shares import Holder, holder_of_role
 
+TOPICS_A_STEP = 100
 _PROVIDER_CLASS = "PulsarAuthorizationProvider"
 
 
@@ -44,14 +47,14 @@ class AuthorizationService:
     def require_produce(self, topic: TopicName, role: str | None) -> None:
         """Refuse a role that may not publish to `topic`."""
         if self.enabled and not self._may(topic, role, AuthAction.PRODUCE):
-            raise AuthorizationError(f"role {role!r} may not produce to {topic}")
+            raise _missing_grant(role, f"may not produce to {topic}", topic.namespace, AuthAction.PRODUCE)
 
     def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
         """Refuse a role that may not read `topic`, or not by way of `subscription`."""
         if not self.enabled or self._administers(topic.tenant, role):
             return
         if not self._may(topic, role, AuthAction.CONSUME):
-            raise AuthorizationError(f"role {role!r} may not consume from {topic}")
+            raise _missing_grant(role, f"may not consume from {topic}", topic.namespace, AuthAction.CONSUME)
         policies = self._resources.namespace(topic.namespace)
         if policies is not None and role is not None and subscription:
             _require_subscription(policies, topic, subscription, role)
@@ -59,7 +62,8 @@ class AuthorizationService:
     def require_lookup(self, topic: TopicName, role: str | None) -> None:
         """Refuse a role that may neither produce nor consume."""
         if self.enabled and not self._may(topic, role, AuthAction.PRODUCE, AuthAction.CONSUME):
-            raise AuthorizationError(f"role {role!r} may neither produce to nor consume from {topic}")
+            what = f"may neither produce to nor consume from {topic}"
+            raise _missing_grant(role, what, topic.namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def may_all(self, role: str | None) -> bool:
         """Whether that is a super user, or nobody is asked for a role."""
@@ -69,20 +73,54 @@ class AuthorizationService:
         """Whether `role` may use what the role `owner` has made, None for nobody in particular."""
         return owner is None or owner == role or self.may_all(role)
 
+    def holder(self, role: str | None, nameless: str) -> Holder:
+        """Return the holder that requests of `role` count for in shared resources; the holder `nameless` without a
+        role."""
+        if role is None:
+            return Holder(nameless)
+        return holder_of_role(role, is_operator=self.enabled and role in self._config.super_user_roles)
+
+    def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
+        """Return whether `role` may publish to at least one topic. Yields after each namespace."""
+        if not self.enabled or self._is_superuser(role):
+            return True
+        if role is None:
+            return False
+        tenants = self._resources.tenants()
+        if any(self._administers(tenant, role) for tenant in tenants):
+            return True
+        wanted = (AuthAction.PRODUCE,)
+        for tenant in tenants:
+            for namespace in self._resources.namespaces(tenant):
+                yield
+                policies = self._resources.namespace(namespace)
+                if policies is None:
+                    continue
+                granted = policies.auth_policies
+                if self._grants(granted.namespace_auth, role, wanted):
+                    return True
+                for index, of_topic in enumerate(granted.destination_auth.values()):
+                    if self._grants(of_topic, role, wanted):
+                        return True
+                    if index % TOPICS_A_STEP == TOPICS_A_STEP - 1:
+                        yield
+        return False
+
     def require_superuser(self, role: str | None) -> None:
         """Refuse everybody but the super users."""
         if not self.may_all(role):
-            raise AuthorizationError(f"role {role!r} is no super user")
+            raise _missing_rank(role, "is no super user", "one of superUserRoles is needed")
 
     def require_tenant_admin(self, tenant: str, role: str | None) -> None:
         """Refuse a role that does not administer `tenant`."""
         if self.enabled and not self._administers(tenant, role):
-            raise AuthorizationError(f"role {role!r} does not administer tenant {tenant}")
+            raise _missing_rank(role, f"does not administer tenant {tenant}", _administrator_of(tenant))
 
     def require_namespace_admin(self, namespace: NamespaceName, role: str | None) -> None:
         """Refuse a role that does not administer the namespace, which is its tenant's administrators' right."""
         if self.enabled and not self._administers(namespace.tenant, role):
-            raise AuthorizationError(f"role {role!r} does not administer namespace {namespace}")
+            what = f"does not administer namespace {namespace}"
+            raise _missing_rank(role, what, _administrator_of(namespace.tenant))
 
     def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
         """Refuse a role that may neither produce nor consume in the whole namespace."""
@@ -91,7 +129,8 @@ class AuthorizationService:
         policies = self._resources.namespace(namespace)
         granted = policies.auth_policies.namespace_auth if policies is not None else {}
         if role is None or not self._grants(granted, role, (AuthAction.PRODUCE, AuthAction.CONSUME)):
-            raise AuthorizationError(f"role {role!r} may not list the topics of {namespace}")
+            what = f"may not list the topics of {namespace}"
+            raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def _is_superuser(self, role: str | None) -> bool:
         """Also the first check of all others, so that proxies are refused everywhere."""
@@ -131,6 +170,32 @@ class AuthorizationService:
         )
 
 
+def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actions: AuthAction) -> AuthorizationError:
+    """Return the error for a role that has none of `actions`; one would be enough. The text contains only names that
+    the caller sent, so it does not reveal whether the namespace exists."""
+    if role is None:
+        return _without_role(what)
+    names = " or ".join(action.value for action in actions)
+    call = f'POST /admin/v2/namespaces/{namespace}/permissions/{quote(role, safe="")} with ["{actions[0].value}"]'
+    return AuthorizationError(
+        f"role {role!r} {what}: it lacks the permission {names} on namespace {namespace}. "
+        f"An administrator of tenant {namespace.tenant} grants it: {call}"
+    )
+
+
+def _missing_rank(role: str | None, what: str, needed: str) -> AuthorizationError:
+    """Return the error for a role that is not an administrator or a super user."""
+    return _without_role(what) if role is None else AuthorizationError(f"role {role!r} {what}: {needed}")
+
+
+def _without_role(what: str) -> AuthorizationError:
+    return AuthorizationError(f"a client without a role {what}: it has to send credentials")
+
+
+def _administrator_of(tenant: str) -> str:
+    return f"one of the adminRoles of tenant {tenant} is needed, which a super user changes: POST /admin/v2/tenants/{tenant}"
+
+
 def matches_wildcard(pattern: str, role: str) -> bool:
     """Whether `pattern`, with a `*` as its first or its last character, stands for `role`."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
@@ -141,6 +206,10 @@ def matches_wildcard(pattern: str, role: str) -> bool:
 def _require_subscription(policies: NamespacePolicies, topic: TopicName, subscription: str, role: str) -> None:
     reserved_for = policies.auth_policies.subscription_auth_roles.get(subscription)
     if reserved_for and role not in reserved_for:
-        raise AuthorizationError(f"role {role!r} may not use subscription {subscription!r} on {topic}")
+        call = f"POST /admin/v2/namespaces/{topic.namespace}/permissions/subscription/{quote(subscription, safe='')}"
+        raise AuthorizationError(
+            f"role {role!r} may not use subscription {subscription!r} on {topic}: namespace {topic.namespace} reserves it for "
+            f"other roles. An administrator of tenant {topic.tenant} grants it: {call} with its roles"
+        )
     if policies.subscription_auth_mode is SubscriptionAuthMode.PREFIX and not subscription.startswith(role):
         raise AuthorizationError(f"subscription {subscription!r} on {topic} must begin with the role {role!r}")

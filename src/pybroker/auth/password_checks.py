@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pybroker.clock import Clock
 from pybroker.errors import TooManyRequests
-from pybroker.model.fair_queue import FairQueue
-from pybroker.model.token_bucket import TokenBucket
+from pybroker.runtime.clock import Clock
+from pybroker.waiting.fair_queue import FairQueue
+from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_ADDRESSES = 10_000
 """Whose failures are remembered; that of which nothing was heard for longest is forgotten."""
@@ -38,7 +38,7 @@ class PasswordChecks:
     def __init__(self, limits: CheckLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limits.pending, limits.pending_per_address)
+        self._queue: FairQueue[str, asyncio.Future[None]] = FairQueue(limits.pending, limits.pending_per_address)
         self._failures: OrderedDict[str, TokenBucket] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self.running = 0

@@ -20,9 +20,9 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from pybroker import logs
 from pybroker.config import ConfigError
 from pybroker.model.position import Position
+from pybroker.runtime import logs
 from pybroker.wire.entry_metadata import message_metadata
 
 if TYPE_CHECKING:

@@ -10,37 +10,39 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.auth.authentication import AuthenticationService
-from pybroker.broker.lifecycle.changing import Changing
+from pybroker.broker.context.broker_context import BrokerContext
+from pybroker.broker.context.pending_transaction_ends import pending_end_at
+from pybroker.broker.context.presence import Presence
+from pybroker.broker.lifecycle.change_locks import ChangeLocks
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
-from pybroker.broker.lifecycle.partitioned_topics import PartitionedTopicOperations
+from pybroker.broker.lifecycle.on_demand_creation import OnDemandCreation
+from pybroker.broker.lifecycle.partitioned_topic_operations import PartitionedTopicOperations
 from pybroker.broker.lifecycle.topic_closing import TopicClosing
 from pybroker.broker.lifecycle.topic_creation import TopicCreation
 from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-from pybroker.broker.lifecycle.topic_making import TopicMaking
+from pybroker.broker.lifecycle.topic_manager import Topics
 from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
-from pybroker.broker.lifecycle.topics import Topics
 from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
+from pybroker.broker.maintenance.health_check import HealthCheck
+from pybroker.broker.maintenance.inactive_topics import InactiveTopics
+from pybroker.broker.maintenance.periodic_maintenance import Maintenance
 from pybroker.broker.policies.change_events import ChangeEvents
 from pybroker.broker.policies.live_settings import LiveSettings
+from pybroker.broker.policies.policies_in_force import PoliciesInForce
 from pybroker.broker.policies.policy_changes import PolicyChanges
-from pybroker.broker.presence import Presence
-from pybroker.broker.topic.commons import Commons
-from pybroker.broker.transactions.taking_part import TakingPart
-from pybroker.broker.upkeep.health_check import HealthCheck
-from pybroker.broker.upkeep.inactive_topics import InactiveTopics
-from pybroker.broker.upkeep.maintenance import Maintenance
+from pybroker.broker.transactions.participation import TakingPart
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import LookupResult
-from pybroker.descriptors import Descriptors
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
+from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resources import Resources
-from pybroker.metadata.store import MetadataStore
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.surroundings import Surroundings
+from pybroker.process.file_descriptors import Descriptors
+from pybroker.runtime.runtime import Runtime
 from pybroker.transactions.coordinators import ASSIGN, Coordinators
 
 if TYPE_CHECKING:
@@ -67,69 +69,71 @@ class BrokerService:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        runtime: Runtime,
         metadata_store: MetadataStore,
         resources: Resources,
         ledgers: ManagedLedgerFactory,
     ) -> None:
-        self.surroundings = surroundings
+        self.runtime = runtime
         self.metadata_store = metadata_store
         self.resources = resources
         self.ledgers = ledgers
-        self.commons = commons = Commons(surroundings, metadata_store, resources, ledgers)
-        self.authentication = AuthenticationService(surroundings.config, surroundings.clock)
-        self.dynamic = DynamicConfiguration(surroundings.config, metadata_store)
+        self.broker_context = broker_context = BrokerContext(runtime, metadata_store, resources, ledgers)
+        self.authentication = AuthenticationService(runtime.config, runtime.clock)
+        self.dynamic = DynamicConfiguration(runtime.config, metadata_store)
         """Loaded by who builds the broker, before anybody is served; so are the partitioned topics and the commons."""
         self.cluster_documents = ClusterDocuments(metadata_store)
         self.partitioned = partitioned = PartitionedTopics(metadata_store)
         self.presence = presence = Presence()
 
         # Topics, from what is looked up to what looks it up.
-        changing = Changing(commons.waiting)
+        changing = ChangeLocks(broker_context.waiting)
         self.loaded = loaded = LoadedTopics()
         self.directory = directory = TopicDirectory(metadata_store, ledgers, loaded)
         self.creation = creation = TopicCreation(
-            surroundings, resources, commons.waiting, presence, changing, partitioned, directory
+            runtime, resources, broker_context.waiting, presence, changing, partitioned, directory
         )
-        self._closing = closing = TopicClosing(commons, loaded, directory)
-        self.topics = topics = Topics(commons, presence, loaded, directory, closing, creation)
+        self._closing = closing = TopicClosing(broker_context, loaded, directory)
+        self.topics = topics = Topics(broker_context, presence, loaded, directory, closing, creation)
 
         # What is done with them.
         self.partitioned_operations = operations = PartitionedTopicOperations(
-            commons, changing, directory, creation, topics, partitioned
+            broker_context, changing, directory, creation, topics, partitioned
         )
-        self.making = TopicMaking(surroundings, changing, directory, creation, topics, partitioned, operations)
+        self.making = OnDemandCreation(runtime, changing, directory, creation, topics, partitioned, operations)
         self.namespace_deletion = NamespaceDeletion(
-            commons, changing, directory, creation, topics, partitioned, operations
+            broker_context, changing, directory, creation, topics, partitioned, operations
         )
-        inactive_topics = InactiveTopics(surroundings, topics, operations)
-        self.maintenance = Maintenance(surroundings, ledgers.store, loaded, inactive_topics)
-        self.topic_watchers = TopicWatchers(commons, directory)
+        inactive_topics = InactiveTopics(runtime, topics, operations)
+        self.maintenance = Maintenance(runtime, ledgers, loaded, inactive_topics)
+        self.topic_watchers = TopicWatchers(broker_context, directory)
         directory.listen(self.topic_watchers)
-        self.change_events = ChangeEvents(commons, topics)
-        policy_changes = PolicyChanges(commons, loaded, self.topic_watchers, self.change_events, partitioned)
-        LiveSettings(self.dynamic, commons, policy_changes)
-        self._health = HealthCheck(surroundings, metadata_store, presence, topics)
+        self.change_events = ChangeEvents(broker_context, topics)
+        policy_changes = PolicyChanges(broker_context, loaded, self.topic_watchers, self.change_events, partitioned)
+        self.policies_in_force = PoliciesInForce(broker_context, loaded, partitioned)
+        LiveSettings(self.dynamic, broker_context, policy_changes)
+        self._health = HealthCheck(runtime, metadata_store, presence, topics)
         self._metadata_requests = 0
 
-        self.participants = TransactionParticipants(surroundings, topics, partitioned)
-        self.transactions = Coordinators(surroundings, metadata_store, ledgers, partitioned, self.participants.end)
-        commons.taking_part = TakingPart(self.transactions, commons.authorization).refusal
+        self.participants = TransactionParticipants(runtime, topics, partitioned)
+        self.transactions = Coordinators(runtime, metadata_store, ledgers, partitioned, self.participants.end)
+        broker_context.taking_part = TakingPart(self.transactions, broker_context.authorization).refusal
+        broker_context.pending_end_of = functools.partial(pending_end_at, self.transactions)
 
     # --- lookups -----------------------------------------------------------------------------------------------------
 
     async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
         """Where `topic` is served. The topic need not exist, its namespace must. Raises TopicNotFound."""
-        self.surroundings.stats.lookups += 1
-        started_ms = self.surroundings.clock.monotonic_ms()
+        self.runtime.stats.lookups += 1
+        started_ms = self.runtime.clock.monotonic_ms()
         try:
             self.require_namespace(topic.namespace)
             return self.presence.addresses.resolve(listener_name)
         except Exception:
-            self.surroundings.stats.lookup_failures += 1
+            self.runtime.stats.lookup_failures += 1
             raise
         finally:
-            self.surroundings.stats.lookup_ms.add(self.surroundings.clock.monotonic_ms() - started_ms)
+            self.runtime.stats.lookup_ms.add(self.runtime.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
         """How many partitions `topic` has: 0 for a topic without partitions.
@@ -140,7 +144,7 @@ class BrokerService:
         self.require_namespace(topic.namespace)
         if topic == ASSIGN and self.transactions.is_enabled:
             return self.transactions.count  # before there is a document, too
-        if self._metadata_requests >= self.surroundings.config.max_concurrent_lookup_request:
+        if self._metadata_requests >= self.runtime.config.max_concurrent_lookup_request:
             raise TooManyRequests("too many lookups are under way (maxConcurrentLookupRequest), try again")
         self._metadata_requests += 1
         try:
@@ -161,7 +165,7 @@ class BrokerService:
     @functools.cached_property
     def descriptors(self) -> Descriptors:
         """What connections may take of the process's file descriptors."""
-        config = self.surroundings.config
+        config = self.runtime.config
         return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
 
     def unready_reason(self) -> str | None:
@@ -169,7 +173,7 @@ class BrokerService:
         if not self.presence.takes_clients:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients
-        if self.surroundings.stats.active_connections >= limit:
+        if self.runtime.stats.active_connections >= limit:
             return (
                 f"there are as many connections as file descriptors allow ({limit}; fileDescriptorsReserve, ulimit -n)"
             )
@@ -191,7 +195,7 @@ class BrokerService:
         self.presence.is_closing = True
         await self.transactions.close()
         await self._closing.close_all()
-        await self.commons.tasks.close()
+        await self.broker_context.tasks.close()
         await self._closing.close_all()  # Those whose loading ended meanwhile.
         await self.ledgers.close()
-        self.surroundings.cancel_timers()
+        self.runtime.cancel_timers()

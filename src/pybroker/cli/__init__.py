@@ -1,7 +1,7 @@
 """The command `pybroker`: everything that can be done from a shell, with a broker or without one.
 
-`program.py` is where a run begins; `commands.py` lists the commands, each a module of its own that is imported when it is asked
-for, so that `--help` and every single command start quickly. `endings.py` has the exit codes.
+Start with `program.py`, which runs a command. `command_table.py` lists the commands; each is a module of `commands/`, imported
+only when it is used, so that `--help` and each command start quickly. `exit_codes.py` has the exit codes.
 """
 
 from pybroker.cli.program import main

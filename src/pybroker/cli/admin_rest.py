@@ -6,18 +6,18 @@ What must hold: what changes something is sent once; no error shows a credential
 from __future__ import annotations
 
 import http.client
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
-from pybroker.cli.endings import CommandFailed, WrongUsage
+from pybroker.cli.exit_codes import CommandFailed, WrongUsage
 from pybroker.cli.which_broker import Where
+from pybroker.client.failures import ClientError
+from pybroker.client.rest import Refused, RestClient, reason_of
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.reading.entry_source import ReadingFailed
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.rest import Refused, RestClient, reason_of
 
 PATIENCE_S = 3.0
 """How long a broker that is busy is asked again, when asking changes nothing."""
@@ -46,7 +46,7 @@ class AdminRest:
         if where.access.admin_url is None:
             raise WrongUsage(f"{where.source}: there is no HTTP address; give --url http://HOST:PORT")
         self._source = where.source
-        self._rest = RestClient(SourceOptions(where.access, patience_s=PATIENCE_S))
+        self._rest = RestClient(where.access, PATIENCE_S)
 
     def __enter__(self) -> Self:
         return self
@@ -66,9 +66,10 @@ class AdminRest:
         with self._told():
             return self._rest.json(method, path + _text_of(query), body, may_repeat=False, patience_s=0)
 
-    def raw(self, path: str) -> Answer:
-        """Headers and body of a GET, whatever the body is. Raises CommandFailed."""
-        with self._told(), self._rest.open("GET", path) as response:
+    def call(self, method: str, path: str, body: object = None) -> Answer:
+        """Send a call; only GET may be repeated. Return headers and body of the answer. Raises CommandFailed."""
+        data = None if body is None else json.dumps(body).encode()
+        with self._told(), self._rest.open(method, path, data, may_repeat=method == "GET") as response:
             return Answer({name.lower(): value for name, value in response.getheaders()}, response.read())
 
     def pages(
@@ -102,7 +103,7 @@ class AdminRest:
                 advice = "; this broker does not know the call: explain and what belongs to it are pybroker's own"
             text = f"{self._rest.where} answered {error.status}: {error.reason}{advice.format(source=self._source)}"
             raise (NotThere(text) if error.status == NOT_FOUND else CommandFailed(text)) from error
-        except ReadingFailed as error:
+        except ClientError as error:
             raise CommandFailed(f"{error}{_HINT if 'did not answer to the end' in str(error) else ''}") from error
         except (OSError, http.client.HTTPException) as error:
             raise CommandFailed(f"{self._rest.where} did not answer: {reason_of(error)}{_HINT}") from error

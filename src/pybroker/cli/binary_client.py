@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from pybroker.cli.admin_rest import AdminRest, lookup_path
-from pybroker.cli.endings import CommandFailed, Interrupted
+from pybroker.cli.exit_codes import CommandFailed, Interrupted
 from pybroker.cli.which_broker import Where
 from pybroker.client.access import Access, AccessRefused
 from pybroker.client.failures import ClientError, ConnectionLost

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from pybroker.cli.tables import Cell, table
+from pybroker.cli.exit_codes import EXIT_OK
+from pybroker.cli.text_tables import Cell, table
 
 BOLD, RED, YELLOW, GREEN, DIM = "1", "31", "33", "32", "2"
 
@@ -98,3 +99,13 @@ def output_of(options: argparse.Namespace, environment: Mapping[str, str] | None
         has_colours=has_colours and not getattr(options, "json", False),
         is_terminal=is_terminal,
     )
+
+
+def write_done(options: argparse.Namespace, text: str) -> int:
+    """Write that a command has changed something, as `text` describes it. Return its exit code."""
+    output = output_of(options)
+    if output.is_json:
+        output.document({"done": True, "text": text})
+    else:
+        output.line(text)
+    return EXIT_OK

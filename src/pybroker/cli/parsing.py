@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from pybroker.cli.endings import EXIT_USAGE
+from pybroker.cli.exit_codes import EXIT_USAGE
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -22,14 +22,21 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         given = list(sys.argv[1:] if args is None else args)
-        # Names and options may stand in any order: `explain orders --key k billing`. Commands of commands are taken as they come.
-        parse = self.parse_known_args if self._subparsers is not None else self.parse_known_intermixed_args
+        # Names and options may have any order: `explain orders --key k billing`. argparse does not support that for
+        # parsers with subcommands, and not for names behind `--`, which may begin with `-`.
+        is_plain = has_commands(self) or "--" in given
+        parse = self.parse_known_args if is_plain else self.parse_known_intermixed_args
         options, unknown = parse(given, namespace)
         if unknown:
             names = [word.partition("=")[0] for word in unknown if word.startswith("-") and word != "-"]
             count = f"{len(unknown)} argument{'s' * (len(unknown) > 1)} too many"
             self.error(f"there is no option {', '.join(names)}" if names else count)
         return options
+
+
+def has_commands(parser: argparse.ArgumentParser) -> bool:
+    """Return whether the parser's command has subcommands, such as `tokens create`."""
+    return parser._subparsers is not None  # noqa: SLF001  (there is no public way to ask)
 
 
 def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pybroker.cli.endings import WrongUsage
+from pybroker.cli.exit_codes import WrongUsage
 
 MAX_FILE_BYTES = 1 << 20
 TEXTS = (

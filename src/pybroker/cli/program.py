@@ -12,14 +12,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pybroker import __version__
-from pybroker.cli.commands import COMMANDS, Command
-from pybroker.cli.endings import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE, CommandFailed, Interrupted, say
-from pybroker.cli.parsing import CommandParser
+from pybroker.cli.command_table import COMMANDS, Command
+from pybroker.cli.exit_codes import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE, CommandFailed, Interrupted, say
+from pybroker.cli.parsing import CommandParser, has_commands
+from pybroker.cli.which_broker import add_broker_options
+from pybroker.version import __version__
 
 _EPILOG = """\
-Which broker, for all commands that talk to one:
-  --url URL, PULSAR_ADMIN_URL, or a profile: --profile NAME, PYBROKER_PROFILE; else http://127.0.0.1:8080
+Options of the connection may stand before or after the command; the last one counts. Without any, PULSAR_ADMIN_URL or a
+profile names the broker.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 explain found something that waits, 4 consume got too few messages,
 128 + N ended by signal N. `pybroker COMMAND --help` shows options and examples."""
@@ -28,12 +29,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 explain found something that wait
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    command = COMMANDS.get(given[0]) if given else None
+    command: Command | None = None
     try:
+        command, global_options, own_arguments = split(given)
         if command is None:
             overview().parse_args(given)  # --help, --version, or what is wrong with it; all of them exit
             raise AssertionError("no command, and nothing wrong with that")
-        return run_command(command, given[1:])
+        return run_command(command, global_options, own_arguments)
     except CommandFailed as error:
         say(str(error))
         return error.exit_code
@@ -64,11 +66,38 @@ def _place(error: Exception) -> str:
     return f"{type(error).__name__}{where}"
 
 
-def run_command(command: Command, arguments: list[str]) -> int:
-    """Run one command with its own arguments; its exit code. Raises CommandFailed, Interrupted; argparse exits by itself."""
+def split(arguments: list[str]) -> tuple[Command | None, list[str], list[str]]:
+    """Split a command line into its command, the connection options before the command, and the arguments after it.
+
+    The command is None if the first word after the connection options and their values is not a command.
+    """
+    parser = CommandParser(prog="pybroker", add_help=False)
+    add_broker_options(parser, is_binary=True)
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+    options, unknown = parser.parse_known_args(arguments)
+    words: list[str] = options.words
+    if unknown or not words or words[0] not in COMMANDS:
+        return None, [], []
+    return COMMANDS[words[0]], arguments[: len(arguments) - len(words)], words[1:]
+
+
+def run_command(command: Command, global_options: list[str], arguments: list[str]) -> int:
+    """Run one command and return its exit code. Its parser reads `global_options` first, so that its own arguments
+    override them.
+
+    Raises CommandFailed and Interrupted. For wrong usage, argparse ends the process.
+    """
     parser = command_parser(command)
-    options = parser.parse_args(arguments[: command.own_arguments])
-    options.rest = arguments[command.own_arguments :]
+    if global_options and command.is_local:
+        parser.error(f"this command calls no broker, so there is no option {global_options[0].partition('=')[0]}")
+    if command.own_arguments is None:
+        # The options of a command with subcommands belong to the subcommand, so they follow its name.
+        at = 1 if has_commands(parser) and arguments[:1] != [] and not arguments[0].startswith("-") else 0
+        options, rest = parser.parse_args([*arguments[:at], *global_options, *arguments[at:]]), []
+    else:
+        options = parser.parse_args(arguments[: command.own_arguments])
+        rest = [*global_options, *arguments[command.own_arguments :]]
+    options.rest = rest
     code: int = options.run(options)
     sys.stdout.flush()  # here, where nobody reading it any more is still known for what it is
     return code
@@ -89,6 +118,7 @@ def overview() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"pybroker {__version__}")
+    add_broker_options(parser, is_binary=True)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS.values():
         commands.add_parser(command.name, help=command.help, add_help=False)

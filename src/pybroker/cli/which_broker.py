@@ -1,22 +1,25 @@
 """Which broker a command means, and as whom: options, a profile, the environment, in that order.
 
-Options stand for single values and win. Everything else comes from one place, so that what belongs to one broker is never sent
-to another: the profile that `--profile` names; else the environment, where `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL`
-names a broker; else the default profile; else the environment with a broker on this machine. No option takes a secret itself:
-it would stand in the shell's history and in the list of processes.
+Options override single values. All other values come from one source, so that credentials of one broker are never sent
+to another. The source is the profile that `--profile` names; else the settings file of a pipeline, if it names a broker
+or credentials; else the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` names a broker; else the
+default profile; else the environment, with a broker on this machine. No option contains a secret itself, because the
+shell's history and the process list would show it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from pybroker.cli.endings import WrongUsage
-from pybroker.cli.given import seconds
+from pybroker.cli.exit_codes import WrongUsage
+from pybroker.cli.parsed_arguments import seconds
 from pybroker.cli.profiles import Profiles, profiles_path, read_profiles
 from pybroker.client.access import Access, AccessRefused, Secret
 
@@ -66,7 +69,9 @@ class _Refuse(argparse.Action):
 def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = False) -> None:
     """The same options in every command that talks to a broker. `is_binary`: it also publishes or receives."""
     group = parser.add_argument_group("which broker, and as whom")
-    group.add_argument("--url", metavar="URL", help=f"its HTTP address (PULSAR_ADMIN_URL; {DEFAULT_URL})")
+    group.add_argument(
+        "--url", "--admin-url", metavar="URL", help=f"its HTTP address (PULSAR_ADMIN_URL; {DEFAULT_URL})"
+    )
     group.add_argument("--profile", metavar="NAME", help="of ~/.config/pybroker/profiles.toml (PYBROKER_PROFILE)")
     if is_binary:
         group.add_argument(
@@ -94,18 +99,17 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = Fal
         parser.add_argument(*names, dest=dest, nargs="?", action=_Refuse, help=argparse.SUPPRESS)
 
 
-def broker_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Where:
-    """Raises WrongUsage."""
+def broker_of(
+    options: argparse.Namespace,
+    environment: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Where:
+    """Return the broker of the command line. `settings`: values of a settings file, by profile keys. Raises
+    WrongUsage."""
     environment = os.environ if environment is None else environment
     if options.timeout <= 0:
         raise WrongUsage("--timeout must be longer than nothing")
-    given = {key: value for key in _OF_OPTIONS if (value := getattr(options, key, None)) is not None}
-    values, source = _source(options.profile, given, environment)
-    if any(key in given for key in _CREDENTIALS):  # who one is, is said as a whole
-        values = {key: value for key, value in values.items() if key not in _CREDENTIALS or key in _going_with(given)}
-    values = {**values, **given}
-    if not values.get("url") and not values.get("service_url"):
-        values["url"] = DEFAULT_URL
+    values, source, _ = _values_of(options, environment, settings or {})
     try:
         access = Access(
             service_url=_checked_url("service_url", values, ("pulsar", "pulsar+ssl")) or "",
@@ -127,6 +131,63 @@ def broker_of(options: argparse.Namespace, environment: Mapping[str, str] | None
     return Where(access, source)
 
 
+def _values_of(
+    options: argparse.Namespace, environment: Mapping[str, str], settings: Mapping[str, str]
+) -> tuple[dict[str, str | bool], str, str | None]:
+    """Return the broker's values by option names, a description of their source, and the profile's name if it is a
+    profile."""
+    given = {key: value for key in _OF_OPTIONS if (value := getattr(options, key, None)) is not None}
+    values, source, profile = _source(options.profile, given, environment, settings)
+    if any(key in given for key in _CREDENTIALS):  # credentials are not mixed
+        values = {key: value for key, value in values.items() if key not in _CREDENTIALS or key in _going_with(given)}
+    values = {**values, **given}
+    if not values.get("url") and not values.get("service_url"):
+        values["url"] = DEFAULT_URL
+    return values, source, profile
+
+
+class SameBroker(NamedTuple):
+    """The additions to a command line that reach the same broker with the same role, from any shell of this user.
+
+    They never contain a secret: a token or password in an environment variable is replaced by a reference to the
+    variable.
+    """
+
+    variables: str = ""
+    """Variable assignments before the program's name."""
+    options: str = ""
+    """Options between the program's name and the command."""
+
+    def command(self, command: str) -> str:
+        """Complete a command that begins with `pybroker`."""
+        program, _, rest = command.partition(" ")
+        return f"{self.variables}{program}{self.options} {rest}"
+
+
+def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> SameBroker:
+    """Return the additions for suggested commands. Raises WrongUsage."""
+    environment = os.environ if environment is None else environment
+    values, _, profile = _values_of(options, environment, {})
+    words, variables = [], []
+    if profile is not None:
+        words += ["--profile", profile]
+        values = {key: value for key in _OF_OPTIONS if (value := getattr(options, key, None)) is not None}
+        if environment.get("PYBROKER_PROFILES"):
+            path = Path(environment["PYBROKER_PROFILES"]).absolute()
+            variables.append(f"PYBROKER_PROFILES={shlex.quote(str(path))}")
+    for key, value in values.items():
+        if key in {"service_url", "listener_name"}:
+            continue  # Suggested commands use HTTP only.
+        if key in _SECRETS_IN_ENVIRONMENT:
+            variables.append(f'{value}="${value}"')
+        elif value is True:
+            words.append(f"--{key.replace('_', '-')}")
+        elif value:
+            is_file = key.endswith("_file")
+            words += [f"--{key.replace('_', '-')}", str(Path(str(value)).absolute() if is_file else value)]
+    return SameBroker("".join(f"{each} " for each in variables), "".join(f" {shlex.quote(word)}" for word in words))
+
+
 def _going_with(given: Mapping[str, object]) -> Sequence[str]:
     """What of another source belongs to what was given: a password to its user, and the other way round."""
     if "basic_user" in given:
@@ -135,10 +196,12 @@ def _going_with(given: Mapping[str, object]) -> Sequence[str]:
 
 
 def _source(
-    profile: str | None, given: Mapping[str, object], environment: Mapping[str, str]
-) -> tuple[dict[str, str | bool], str]:
+    profile: str | None, given: Mapping[str, object], environment: Mapping[str, str], settings: Mapping[str, str]
+) -> tuple[dict[str, str | bool], str, str | None]:
     if profile is not None:
         return _of_profile(read_profiles(profiles_path(environment)), profile)
+    if settings:
+        return dict(settings), "settings file", None
     names_broker = any(given.get(key) or environment.get(_ENVIRONMENT[key]) for key in ("url", "service_url"))
     if not names_broker:
         named = environment.get("PYBROKER_PROFILE")
@@ -156,11 +219,11 @@ def _source(
         values.pop("basic_password_env", None)
     if "basic_user" not in values:
         values.pop("basic_password_env", None)
-    return values, "options and environment"
+    return values, "options and environment", None
 
 
-def _of_profile(profiles: Profiles, name: str) -> tuple[dict[str, str | bool], str]:
-    return dict(profiles.get(name)), f"profile {name}"
+def _of_profile(profiles: Profiles, name: str) -> tuple[dict[str, str | bool], str, str | None]:
+    return dict(profiles.get(name)), f"profile {name}", name
 
 
 def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[str]) -> str | None:

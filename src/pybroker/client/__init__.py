@@ -10,8 +10,8 @@
             await producer.send(b"done", transaction=transaction)
             await consumer.ack(message, transaction=transaction)
 
-Whole entries, which sources and pipelines handle, go through `producer.py` and `consumer.py`. What is imported from here
-comes when it is first asked for.
+Sources and pipelines handle whole entries: `producing/entry_producer.py` and `consuming/entry_consumer.py`. The names of this
+package are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -22,31 +22,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pybroker.client.access import Access
     from pybroker.client.client import TopicSchema
-    from pybroker.client.failures import (
-        ClientError,
-        ConnectionLost,
-        NotSent,
-        RequestTimedOut,
-    )
-    from pybroker.client.message import (
-        EARLIEST,
-        LATEST,
-        Message,
-        MessageId,
-        OutgoingMessage,
-    )
-    from pybroker.client.message_consumer import EndOfTopic, MessageConsumer
-    from pybroker.client.message_producer import MessageProducer
+    from pybroker.client.client_transactions import OutcomeUnknown, Transaction, TransactionEnded, TransactionFailed
+    from pybroker.client.consuming.message_consumer import EndOfTopic, MessageConsumer
+    from pybroker.client.failures import ClientError, ConnectionLost, NotSent, RequestTimedOut
+    from pybroker.client.message import EARLIEST, LATEST, Message, MessageId, OutgoingMessage
+    from pybroker.client.producing.message_producer import MessageProducer
     from pybroker.client.pulsar_client import PulsarClient, connect
-    from pybroker.client.sinks import BatchRefused, Sink, SinksNotServed
-    from pybroker.client.transactions import (
-        OutcomeUnknown,
-        Transaction,
-        TransactionEnded,
-        TransactionFailed,
-    )
+    from pybroker.client.transactional_sinks import BatchRefused, Sink, SinksNotServed
 
-_PLACES = {
+_MODULES = {
     "connect": "pulsar_client",
     "PulsarClient": "pulsar_client",
     "Access": "access",
@@ -56,16 +40,16 @@ _PLACES = {
     "Message": "message",
     "MessageId": "message",
     "OutgoingMessage": "message",
-    "MessageProducer": "message_producer",
-    "MessageConsumer": "message_consumer",
-    "EndOfTopic": "message_consumer",
-    "Transaction": "transactions",
-    "TransactionEnded": "transactions",
-    "TransactionFailed": "transactions",
-    "OutcomeUnknown": "transactions",
-    "Sink": "sinks",
-    "BatchRefused": "sinks",
-    "SinksNotServed": "sinks",
+    "MessageProducer": "producing.message_producer",
+    "MessageConsumer": "consuming.message_consumer",
+    "EndOfTopic": "consuming.message_consumer",
+    "Transaction": "client_transactions",
+    "TransactionEnded": "client_transactions",
+    "TransactionFailed": "client_transactions",
+    "OutcomeUnknown": "client_transactions",
+    "Sink": "transactional_sinks",
+    "BatchRefused": "transactional_sinks",
+    "SinksNotServed": "transactional_sinks",
     "ClientError": "failures",
     "ConnectionLost": "failures",
     "NotSent": "failures",
@@ -100,6 +84,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'pybroker.client' has no attribute {name!r}")
-    return getattr(import_module(f"pybroker.client.{_PLACES[name]}"), name)
+    return getattr(import_module(f"pybroker.client.{_MODULES[name]}"), name)

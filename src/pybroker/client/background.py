@@ -20,7 +20,8 @@ Result = TypeVar("Result")
 
 
 class BackgroundClient:
-    """Owns a thread, its loop and one `Client` on it. Give it back by `close`."""
+    """Owns a thread with an event loop, and the clients on it: `client`, and those from `another`. `close` releases
+    all."""
 
     def __init__(self, access: Access) -> None:
         self._process_id = os.getpid()
@@ -28,11 +29,19 @@ class BackgroundClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="pulsar-client", daemon=True)
         self._thread.start()
         self._closed = False
+        self._access = access
+        self._clients: list[Client] = []
         try:
-            self.client = self.run(_made(access))
+            self.client = self.another()
         except BaseException:
             self.close()
             raise
+
+    def another(self) -> Client:
+        """Create another client on the same loop, with its own connections. `close` closes it, too."""
+        client = self.run(_made(self._access))
+        self._clients.append(client)
+        return client
 
     @property
     def is_usable(self) -> bool:
@@ -56,8 +65,8 @@ class BackgroundClient:
         if not self.is_usable:
             return
         try:
-            if hasattr(self, "client"):
-                self.run(_closed(self.client))
+            for client in self._clients:
+                self.run(_closed(client))
         finally:
             self._closed = True
             self._loop.call_soon_threadsafe(self._loop.stop)

@@ -19,11 +19,11 @@ from typing import Self, TypeVar
 from pybroker.client.access import Access
 from pybroker.client.addresses import Address, addresses
 from pybroker.client.backoff import Backoff
-from pybroker.client.connection import Connection
+from pybroker.client.client_connection import Connection
 from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut, may_pass
 from pybroker.errors import TopicNotFound
 from pybroker.model.names import TopicName
-from pybroker.tasks import TaskOwner
+from pybroker.runtime.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MAX_REDIRECTS = 20

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 from pybroker.errors import ProtocolViolation
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import FRAME_PADDING_BYTES
 from pybroker.wire.varint import decode, encode, skip_field

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from pybroker.client.access import Access, Secret
 from pybroker.client.client import Client, TopicSchema
+from pybroker.client.client_transactions import DEFAULT_TIMEOUT_S, Coordinators, Transaction
+from pybroker.client.consuming.message_consumer import MessageConsumer, open_message_consumer
+from pybroker.client.consuming.partition_consumer import Receiving, SubType
 from pybroker.client.message import EARLIEST, LATEST, MessageId
-from pybroker.client.message_consumer import MessageConsumer, open_message_consumer
-from pybroker.client.message_producer import MessageProducer, Publishing, open_message_producer
-from pybroker.client.partition_consumer import Receiving, SubType
-from pybroker.client.sinks import Sink
-from pybroker.client.transactions import DEFAULT_TIMEOUT_S, Coordinators, Transaction
+from pybroker.client.producing.message_producer import MessageProducer, Publishing, open_message_producer
+from pybroker.client.transactional_sinks import Sink
 from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -1,104 +1,262 @@
-"""The few calls that a client makes over HTTP, where the binary protocol has none: with the same access, on a thread.
+"""The REST client of `pybroker.client`, of the command line and of the analytics packages.
 
-What must hold: no error shows a credential.
+Works in a plain thread: one kept connection, credentials, timeouts, redirects, and repetition where it is safe. It does not
+import asyncio, which would slow down the start of each command.
+
+Invariants: no error shows a credential; a request is sent again only if it changes nothing or is idempotent.
 """
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
+import socket
 import ssl
-from http import HTTPStatus
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from pybroker.client.authorization import authorization_of
+from pybroker.client.client_tls import tls_context
 from pybroker.client.failures import ClientError, ConnectionLost, NotTrusted
-from pybroker.client.tls import tls_context
-from pybroker.errors import AuthenticationError, AuthorizationError, ServiceNotReady
+from pybroker.client.http_authorization import authorization_of
 
 if TYPE_CHECKING:
     from pybroker.client.access import Access
 
-_MAX_ANSWER_BYTES = 1 << 20
-_SHOWN_CHARACTERS = 600
-_LATER = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.SERVICE_UNAVAILABLE}
+BUSY_STATUSES = frozenset({429, 500, 503})
+"""A later try may succeed; 500 is what a broker answers whose disk does not."""
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+MAX_ANSWER_BYTES = 256 << 20
+"""Of a document; more is no broker of ours."""
+MAX_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 307, 308})
+_SHOWN_CHARACTERS = 300
 
 
 class Refused(ClientError):
-    """The broker answered with a refusal."""
+    """The broker refused the request, with this HTTP status and reason."""
 
-    def __init__(self, text: str, status: int) -> None:
+    def __init__(self, text: str, status: int, reason: str = "") -> None:
         super().__init__(text)
         self.status = status
+        self.reason = reason
 
 
-async def call(access: Access, method: str, path: str, body: object = None) -> Any:
-    """The answer's document, None for none. Not repeated here: whoever calls knows whether it may be.
+class Unreachable(ConnectionLost):
+    """The broker did not answer, or the connection ended before the end of the response."""
 
-    Raises Refused, also for a redirection; AuthenticationError and AuthorizationError; ServiceNotReady for what a later try may be
-    answered; ConnectionLost when nobody answers to the end; NotTrusted; ClientError for an access that cannot be used.
+
+class RestClient:
+    """One connection to the admin URL of `access`, or to the broker that it redirects to.
+
+    A busy or unreachable broker is asked again for `patience_s`; `contact_patience_s` replaces it for an address that has never
+    answered this client, because the URL may be wrong. Not thread-safe; call `close` at the end.
     """
-    if access.admin_url is None:
-        raise ClientError(
-            "this is asked for over HTTP: give admin_url, such as http://host:8080, beside the service URL"
+
+    def __init__(self, access: Access, patience_s: float, contact_patience_s: float | None = None) -> None:
+        """Raises ClientError if the access has no usable admin URL."""
+        self._access = access
+        parts = urlsplit((access.admin_url or "").split(",")[0].strip())
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ClientError(
+                "this request needs the broker's HTTP address: give admin_url (admin.url as an option), of the form "
+                "http://host:port or https://host:port"
+            )
+        self._patience_s = patience_s
+        self._contact_patience_s = contact_patience_s
+        self._has_answered = False
+        self._home = parts
+        self._prefix = parts.path.rstrip("/")
+        self._connection: http.client.HTTPConnection | None = None
+        self._turn_to(parts)
+
+    def json(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        may_repeat: bool = True,
+        patience_s: float | None = None,
+    ) -> Any:
+        """Return the document of the response, None if it has none. `patience_s` replaces that of this client.
+
+        Raises Refused, Unreachable, NotTrusted, and other ClientErrors.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        begun_s = time.monotonic()
+        deadline_s = begun_s + (self._patience_s if patience_s is None else patience_s)
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                with self.open(method, path, data, may_repeat=may_repeat) as response:
+                    answer = response.read(MAX_ANSWER_BYTES)
+                return json.loads(answer) if answer.strip() else None
+            except Refused as error:
+                if error.status not in BUSY_STATUSES or time.monotonic() + pause_s > deadline_s:
+                    raise
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if self._is_unknown and time.monotonic() + pause_s > begun_s + (self._contact_patience_s or 0):
+                    raise Unreachable(
+                        f"{method} {path}: no broker answers at {self.where} ({reason_of(error)}). Check host and port of "
+                        "admin.url: it is the broker's HTTP address (webServicePort, 8080 by default), not that of service.url"
+                    ) from error
+                if not may_repeat or time.monotonic() + pause_s > deadline_s:
+                    raise Unreachable(
+                        f"{method} {path}: {self.where} did not answer to the end: {reason_of(error)}"
+                    ) from error
+            except ValueError as error:
+                raise ClientError(f"{method} {path}: {self.where} did not answer with JSON") from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def open(
+        self, method: str, path: str, body: bytes | None = None, *, may_repeat: bool = True
+    ) -> http.client.HTTPResponse:
+        """Return the response, to be read to its end before the next request. Raises Refused, and OSError or HTTPException if the
+        connection fails.
+
+        If the kept connection has been closed by the broker, it is opened again once, provided that the request may be repeated.
+        """
+        was_kept = self._connection is not None
+        try:
+            return self._request(method, path, body)
+        except (ConnectionError, http.client.HTTPException):
+            self.close()
+            if not (was_kept and may_repeat):
+                raise
+            return self._request(method, path, body)
+
+    @property
+    def _is_unknown(self) -> bool:
+        """Whether no broker has answered yet at this address and a short patience is set for that case."""
+        return self._contact_patience_s is not None and not self._has_answered
+
+    def close(self) -> None:
+        """Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _request(self, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
+        if self._connection is None:
+            self._turn_to(self._home)  # where a redirection has led may be gone by now
+        target = self._prefix + path
+        for _ in range(MAX_REDIRECTS):
+            connection = self._connection
+            try:
+                if connection is None:
+                    connection = self._connection = self._connect()
+                connection.request(method, target, body, self._headers(body))
+                response = connection.getresponse()
+                self._has_answered = True
+            except BaseException:
+                self.close()
+                raise
+            if response.status >= http.client.BAD_REQUEST:
+                raise self._refusal(method, path, response)
+            if response.status not in _REDIRECTS:
+                return response
+            target = self._redirected(method, path, response)
+        raise Refused(
+            f"{method} {path.partition('?')[0]}: redirected {MAX_REDIRECTS} times", 508, "redirected too often"
         )
-    return await asyncio.to_thread(_call, access, method, path, body)
+
+    def _turn_to(self, address: SplitResult) -> None:
+        """Send the following requests to `address`."""
+        assert address.hostname is not None, "checked by the caller"
+        self._is_secure = address.scheme == "https"
+        self._host = address.hostname
+        self._port = address.port or (443 if self._is_secure else 80)
+        self.where = f"{address.scheme}://{self._host}:{self._port}"
+
+    def _redirected(self, method: str, path: str, response: http.client.HTTPResponse) -> str:
+        """Switch to the broker that a redirect names, and return the target of the request there. Raises Refused."""
+        location = response.getheader("location") or ""
+        status = response.status
+        response.close()
+        self.close()
+        try:
+            parts = urlsplit(location)
+            _ = parts.port  # which raises for one that is none
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in {"http", "https"} or not parts.hostname or (self._is_secure and parts.scheme == "http"):
+            # Credentials that went over TLS so far are not sent without it.
+            reason = "it names another broker that cannot be asked: give the address of that one"
+            raise Refused(
+                f"{method} {path.partition('?')[0]}: {self.where} answered {status}: {reason}", status, reason
+            )
+        self._turn_to(parts)
+        return parts.path + (f"?{parts.query}" if parts.query else "")
+
+    def _connect(self) -> http.client.HTTPConnection:
+        timeout_s = self._access.connection_timeout_s
+        connection: http.client.HTTPConnection
+        if self._is_secure:
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls())
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise NotTrusted(self.where, error.verify_message) from error
+        connection.sock.settimeout(self._access.operation_timeout_s)
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def _tls(self) -> ssl.SSLContext:
+        try:
+            return tls_context(self._access)
+        except ClientError as error:
+            raise ClientError(f"{self.where}: {error}") from None
+
+    def _headers(self, body: bytes | None) -> Mapping[str, str]:
+        headers = {"accept": "*/*"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        try:
+            authorization = authorization_of(self._access)
+        except ValueError as error:
+            raise ClientError(str(error)) from None
+        if authorization is not None:
+            headers["authorization"] = authorization
+        return headers
+
+    def _refusal(self, method: str, path: str, response: http.client.HTTPResponse) -> Refused:
+        try:
+            reason = response.read(65536).decode(errors="replace").strip()
+            if response.length:  # too long for a reason
+                self.close()
+        except (OSError, http.client.HTTPException):
+            reason = ""
+            self.close()
+        finally:
+            response.close()
+        try:
+            reason = json.loads(reason)["reason"]
+        except (ValueError, KeyError, TypeError):
+            pass
+        advice = {
+            401: "; give valid credentials",
+            403: "; give credentials of a role that has the permission",
+        }.get(response.status, "")
+        # An HTML page, which web servers return for unknown paths, says no more than the status.
+        text = response.reason if str(reason).lstrip().startswith("<") else str(reason)[:_SHOWN_CHARACTERS]
+        text = text or response.reason
+        return Refused(
+            f"{method} {path.partition('?')[0]}: {self.where} answered {response.status}: {text}{advice}",
+            response.status,
+            text,
+        )
 
 
-def _call(access: Access, method: str, path: str, body: object) -> Any:
-    parts = urlsplit((access.admin_url or "").split(",")[0].strip())
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ClientError("admin_url is not an address of the form http://host:port or https://host:port")
-    where = f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-    try:
-        authorization = authorization_of(access)
-    except ValueError as error:
-        raise ClientError(str(error)) from None
-    headers = {"accept": "application/json", "content-type": "application/json"}
-    if authorization is not None:
-        headers["authorization"] = authorization
-    connection: http.client.HTTPConnection
-    timeout_s = access.connection_timeout_s
-    if parts.scheme == "https":
-        context = tls_context(access)
-        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=context)
-    else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        connection.connect()
-        connection.sock.settimeout(access.operation_timeout_s)
-        connection.request(method, parts.path.rstrip("/") + path, data, headers)
-        response = connection.getresponse()
-        answer = response.read(_MAX_ANSWER_BYTES)
-    except ssl.SSLCertVerificationError as error:
-        raise NotTrusted(where, error.verify_message) from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-        raise ConnectionLost(f"{method} {path}: {where} did not answer to the end: {reason}") from error
-    finally:
-        connection.close()
-    if HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
-        answer = b"another broker serves this: give the address of that one as admin_url"
-    if response.status >= HTTPStatus.MULTIPLE_CHOICES:
-        raise _refusal(f"{method} {path}: {where} answered {response.status}", response.status, answer)
-    try:
-        return json.loads(answer) if answer.strip() else None
-    except ValueError as error:
-        raise ClientError(f"{method} {path}: {where} did not answer with JSON") from error
-
-
-def _refusal(what: str, status: int, answer: bytes) -> Exception:
-    reason = answer.decode(errors="replace").strip()
-    try:
-        reason = json.loads(reason)["reason"]
-    except (ValueError, KeyError, TypeError):
-        pass
-    text = f"{what}: {str(reason)[:_SHOWN_CHARACTERS]}"
-    if status == HTTPStatus.UNAUTHORIZED:
-        return AuthenticationError(text)
-    if status == HTTPStatus.FORBIDDEN:
-        return AuthorizationError(text)
-    return ServiceNotReady(text) if status in _LATER else Refused(text, status)
+def reason_of(error: BaseException) -> str:
+    """Describe a connection error in the operating system's words, without anything that was sent."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

@@ -12,9 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from pybroker.errors import AdminError, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.store import MetadataStore
-from pybroker.model.clusters import (
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.model.cluster_data import (
     DEFAULT_RESOURCE_QUOTA,
     ClusterPolicies,
     FailureDomain,
@@ -40,7 +40,7 @@ class ClusterDocuments:
 
     async def failure_domains(self, cluster: str) -> dict[str, FailureDomain]:
         """The failure domains of a cluster by name."""
-        return await self._read(paths.failure_domains(cluster), dict[str, FailureDomain]) or {}
+        return await self._read(metadata_paths.failure_domains(cluster), dict[str, FailureDomain]) or {}
 
     async def put_failure_domain(self, cluster: str, name: str, domain: FailureDomain) -> None:
         """Create or replace a failure domain. Refused: 409 when one of its brokers is in another one."""
@@ -50,7 +50,7 @@ class ClusterDocuments:
                 taken = set(domain.brokers) & set(others.brokers)
                 if other != name and taken:
                     raise AdminError(409, f"{', '.join(sorted(taken))} already in failure domain {other}")
-            await self._put_named(paths.failure_domains(cluster), {**domains, name: domain})
+            await self._put_named(metadata_paths.failure_domains(cluster), {**domains, name: domain})
 
     async def delete_failure_domain(self, cluster: str, name: str) -> None:
         """Refused: 404 when there is none of that name."""
@@ -58,45 +58,45 @@ class ClusterDocuments:
             domains = await self.failure_domains(cluster)
             if domains.pop(name, None) is None:
                 raise AdminError(404, f"Cluster {cluster} has no failure domain {name}")
-            await self._put_named(paths.failure_domains(cluster), domains)
+            await self._put_named(metadata_paths.failure_domains(cluster), domains)
 
     async def isolation_policies(self, cluster: str) -> dict[str, NamespaceIsolationData] | None:
         """The isolation policies of a cluster by name, None when it never had any."""
-        return await self._read(paths.isolation_policies(cluster), dict[str, NamespaceIsolationData])
+        return await self._read(metadata_paths.isolation_policies(cluster), dict[str, NamespaceIsolationData])
 
     async def put_isolation_policy(self, cluster: str, name: str, data: NamespaceIsolationData) -> None:
         """Create or replace an isolation policy."""
         async with self._writing:
             policies = await self.isolation_policies(cluster) or {}
-            await self._put_named(paths.isolation_policies(cluster), {**policies, name: data})
+            await self._put_named(metadata_paths.isolation_policies(cluster), {**policies, name: data})
 
     async def delete_isolation_policy(self, cluster: str, name: str) -> None:
         """Nothing happens when there is none of that name."""
         async with self._writing:
             policies = await self.isolation_policies(cluster) or {}
             policies.pop(name, None)
-            await self._put_named(paths.isolation_policies(cluster), policies)
+            await self._put_named(metadata_paths.isolation_policies(cluster), policies)
 
     async def migration(self, cluster: str) -> ClusterPolicies | None:
         """Whether and where a cluster moved, None when nobody ever said."""
-        return await self._read(paths.migration(cluster), ClusterPolicies)
+        return await self._read(metadata_paths.migration(cluster), ClusterPolicies)
 
     async def put_migration(self, cluster: str, policies: ClusterPolicies) -> None:
-        await self._store.put(paths.migration(cluster), encode(policies))
+        await self._store.put(metadata_paths.migration(cluster), encode(policies))
 
     async def default_quota(self) -> ResourceQuota:
         """What a bundle may take that nothing else is said of."""
-        return await self._read(paths.RESOURCE_QUOTAS, ResourceQuota) or DEFAULT_RESOURCE_QUOTA
+        return await self._read(metadata_paths.RESOURCE_QUOTAS, ResourceQuota) or DEFAULT_RESOURCE_QUOTA
 
     async def quota(self, namespace: NamespaceName, bundle: str) -> ResourceQuota:
         """What a bundle may take."""
         return await self._read(_quota(namespace, bundle), ResourceQuota) or await self.default_quota()
 
     async def put_default_quota(self, quota: ResourceQuota) -> None:
-        await self._store.put(paths.RESOURCE_QUOTAS, encode(quota))
+        await self._store.put(metadata_paths.RESOURCE_QUOTAS, encode(quota))
 
     async def unset_default_quota(self) -> None:
-        await self._store.delete(paths.RESOURCE_QUOTAS)
+        await self._store.delete(metadata_paths.RESOURCE_QUOTAS)
 
     async def put_quota(self, namespace: NamespaceName, bundle: str, quota: ResourceQuota) -> None:
         await self._store.put(_quota(namespace, bundle), encode(quota))
@@ -121,4 +121,4 @@ class ClusterDocuments:
 
 
 def _quota(namespace: NamespaceName, bundle: str) -> str:
-    return f"{paths.resource_quotas(namespace)}/{bundle}"
+    return f"{metadata_paths.resource_quotas(namespace)}/{bundle}"

@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from pybroker import logs
 from pybroker.config import BrokerConfig, ConfigError, KeyInfo, Value, format_value, parse_value
 from pybroker.config.dynamic import change, dynamic_keys, is_dynamic, is_secret
 from pybroker.config.parse import MASK
 from pybroker.errors import AdminError, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.store import MetadataStore
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.runtime import logs
 
 Check = Callable[[Value], object]
 Listener = Callable[[KeyInfo], None]
@@ -49,13 +49,15 @@ class DynamicConfiguration:
 
     async def load(self) -> None:
         """Put the stored overrides in force. One that does not fit is logged and left alone. Raises StoreError."""
-        found = await self._store.get(paths.DYNAMIC_CONFIGURATION)
+        found = await self._store.get(metadata_paths.DYNAMIC_CONFIGURATION)
         if found is None:
             return
         try:
             self._texts = msgspec.json.decode(found.value, type=dict[str, str])
         except msgspec.DecodeError as error:
-            raise StoreError(f"the metadata at {paths.DYNAMIC_CONFIGURATION} cannot be read: {error}") from error
+            raise StoreError(
+                f"the metadata at {metadata_paths.DYNAMIC_CONFIGURATION} cannot be read: {error}"
+            ) from error
         for key, text in self._texts.items():
             self._put_in_force(key, text)
 
@@ -120,5 +122,5 @@ class DynamicConfiguration:
             listener(info)
 
     async def _store_texts(self, texts: dict[str, str]) -> None:
-        await self._store.put(paths.DYNAMIC_CONFIGURATION, msgspec.json.encode(texts))
+        await self._store.put(metadata_paths.DYNAMIC_CONFIGURATION, msgspec.json.encode(texts))
         self._texts = texts

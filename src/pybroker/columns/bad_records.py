@@ -16,6 +16,17 @@ class BadRecords(Enum):
     """It is a row whose payload is null, and the column `__error` says why."""
 
 
+class MissingFields(Enum):
+    """The treatment of an Avro field that is missing in the writer's schema and is nullable without a default in the
+    reader's schema. The values are those of the option `missingFields`.
+    """
+
+    FAIL = "fail"
+    """The payload cannot be decoded, as Avro prescribes."""
+    NULL = "null"
+    """The field is null."""
+
+
 class CryptoFailureAction(Enum):
     """What happens with an entry that cannot be decrypted, as in Pulsar's clients."""
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from pybroker.columns import python_packer
 from pybroker.columns.packed_columns import MessageColumns, PackedColumns, key_bytes, packed_columns
-from pybroker.model.transactions import TxnId
+from pybroker.columns.pure_python import python_packer
+from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import NOT_COMPRESSED, compress
 from pybroker.wire.entry_builder import framed
@@ -31,10 +31,6 @@ else:
     pack = _packer.pack
 
 
-class TooLarge(ValueError):
-    """A row that does not fit into one entry; the text names it and what to do."""
-
-
 @dataclass(frozen=True)
 class BatchLimits:
     """Where a batch ends."""
@@ -43,7 +39,7 @@ class BatchLimits:
     max_bytes: int = 128 * 1024
     """Of the payload before it is compressed; a larger row is a batch of its own."""
     max_entry_bytes: int = 5 * 1024 * 1024 - METADATA_ALLOWANCE_BYTES
-    """What the broker takes of one entry."""
+    """The maximum payload of one entry. A larger row is a separate batch; its message must be sent in chunks."""
     by_key: bool = False
     """Only messages of one key in a batch, as Key_Shared consumers need it."""
 
@@ -100,7 +96,7 @@ class EntryMaker:
 
 
 def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: int) -> Iterator[RowBatch]:
-    """The batches of `rows`; row i has the sequence id `first_sequence_id` + i. Raises TooLarge, or ValueError."""
+    """Yield the batches of `rows`. Row i has the sequence id `first_sequence_id` + i. Raises ValueError."""
     columns = packed_columns(rows)
     borders = _key_borders(rows) if limits.by_key and rows.keys is not None else None
     max_bytes = min(limits.max_bytes, limits.max_entry_bytes)
@@ -111,11 +107,6 @@ def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: in
         if borders is not None:
             end = min(end, int(borders[np.searchsorted(borders, start, side="right")]))
         payload, end = pack(columns, start, end, max_bytes, first_sequence_id + start)
-        if len(payload) > limits.max_entry_bytes:
-            raise TooLarge(
-                f"row {start} makes an entry of {len(payload)} bytes, the broker takes {limits.max_entry_bytes}: "
-                "raise the broker's maxMessageSize, or split such values"
-            )
         key, is_base64 = _key_of(columns, start) if borders is not None else (None, False)
         yield RowBatch(start, end, payload, key, is_base64)
         start = end

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pybroker.columns import python_scanner
+from pybroker.columns.pure_python import python_scanner
 from pybroker.columns.scanner_layout import ENTRY, LAYOUT_VERSION, MESSAGE, PROPERTY, STATE, Flag
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pybroker.clock import Clock
 from pybroker.compaction.messages import opening_cost
 from pybroker.compaction.stored_entry import CompactedEntry, encode_stored
 from pybroker.compaction.survivors import Survivors
 from pybroker.compaction.view import read_view
 from pybroker.errors import LedgerFenced, NotAllowedError, StoreError
-from pybroker.managed_ledger.info import CompactedInfo
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun, LedgerStore
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.memory import Holding, Memory
+from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
+from pybroker.memory.broker_memory import Holding, Memory
 from pybroker.model.position import Position
-from pybroker.storage.ledger_store import AppendListener, AppendRun, LedgerStore
+from pybroker.runtime.clock import Clock
 
 READ_ENTRIES = 1000
 READ_BYTES = 1024 * 1024
@@ -157,7 +157,7 @@ class Compactor:
 
     def _without_hidden(self, entries: list[CompactedEntry]) -> list[CompactedEntry]:
         """Messages of aborted transactions are nobody's latest value."""
-        is_hidden = self._ledger.visibility.is_hidden
+        is_hidden = self._ledger.read_limit.is_hidden
         return [entry for entry in entries if not is_hidden(entry.position)]
 
     def _count(self, entries: list[CompactedEntry]) -> None:

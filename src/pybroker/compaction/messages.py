@@ -29,8 +29,10 @@ from pybroker.wire.entry_metadata import (
     message_count,
     message_metadata,
     message_start,
+    metadata_head,
     metadata_span,
 )
+from pybroker.wire.metadata_head_pb2 import MetadataHead
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 """A batch that claims to be larger, uncompressed, is not opened."""
@@ -133,24 +135,23 @@ Content = Whole | Marker | Single | Batch
 def read_entry(entry: bytes) -> Content:
     """What is in `entry`; never raises."""
     try:
-        metadata = message_metadata(entry)
-        end = metadata_span(entry)[1]
-        if metadata.HasField("marker_type"):
+        start, end = metadata_span(entry)
+        head = metadata_head(entry, start, end)
+        if head.HasField("marker_type"):
             return MARKER
-        if not metadata.HasField("num_messages_in_batch"):
-            return _single(metadata, len(entry) - end)
-        return WHOLE if metadata.encryption_keys else _batch(metadata, entry[end:])
+        if not head.HasField("num_messages_in_batch"):
+            return _single(head, len(entry) - end)
+        return WHOLE if head.HasField("encryption_keys") else _batch(message_metadata(entry), entry[end:])
     except (ProtocolViolation, DamagedPayload, DecodeError):
         return WHOLE
 
 
-def _single(metadata: pb.MessageMetadata, payload_bytes: int) -> Single:
-    size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else payload_bytes
-    key = metadata.partition_key.encode() if metadata.HasField("partition_key") else None
-    is_tombstone = size_bytes == 0 or metadata.null_value
-    if metadata.HasField("uuid") and metadata.num_chunks_from_msg > 1:
-        is_last = metadata.chunk_id == metadata.num_chunks_from_msg - 1
-        return Single(key, is_tombstone, metadata.uuid.encode(), is_last)
+def _single(head: MetadataHead, payload_bytes: int) -> Single:
+    size_bytes = head.uncompressed_size if head.HasField("uncompressed_size") else payload_bytes
+    key = head.partition_key if head.HasField("partition_key") else None
+    is_tombstone = size_bytes == 0 or head.null_value
+    if head.HasField("uuid") and 1 < head.num_chunks_from_msg < 1 << 31:
+        return Single(key, is_tombstone, head.uuid, head.chunk_id == head.num_chunks_from_msg - 1)
     return Single(key, is_tombstone)
 
 

@@ -7,9 +7,9 @@ has binary digits, and only where a reader begins. Nothing is kept in memory.
 from __future__ import annotations
 
 from pybroker.compaction.stored_entry import CompactedEntry, decode_stored
-from pybroker.managed_ledger.info import CompactedInfo
+from pybroker.ledgers.ledger_store import LedgerStore
+from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.model.position import Position
-from pybroker.storage.ledger_store import LedgerStore
 
 COMPACTION_SUBSCRIPTION = "__compaction"
 """Which durable cursor stands where the last compaction of a topic ended; shown as a subscription, as Pulsar does."""

@@ -38,5 +38,5 @@ def is_secret(key: str) -> bool:
 def change(config: BrokerConfig, info: KeyInfo, value: Value) -> None:
     """Give a dynamic key its new value, which `parse_value` has made from a text."""
     assert info.dynamic, f"{info.key} is read once, at start"
-    # For everybody else the configuration is frozen.
-    object.__setattr__(config, info.field, value)
+    # Everywhere else the configuration is frozen.
+    config.__dict__[info.field] = value

@@ -1,15 +1,14 @@
-"""What is known about one configuration key, and how its text becomes a value.
+"""Descriptions of configuration keys, conversion of texts to values, and the base class of a typed configuration.
 
 Owns the value types of `conf/broker.conf`. A text that does not fit is refused with the key, the text, the expected
-type and its origin in one sentence. Which keys exist is the generated module's matter, where texts come from is
-`parse`'s.
+type and its origin in one sentence. The generated module `broker_config` lists the keys; `parse` reads the sources.
 """
 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, dataclass_transform
 
 Value = int | float | bool | str | tuple[str, ...] | None
 
@@ -89,6 +88,73 @@ class KeyInfo(NamedTuple):
         if self.minimum is not None:
             return f"{words}, {self.minimum:g} or more"
         return words
+
+
+_TYPES: dict[object, ValueType] = {
+    int: ValueType.INT,
+    float: ValueType.FLOAT,
+    bool: ValueType.BOOL,
+    str: ValueType.STR,
+    tuple[str, ...]: ValueType.LIST,
+    int | None: ValueType.OPTIONAL_INT,
+}
+"""The value type of each annotation that a field of `Settings` may have."""
+
+
+class _Declared(NamedTuple):
+    """What `setting` was called with."""
+
+    key: str
+    default: Value
+    doc: str
+    facts: dict[str, Any]
+
+
+def setting(key: str, *, default: Value, doc: str, **facts: Any) -> Any:
+    """Declare a field of a `Settings` class; `facts` are the other attributes of KeyInfo. The annotation gives the type."""
+    return _Declared(key, default, doc, facts)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
+class Settings:
+    """Base of a frozen configuration class whose fields are declared with `setting`, one statement for each key.
+
+    Not a dataclass: generating its constructor and comparison at import would add 30 ms to each start. There is no repr of the
+    values, which would show secrets in logs.
+    """
+
+    INFOS: ClassVar[tuple[KeyInfo, ...]] = ()
+    """The descriptions of all fields, in the order of their declaration."""
+    _defaults: ClassVar[dict[str, Value]] = {}
+
+    def __init_subclass__(cls) -> None:
+        declared = {name: found for name, found in vars(cls).items() if isinstance(found, _Declared)}
+        annotations = cls.__annotations__
+        cls.INFOS = tuple(
+            KeyInfo(found.key, name, _TYPES[annotations[name]], found.default, found.doc, **found.facts)
+            for name, found in declared.items()
+        )
+        cls._defaults = {info.field: info.default for info in cls.INFOS}
+        for name in declared:
+            delattr(cls, name)
+
+    def __init__(self, **values: Value) -> None:
+        if unknown := values.keys() - self._defaults.keys():
+            raise TypeError(f"{type(self).__name__} has no settings {sorted(unknown)}")
+        self.__dict__.update(self._defaults)
+        self.__dict__.update(values)
+
+    def __setattr__(self, name: str, value: Value) -> NoReturn:
+        raise AttributeError(f"{name} cannot be set: the configuration is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if isinstance(other, type(self)) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values in some fields. Raises TypeError for a field that does not exist."""
+        return type(self)(**{**self.__dict__, **changes})
 
 
 def parse_value(info: KeyInfo, text: str, origin: str) -> Value:

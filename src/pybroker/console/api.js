@@ -26,6 +26,13 @@ export function signIn(scheme, secret, isKept) {
   else sessionStorage.removeItem(KEPT);
 }
 
+/** Returns assignments that run a shell command as the signed-in user, with a variable instead of the secret. */
+export function callerInShell() {
+  if (authorization === null) return "";
+  if (authorization.startsWith("Bearer ")) return 'PULSAR_TOKEN="$PULSAR_TOKEN" ';
+  return 'PULSAR_BASIC_USER="$PULSAR_BASIC_USER" PULSAR_BASIC_PASSWORD="$PULSAR_BASIC_PASSWORD" ';
+}
+
 export function signOut() {
   authorization = null;
   sessionStorage.removeItem(KEPT);

@@ -1,6 +1,7 @@
 // This broker: whether it is well, its memory, its limits, its settings.
 
-import { get } from "/console/api.js";
+import { get, watch } from "/console/api.js";
+import { chart, liveCharts } from "/console/charts.js";
 import { badge, bytes, duration, facts, h, number, replace, section, table, time, trouble } from "/console/dom.js";
 import { keepFresh } from "/console/overview.js";
 
@@ -9,15 +10,22 @@ const SETTINGS = 20;
 export async function brokerPage(main, { signal, rights }) {
   main.append(h("h1", {}, "Broker"));
   if (!rights.superuser) { main.append(onlyForSuperUsers(rights)); return; }
+  const head = h("div", {});
   const figures = h("div", {});
   const settings = h("div", {});
-  main.append(figures, settings);
+  const charts = liveCharts([
+    chart("Processor, percent of a core", [{ field: "cpuPercent", name: "broker" }], number),
+    chart("Disk", [{ field: "diskFreeBytes", name: "free" }], bytes),
+  ]);
+  main.append(head, charts.element, figures, settings);
+  watch("/admin/v3/console/live", charts.on, signal);
   async function refresh() {
     try {
       const broker = await get("/admin/v3/console/broker", signal);
+      replace(head, overview(broker, charts.newest));
       replace(figures, content(broker));
     } catch (error) {
-      if (error.name !== "AbortError") replace(figures, trouble(error));
+      if (error.name !== "AbortError") replace(head, trouble(error));
     }
   }
   await refresh();
@@ -33,7 +41,7 @@ function meter(used, bound) {
   return h("meter", { min: 0, max: Math.max(1, bound), high: bound * 0.9, value: Math.min(used, bound), "aria-label": `${bytes(used)} of ${bytes(bound)}` });
 }
 
-function content(broker) {
+function overview(broker, live) {
   return [
     broker.unready ? h("p", { class: "trouble", role: "alert" }, `Clients are sent elsewhere: ${broker.unready}`) : null,
     facts([
@@ -41,10 +49,17 @@ function content(broker) {
       ["Version", broker.version], ["Cluster", broker.cluster], ["Address", broker.brokerId],
       ["Started", time(broker.startedAt)], ["Up for", duration(broker.time - broker.startedAt)],
       ["Loaded topics", number(broker.loadedTopics)],
-      ["Processor", `${number(broker.cpuPercent)} of ${number(broker.cpuLimitPercent)} %`, "of the machine, at the last sample"],
+      ["Processor of the broker", live && live.cpuPercent !== null ? `${number(live.cpuPercent)} %` : "–", "of one core, in the last seconds"],
+      ["Processor of the machine", `${number(broker.cpuPercent)} of ${number(broker.cpuLimitPercent)} %`, "all processes, 100 % for each core, in the last window of statistics"],
       ["Memory", `${bytes(broker.residentBytes)} of ${bytes(broker.memoryLimitBytes)}`, "resident, of brokerMemoryLimitMB"],
+      broker.diskBytes ? ["Disk", `${bytes(broker.diskFreeBytes)} of ${bytes(broker.diskBytes)} free`, "the file system of the data directory"] : null,
       ["Event loop", `${number(broker.loopLagMs)} ms late`],
     ]),
+  ];
+}
+
+function content(broker) {
+  return [
     section("Memory", table("Parts of the memory", [
       { name: "Part", cell: (each) => each.part },
       { name: "Used", number: true, cell: (each) => bytes(each.usedBytes) },

@@ -71,6 +71,8 @@ export function liveCharts(charts) {
   const tell = (text) => { if (why.textContent !== text) replace(why, text); };
   return {
     element: h("div", {}, element, why),
+    /** The newest point, by field names; null before the first point. */
+    get newest() { return last; },
     /** Whether the newest point says that there is nothing loaded; not while there are no points at all. */
     get isUnloaded() { return points.length > 0 && !last; },
     on: {

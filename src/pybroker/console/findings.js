@@ -1,8 +1,9 @@
 // Findings of `explain` in words, and the calls that mend them: each is asked about before it is made, and needs its right.
 
-import { act, get } from "/console/api.js";
+import { act, callerInShell, get } from "/console/api.js";
 import { ago, badge, bytes, duration, h, number, openDialog, replace, say, time, trouble } from "/console/dom.js";
 
+const IRREVERSIBLE = "irreversible";
 const MAX_ANSWER = 100000;
 const MAX_ITEMS = 20;
 
@@ -23,7 +24,7 @@ export function actionButton(action, rights, done) {
   if (action.method === "GET") return h("span", { class: "action-row" }, lookButton(action.text, action.path, rights));
   const why = lacks ? `This needs ${lacks}, which ${rights.role ? `role ${rights.role}` : "you"} does not have.` : null;
   const button = h("button", {
-    type: "button", class: "action", "aria-disabled": lacks ? "true" : null, title: why || `${action.method} ${action.path}`,
+    type: "button", class: action.severity === IRREVERSIBLE ? "action danger" : "action", "aria-disabled": lacks ? "true" : null, title: why || `${action.method} ${action.path}`,
     onclick: () => { if (lacks) say(why); else confirmAndCall(action, done); },
   }, action.text);
   return h("span", { class: "action-row" }, button, lacks && h("span", { class: "note" }, why));
@@ -49,10 +50,12 @@ async function look(title, path, rights) {
   }
 }
 
-/** Ask, and make the call. The dialog says what is called, so that nobody has to trust a label. */
+/** Shows the call in a dialog and sends it after confirmation. An irreversible call also needs a checked box. */
 export function confirmAndCall(action, done) {
   const outcome = h("div", { role: "status" });
-  const go = h("button", { type: "button", class: "main", onclick: async () => {
+  const isIrreversible = action.severity === IRREVERSIBLE;
+  const understood = h("input", { type: "checkbox", name: "understood", onchange: () => { go.disabled = !understood.checked; } });
+  const go = h("button", { type: "button", class: isIrreversible ? "danger" : "main", disabled: isIrreversible, onclick: async () => {
     go.disabled = true;
     replace(outcome, "At work …");
     try {
@@ -67,11 +70,18 @@ export function confirmAndCall(action, done) {
   } }, action.text);
   const dialog = openDialog(`${action.text}?`,
     action.why && h("p", {}, action.why),
+    isIrreversible && h("p", { class: "trouble" }, "This is irreversible: what is lost by it is lost for good."),
     h("p", {}, "The broker is asked for:"),
     h("pre", { class: "code" }, `${action.method} ${action.path}${action.body === undefined ? "" : `\n${JSON.stringify(action.body, null, 2)}`}`),
-    action.command && h("p", { class: "note" }, "On the command line: ", h("code", {}, action.command)),
+    action.command && h("p", { class: "note" }, "On the command line: ", h("code", {}, inShell(action.command))),
+    isIrreversible && h("label", { class: "check" }, understood, " I understand that this cannot be undone"),
     outcome,
     h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Leave it"), go));
+}
+
+/** Completes a command for this broker and the signed-in user. It contains a variable instead of the secret. */
+function inShell(command) {
+  return `${callerInShell()}${command.replace(/^pybroker/, `pybroker --url ${location.origin}`)}`;
 }
 
 function evidence(values) {

@@ -2,9 +2,10 @@
 
 import { get, pause, query, watch } from "/console/api.js";
 import { chart, liveCharts } from "/console/charts.js";
-import { badge, bytes, facts, field, h, number, plural, renew, replace, say, table, time, trouble } from "/console/dom.js";
+import { badge, bytes, facts, field, h, number, plural, renew, replace, say, section, table, time, trouble } from "/console/dom.js";
 
 const ROWS = 50;
+const WORST = 10;
 const REFRESH_MS = 4000;
 // A table that is older than two seconds is made anew, and rates are known from one table to the next.
 const FIRST_RATES_MS = 2100;
@@ -26,7 +27,10 @@ function figure(row, name) {
 
 function state(row) {
   if (!row.loaded) return badge("not loaded", "dim");
-  if (row.standing) return badge(`${row.standing} of ${row.subscriptions} standing`, "bad");
+  if (row.blocked || row.standing) {
+    return h("span", { class: "badges" }, row.blocked ? badge("topic blocked", "bad") : null,
+      row.standing ? badge(`${row.standing} of ${row.subscriptions} stuck`, "bad") : null);
+  }
   return row.subscriptions ? badge(plural(row.subscriptions, "subscription"), "good") : badge("no subscription", "dim");
 }
 
@@ -58,7 +62,8 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
     main.append(charts.element);
     watch("/admin/v3/console/live", charts.on, signal);
   }
-  main.append(form, found);
+  const stuck = h("div", {});
+  main.append(stuck, form, found);
 
   /** A full name leads to its topic, even to one that cannot be listed. */
   function open(text) {
@@ -82,7 +87,9 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
     const mine = turn += 1;
     try {
       const answer = await get(`/admin/v3/console/topics${query({ ...wanted, limit: ROWS })}`, signal);
+      const worst = answer.sums.standing || answer.sums.blocked || wanted.search ? await get(`/admin/v3/explain${query({ limit: WORST })}`, signal) : null;
       if (mine !== turn || signal.aborted) return;
+      renew(stuck, worst && worst.matching > 0 && stuckSection(worst));
       if (wanted.offset && wanted.offset >= answer.matching) {  // There were more when this page was turned to.
         change({ offset: Math.max(0, Math.ceil(answer.matching / ROWS) - 1) * ROWS });
       } else draw(answer);
@@ -98,7 +105,8 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
       ["Messages in", `${number(sums.messagesIn)} /s`], ["Messages out", `${number(sums.messagesOut)} /s`],
       ["Backlog", number(sums.backlog), "entries, of each topic those of its slowest subscription"],
       ["Unacknowledged", number(sums.unacked)], ["Stored", bytes(sums.storageBytes)],
-      ["Standing subscriptions", sums.standing ? badge(number(sums.standing), "bad") : "none", "they have something left and nothing moves"],
+      ["Stuck subscriptions", sums.standing ? badge(number(sums.standing), "bad") : "none", "something in them waits that could be delivered"],
+      ["Blocked topics", sums.blocked ? badge(number(sums.blocked), "bad") : "none", "all their producers, or their readers, cannot go on"],
     ]));
     const end = Math.min(wanted.offset + ROWS, answer.matching);
     renew(found,
@@ -107,7 +115,7 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
         sort: { by: wanted.sort, descending: wanted.order === "desc" },
         onsort: (by) => change({ sort: by, order: wanted.sort === by ? (wanted.order === "desc" ? "" : "desc") : (by === "name" ? "" : "desc") }),
         none: wanted.search ? "No topic has these words in its name." : "There are no topics that you may list.",
-        mark: (row) => (row.standing ? "marked" : null),
+        mark: (row) => (row.standing || row.blocked ? "marked" : null),
       }),
       h("nav", { class: "turn", "aria-label": "Pages of topics" },
         h("button", { type: "button", disabled: wanted.offset === 0, onclick: () => change({ offset: Math.max(0, wanted.offset - ROWS) }) }, "Back"),
@@ -118,6 +126,16 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
   await refresh();
   say(`${main.querySelector(".turn span")?.textContent || ""} topics`);
   keepFresh(refresh, signal, REFRESH_MS, FIRST_RATES_MS);
+}
+
+/** Lists the stuck topics of this broker, worst first. Each line links to the page with the reasons and remedies. */
+function stuckSection(worst) {
+  return section("What is stuck", h("ol", { class: "findings" }, worst.topics.map((each) => h("li", { class: "waits", "data-keep": each.topic },
+    h("p", { class: "sentence" }, badge("waits", "bad"), " ", h("a", { href: `#/topic/${encodeURIComponent(each.topic)}` }, each.topic),
+      each.subscription === null ? null : [" / ", h("a", { href: `#/subscription/${encodeURIComponent(each.topic)}/${encodeURIComponent(each.subscription)}` }, each.subscription)],
+      ": ", each.finding.sentence),
+    each.standing > 1 && h("p", { class: "note" }, `${plural(each.standing, "subscription")} of it are stuck`)))),
+  worst.matching > worst.topics.length && h("p", { class: "note" }, `and ${plural(worst.matching - worst.topics.length, "more topic")}: order the list below by State`));
 }
 
 /** Again from time to time, while somebody sees it; for the first time after `first`. */

@@ -60,6 +60,7 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
 
 function content(topic, name, own, holes, rights, again) {
   const base = subscriptionPath(topic, name);
+  const readAhead = own.msgInReplay - (own.entriesToRedeliver || 0);
   return [
     facts([
       ["Type", own.type === "None" ? "none yet" : own.type],
@@ -67,7 +68,8 @@ function content(topic, name, own, holes, rights, again) {
       ["Backlog", `${number(own.msgBacklog)} entries, ${bytes(own.backlogSize)}`],
       ["Unacknowledged", own.blockedSubscriptionOnUnackedMsgs ? badge(`${number(own.unackedMessages)}, blocked`, "bad") : number(own.unackedMessages)],
       own.msgDelayed ? ["Delayed", number(own.msgDelayed)] : null,
-      own.msgInReplay ? ["To be sent again", number(own.msgInReplay)] : null,
+      own.entriesToRedeliver ? ["To be sent again", number(own.entriesToRedeliver), "a consumer had them before"] : null,
+      readAhead > 0 ? ["Read ahead", number(readAhead), "never sent; they wait for their consumer"] : null,
       own.activeConsumerName && ["Active consumer", own.activeConsumerName],
       ["Last acknowledgement", ago(own.lastAckedTimestamp)], ["Last delivery", ago(own.lastConsumedTimestamp)],
       own.pendingAckTransactionCount ? ["Held by transactions", h("a", { href: "#/transactions" }, number(own.pendingAckTransactionCount))] : null,
@@ -84,13 +86,14 @@ function content(topic, name, own, holes, rights, again) {
       { name: "Connected", cell: (each) => time(Date.parse(each.connectedSince)) },
       { name: "", cell: (each) => [lookButton("Explain", `${base}/explain${query({ consumer: each.consumerName })}`, rights, `Consumer ${each.consumerName}`), " ", actionButton({
         text: "Disconnect", method: "POST", path: `${base}/consumer/${encodeURIComponent(each.consumerName)}/disconnect`,
-        why: "What it holds is delivered to others, or to itself when it comes back.",
+        why: own.consumers.length > 1 ? "What it has not acknowledged is delivered to other consumers, and its client subscribes again."
+          : "Its client subscribes again and receives what it has not acknowledged once more.",
       }, rights, again)] },
     ], own.consumers, { none: "No consumer is connected." })),
     holes && holesSection(topic, holes),
     h("div", { class: "actions" },
       h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}${query({ subscription: name })}` }, "Look at its messages"),
-      actionButton({ text: "Skip all", method: "POST", path: `${base}/skip_all`, why: "Everything that is there now counts as acknowledged, for good." }, rights, again),
-      !own.consumers.length && actionButton({ text: "Delete", method: "DELETE", path: base, why: "The subscription is gone for good, and with it what only it kept." }, rights, again)),
+      actionButton({ text: "Skip all", severity: "irreversible", method: "POST", path: `${base}/skip_all`, why: "Everything that is there now counts as acknowledged, for good." }, rights, again),
+      !own.consumers.length && actionButton({ text: "Delete", severity: "irreversible", method: "DELETE", path: base, why: "The subscription is gone for good, and with it what only it kept." }, rights, again)),
   ];
 }

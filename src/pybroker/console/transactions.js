@@ -47,7 +47,7 @@ function content(coordinators, open, rights, refresh) {
       { name: "Owner", cell: (each) => each.owner || "–" },
       { name: "Takes part", cell: takesPart },
       { name: "", cell: (each) => each.status === "OPEN" && actionButton({
-        text: "Abort", method: "POST", path: `${BASE}/abortTransaction/${ids(each.txnId).join("/")}`,
+        text: "Abort", severity: "irreversible", method: "POST", path: `${BASE}/abortTransaction/${ids(each.txnId).join("/")}`,
         why: "What it published is never delivered, and what it acknowledged is delivered again.",
       }, rights, refresh) },
     ], open, { none: "No transaction is open." })),
@@ -70,9 +70,10 @@ function takesPart(each) {
   const topics = Object.keys(each.producedPartitions || {});
   const acknowledged = Object.entries(each.ackedPartitions || {}).flatMap(([topic, names]) => Object.keys(names).map((name) => [topic, name]));
   const own = each.pybroker || {};
+  const fullName = (topic) => (own.fullNames || {})[topic] || topic;
   return h("details", { "data-keep": each.txnId },
     h("summary", {}, `${plural(topics.length, "topic")}, ${plural(acknowledged.length, "subscription")}`),
-    topics.map((topic) => h("p", {}, "published to ", topicLink(topic))),
-    acknowledged.map(([topic, name]) => h("p", {}, "acknowledged in ", h("a", { href: subscriptionLink(topic, name) }, `${name} of ${topic}`))),
+    topics.map((topic) => h("p", {}, "published to ", topicLink(fullName(topic)))),
+    acknowledged.map(([topic, name]) => h("p", {}, "acknowledged in ", h("a", { href: subscriptionLink(fullName(topic), name) }, `${name} of ${topic}`))),
     own.attempts ? facts([["Attempts to end", number(own.attempts)], ["Waits for", (own.waitsFor || []).join(", ")], own.lastError && ["Last error", own.lastError]]) : null);
 }

@@ -88,8 +88,8 @@ function messageActions(base, each, rights, done) {
   return h("span", { class: "actions" },
     actionButton({ text: "Redeliver", method: "POST", path: messagePath(base, each.messageId, "/redeliver"),
       why: `${each.consumer || "Nobody"} holds it; it is delivered again at once.` }, rights, done),
-    actionButton({ text: "Acknowledge", method: "POST", path: messagePath(base, each.messageId, "/acknowledge"),
-      why: "It counts as processed, for good: nobody gets it any more by this subscription." }, rights, done));
+    actionButton({ text: "Acknowledge", severity: "irreversible", method: "POST", path: messagePath(base, each.messageId, "/acknowledge"),
+      why: "It counts as processed: no consumer of this subscription receives it again." }, rights, done));
 }
 
 export function delayedSection(topic, base, rights, signal) {

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pyroaring import BitMap
+
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.replay import ReplaySet, Waiting
+from pybroker.dispatch.replay_queue import ReplaySet, Waiting
 from pybroker.model.position import Position
 
 ENTRY_BYTES = 4
@@ -40,6 +42,9 @@ class BoundReplay(Waiting):
 
     def __contains__(self, position: Position) -> bool:
         return position in self._free or any(position in bound for bound in self._bound.values())
+
+    def count_among(self, ledger_id: int, entry_ids: BitMap) -> int:
+        return sum(each.count_among(ledger_id, entry_ids) for each in (self._free, *self._bound.values()))
 
     @property
     def has_free(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from pybroker.dispatch.gates import Gate
+from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.model.position import Position
 
 # Weight of the past in the moving average of messages per entry: the average follows a change of batch size in some ten
@@ -88,11 +88,11 @@ class ConsumerState:
         """Whether an entry may be sent to it now."""
         return self.permits > 0 and self.writable and not self.blocked
 
-    def gate(self) -> Gate:
+    def blocked_reason(self) -> BlockedReason:
         """What keeps entries from it, when it cannot take one."""
         if self.blocked:
-            return Gate.UNACKED_CONSUMER
-        return Gate.NO_PERMITS if self.permits <= 0 else Gate.CONNECTION_FULL
+            return BlockedReason.UNACKED_CONSUMER
+        return BlockedReason.NO_PERMITS if self.permits <= 0 else BlockedReason.CONNECTION_FULL
 
     def affordable_entries(self) -> int:
         """How many entries the permits will probably pay for, judged by the batches that it got lately."""

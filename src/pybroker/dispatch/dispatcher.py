@@ -34,9 +34,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.gates import Gate
-from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.views import ChunkOrderView, IndividualView, InOrderView, KeyOrderView
 from pybroker.model import ack_set
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
@@ -212,10 +213,53 @@ class Dispatcher(ABC):
         """Whether the cursor was rewound since the plan was made: its entries are read again, nobody gets them now."""
         return plan.epoch is not self._epoch
 
+    # --- views: each is None unless the type tracks these things -----------------------------------------------------
+
+    @property
+    def in_order(self) -> InOrderView | None:
+        """The deliveries of the one active consumer."""
+        return None
+
+    @property
+    def individual(self) -> IndividualView | None:
+        """Entries that are delivered and acknowledged individually."""
+        return None
+
+    @property
+    def chunk_order(self) -> ChunkOrderView | None:
+        """Chunks that wait for the consumer of their message."""
+        return None
+
+    @property
+    def key_order(self) -> KeyOrderView | None:
+        """Hashes of keys and their owners."""
+        return None
+
+    @property
+    def has_parked(self) -> bool:
+        """Whether entries wait that the dispatcher reads again later."""
+        return False
+
+    @property
+    def look_ahead_size_bytes(self) -> int:
+        """The approximate memory of entries that wait while entries behind them are delivered."""
+        return 0
+
+    def limit_look_ahead(self, size_bytes: int) -> None:  # noqa: B027 - most types keep nothing that could be limited
+        """Limit that memory. The configured limit stays the maximum; entries that are listed already stay listed."""
+
+    # --- the contract ------------------------------------------------------------------------------------------------
+
     @property
     @abstractmethod
     def replay_entry_count(self) -> int:
-        """Entries that wait to be sent again."""
+        """Number of entries that wait to be sent: entries to be redelivered, and entries that were read but could not
+        be sent."""
+
+    @property
+    def redelivery_entry_count(self) -> int:
+        """Number of these entries that a consumer has already received."""
+        return 0
 
     @property
     @abstractmethod
@@ -247,7 +291,7 @@ class Dispatcher(ABC):
         raise NotImplementedError(f"{self.kind} plans no scans")
 
     @abstractmethod
-    def gate(self) -> Gate:
+    def blocked_reason(self) -> BlockedReason:
         """Why `next_read` gave nothing."""
 
     @abstractmethod

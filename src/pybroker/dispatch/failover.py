@@ -14,10 +14,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
-from pybroker.dispatch.gates import Gate
-from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.replay_queue import RedeliveryCounts
 from pybroker.dispatch.single_active import SingleActiveDispatcher
 from pybroker.model.hashing import key_hash
 
@@ -57,8 +57,8 @@ class FailoverDispatcher(SingleActiveDispatcher):
     def next_read(self) -> ReadPlan | None:
         return None if self._is_starting else super().next_read()
 
-    def gate(self) -> Gate:
-        return Gate.STARTING if self._is_starting else super().gate()
+    def blocked_reason(self) -> BlockedReason:
+        return BlockedReason.STARTING if self._is_starting else super().blocked_reason()
 
     def start(self) -> Redelivery:
         """The new active consumer begins. Who became active meanwhile does; nothing when all are gone."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import Redelivery
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.model.position import EARLIEST, Position
 
 

@@ -11,7 +11,7 @@ from pybroker.model.position import Position
 class WaitingOfHash(NamedTuple):
     """What is listed of one hash, to look at: because of whom, whether that drains it, how much, since when.
 
-    Since when: the time of the first of them, as the subscription told it. With `set_aside_from`, more is not listed.
+    Since when: the time of the first of them, as the subscription told it. With `parked_from`, more is not listed.
     """
 
     sticky_hash: int
@@ -19,7 +19,7 @@ class WaitingOfHash(NamedTuple):
     is_draining: bool
     entries: int
     since_ms: float
-    set_aside_from: Position | None
+    parked_from: Position | None
 
 
 class LookAhead(NamedTuple):
@@ -29,7 +29,7 @@ class LookAhead(NamedTuple):
     """
 
     entries: int
-    hashes_set_aside: int
+    parked_hashes: int
     size_bytes: int
     max_size_bytes: int
     scan_position: Position | None
@@ -40,13 +40,13 @@ class LookAhead(NamedTuple):
 class ChunksOfConsumer(NamedTuple):
     """Chunks that only this consumer of a Shared subscription may get, since it has others of their messages, to look at.
 
-    Since when: the time when the first of them was listed. With `set_aside_from`, more is not listed.
+    Since when: the time when the first of them was listed. With `parked_from`, more is not listed.
     """
 
     consumer: ConsumerState
     entries: int
     since_ms: int | None
-    set_aside_from: Position | None
+    parked_from: Position | None
 
 
 class ChunkLookAhead(NamedTuple):

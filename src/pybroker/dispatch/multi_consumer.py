@@ -12,13 +12,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from pybroker.dispatch.chunked_messages import ChunkedMessages
+from pybroker.dispatch.blocked_reasons import BlockedReason
+from pybroker.dispatch.chunks.chunked_messages import ChunkedMessages
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
-from pybroker.dispatch.gates import Gate
 from pybroker.dispatch.pending_acks import PendingAcks
-from pybroker.dispatch.replay import RedeliveryCounts, Waiting
+from pybroker.dispatch.replay_queue import RedeliveryCounts, Waiting
+from pybroker.dispatch.views import IndividualView
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
@@ -51,8 +52,16 @@ class MultiConsumerDispatcher(Dispatcher):
         return len(self._replay)
 
     @property
+    def redelivery_entry_count(self) -> int:
+        return self.redelivery_counts.count_waiting(self._replay)
+
+    @property
     def active_consumer(self) -> ConsumerState | None:
         return None
+
+    @property
+    def individual(self) -> IndividualView:
+        return self
 
     @property
     def chunked(self) -> ChunkedMessages:
@@ -82,16 +91,24 @@ class MultiConsumerDispatcher(Dispatcher):
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
         """These entries wait to be sent."""
 
-    def gate(self) -> Gate:
+    def blocked_reason(self) -> BlockedReason:
         if self.blocked:
-            return Gate.UNACKED_SUBSCRIPTION
+            return BlockedReason.UNACKED_SUBSCRIPTION
         if not self.consumers:
-            return Gate.NO_CONSUMER
+            return BlockedReason.NO_CONSUMER
         if any(consumer.can_take() for consumer in self.consumers):
-            return Gate.LOOK_AHEAD
+            return BlockedReason.LOOK_AHEAD
         # The one that is nearest to an entry: what one of them lacks least keeps all of them waiting.
-        gates = {consumer.gate() for consumer in self.consumers}
-        return next(gate for gate in (Gate.CONNECTION_FULL, Gate.NO_PERMITS, Gate.UNACKED_CONSUMER) if gate in gates)
+        gates = {consumer.blocked_reason() for consumer in self.consumers}
+        return next(
+            blocked_reason
+            for blocked_reason in (
+                BlockedReason.CONNECTION_FULL,
+                BlockedReason.NO_PERMITS,
+                BlockedReason.UNACKED_CONSUMER,
+            )
+            if blocked_reason in gates
+        )
 
     def flow(self, consumer: ConsumerState, permits: int) -> bool:
         if permits <= 0:

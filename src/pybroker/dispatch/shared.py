@@ -10,7 +10,7 @@ What was read and found no taker waits in the replay set, which goes before new 
 All chunks of a large message go to the consumer that got the first of them, which alone can put it together, also when
 it has to wait for it; when that leaves, all of them to one other. What waits for it is listed within `look_ahead_bytes`, while
 what waits for one consumer costs less than what is free; the rest is set aside and read once more when it can take it
-(`chunks_aside.py`), in turns with what others get. When it leaves, everything is read again from the beginning.
+(`dispatch/chunks/parked_chunks.py`), in turns with what others get. When it leaves, everything is read again from the beginning.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pybroker.dispatch.bound_replay import BoundReplay
-from pybroker.dispatch.chunks_aside import ChunksAside
+from pybroker.dispatch.chunks.parked_chunks import ParkedChunks
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.look_ahead import ChunkLookAhead, ChunksOfConsumer
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.priority_levels import PriorityLevels
-from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.views import ChunkOrderView
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
@@ -51,7 +52,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._max_round_robin_entries = max_round_robin_entries
         self._levels = PriorityLevels()
         self._most_look_ahead_bytes = self._look_ahead_bytes = look_ahead_bytes
-        self._aside = ChunksAside()
+        self._parked = ParkedChunks()
         self._is_scans_turn = False
 
     @property
@@ -59,9 +60,17 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return self._replay
 
     @property
-    def aside(self) -> ChunksAside:
-        """What waits for one consumer and is not listed, to look at."""
-        return self._aside
+    def chunk_order(self) -> ChunkOrderView:
+        return self
+
+    @property
+    def parked_chunks(self) -> ParkedChunks:
+        """Chunks that wait for one consumer and are not listed."""
+        return self._parked
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
 
     def bound_entries(self) -> dict[ConsumerState, int]:
         """How many listed chunks wait for each consumer that has others of their messages, to look at."""
@@ -70,7 +79,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
     @property
     def holds_chunks_back(self) -> bool:
         """Whether something waits for one consumer."""
-        return bool(self._aside) or self._replay.has_bound
+        return bool(self._parked) or self._replay.has_bound
 
     @property
     def look_ahead_size_bytes(self) -> int:
@@ -83,7 +92,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
     def look_ahead(self) -> ChunkLookAhead:
         """What waits for one consumer each; for people to look at."""
-        replay, aside = self._replay, self._aside
+        replay, aside = self._replay, self._parked
         counts = {**dict.fromkeys(aside, 0), **replay.bound_counts()}
         return ChunkLookAhead(
             sum(counts.values()),
@@ -113,10 +122,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._replay.unbind(consumer)
         self.consumers.remove(consumer)
         self._levels.remove(consumer)
-        if self.consumers and self._aside.forget(consumer):
+        if self.consumers and self._parked.forget(consumer):
             # Where chunks of its messages are is not known, and they go to others now, in order: the cursor finds them, and
             # with them what is set aside for others.
-            self._aside.clear()
+            self._parked.clear()
             self._epoch = object()
             return Redelivery(rewind=True, wake=self._can_move())
         if self.consumers:
@@ -136,7 +145,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
                     break
         if not max_entries:
             return None
-        if self._aside:
+        if self._parked:
             self._is_scans_turn = not self._is_scans_turn
             scan = self._scan() if self._is_scans_turn else None
             if scan is not None:
@@ -144,7 +153,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return self._plan(max_entries, self._replay.take(max_entries) or None if self._replay else None)
 
     def next_scan(self) -> ReadPlan | None:
-        if self.blocked or not self._aside:
+        if self.blocked or not self._parked:
             return None
         self._is_scans_turn = True
         return self._scan()
@@ -152,16 +161,16 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def _scan(self) -> ReadPlan | None:
         """Look again for what is set aside for those who can take it, behind what is listed for them."""
         self._replay.unbind_able()
-        able = [consumer for consumer in self._aside if consumer.can_take()]
+        able = [consumer for consumer in self._parked if consumer.can_take()]
         if not able or self._replay.has_free:
             return None
-        position = self._aside.position
+        position = self._parked.position
         if position is None:
-            position = self._aside.begin_scan(able)
+            position = self._parked.begin_scan(able)
         return self._plan(self._max_read_batch_entries, None, position)
 
     def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
-        aside = self._aside
+        aside = self._parked
         if self.is_void(plan) or aside.position is None:
             return
         aside.advance_scan(max(up_to, aside.position))
@@ -194,8 +203,8 @@ class SharedDispatcher(MultiConsumerDispatcher):
                     self._assign_chunk(plan, run, unacked_counts, index, chunk, deliveries)
                     start = index + 1
         self._assign_rows(run, unacked_counts, start, len(run.entry_ids), deliveries)
-        if plan.scan is not None and self._aside.position is not None:
-            self._aside.advance_scan(end)
+        if plan.scan is not None and self._parked.position is not None:
+            self._parked.advance_scan(end)
         return deliveries
 
     def _set_aside_rows(self, run: AssignInput) -> AssignInput:
@@ -238,18 +247,18 @@ class SharedDispatcher(MultiConsumerDispatcher):
             self._assign_rows(run, unacked_counts, index, index + 1, deliveries)
             return
         position = Position(run.ledger_id, run.entry_ids[index])
-        is_scanned = plan.scan is not None and self._aside.is_scanned(consumer)
-        if plan.replay is None and not is_scanned and self._aside.covers(consumer, position):
+        is_scanned = plan.scan is not None and self._parked.is_scanned(consumer)
+        if plan.replay is None and not is_scanned and self._parked.covers(consumer, position):
             return  # Others of it stand in front of it, which a scan will find with it.
         if self.blocked or not consumer.can_take() or self._replay.is_behind_bound(consumer, position):
             if plan.replay is not None or self._has_room(consumer):
                 self._replay.now_ms = self.now_ms
                 self._replay.bind(consumer, position)
             elif is_scanned:
-                self._aside.leave_scan(consumer, position)
+                self._parked.leave_scan(consumer, position)
             else:
                 self._replay.discard_bound_from(consumer, position)
-                self._aside.add(consumer, position)
+                self._parked.add(consumer, position)
         else:
             deliveries.append(self._deliver(consumer, _part(run, index, index + 1), unacked_counts[index : index + 1]))
 
@@ -260,14 +269,14 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return self._replay.bound_bytes_of(consumer) < self._look_ahead_bytes - self._replay.bound_bytes()
 
     def _forget_deliveries(self) -> None:
-        self._aside.clear()
+        self._parked.clear()
         super()._forget_deliveries()
 
     def check_invariants(self) -> None:
         super().check_invariants()
         self._replay.check_invariants()
-        self._aside.check_invariants()
-        assert all(consumer in self.consumers for consumer in self._aside), "set aside for one that left"
+        self._parked.check_invariants()
+        assert all(consumer in self.consumers for consumer in self._parked), "set aside for one that left"
         self._levels.check_invariants(self.consumers)
 
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.delivery_log import DeliveryLog
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
-from pybroker.dispatch.gates import Gate
-from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.replay_queue import RedeliveryCounts
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
+from pybroker.dispatch.views import InOrderView
 from pybroker.errors import ConsumerBusy
 from pybroker.model import ack_set
 from pybroker.model.position import Position
@@ -52,6 +53,15 @@ class SingleActiveDispatcher(Dispatcher):
     @property
     def active_consumer(self) -> ConsumerState | None:
         return self._active
+
+    @property
+    def in_order(self) -> InOrderView:
+        return self
+
+    @property
+    def ranges(self) -> StickyRangesSelector | None:
+        """The hash ranges of the active consumer, None without."""
+        return None
 
     def delivered_ms(self, position: Position) -> int | None:
         """About when the active consumer got that entry, which the cursor has read, in milliseconds since 1970."""
@@ -89,8 +99,8 @@ class SingleActiveDispatcher(Dispatcher):
         max_entries = min(permits, self._max_read_batch_entries)
         return ReadPlan(max_entries, self._max_read_size_bytes, None, self._epoch)
 
-    def gate(self) -> Gate:
-        return Gate.NO_CONSUMER if self._active is None else self._active.gate()
+    def blocked_reason(self) -> BlockedReason:
+        return BlockedReason.NO_CONSUMER if self._active is None else self._active.blocked_reason()
 
     def give_back(self, plan: ReadPlan) -> None:
         """Nothing to do: the cursor's read position did not move."""

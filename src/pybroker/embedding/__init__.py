@@ -8,8 +8,8 @@ Start reading at `broker`; `thread` is the twin for code without a loop, `faults
 how the broker's time is moved.
 """
 
-from pybroker.embedding.broker import EmbeddedBroker, embed
-from pybroker.embedding.faults import Fault, Faults
+from pybroker.embedding.embedded_broker import EmbeddedBroker, embed
+from pybroker.embedding.faults import Fault, Faults, UnusedFault
 from pybroker.embedding.thread import BrokerThread, embed_in_thread
 
-__all__ = ["BrokerThread", "EmbeddedBroker", "Fault", "Faults", "embed", "embed_in_thread"]
+__all__ = ["BrokerThread", "EmbeddedBroker", "Fault", "Faults", "UnusedFault", "embed", "embed_in_thread"]

@@ -1,15 +1,19 @@
 """What a test makes go wrong between clients and a broker, and what of it is in force.
 
-Rules only: they say what is to happen to a command, a receipt, a delivery; `connection` does it. A fault is in force from the call
-that makes it until `undo`, or until it has happened as often as was asked for.
+This module contains the rules, which decide about each command, receipt and delivery; `connection` applies them. A
+fault is active from the call that creates it until `undo`, or until it has happened the requested number of times. A
+fault that never happened is reported by a warning when it ends, because a test with a wrong topic would pass for the
+wrong reason.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from pybroker.embedding.stores import Fullness
 from pybroker.errors import BrokerError
@@ -17,6 +21,8 @@ from pybroker.model.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 
 T = TypeVar("T")
+MAX_MISSED = 3
+"""Maximum number of topics in the report of an unused fault."""
 _REFUSABLE = (
     "CONNECT",
     "PARTITIONED_METADATA",
@@ -91,15 +97,73 @@ class Whom:
         return self.name is None or any(self.name in name for name in line.names())
 
 
+class UnusedFault(UserWarning):
+    """Warns that a fault of a test has ended without ever happening."""
+
+
+class Unused(NamedTuple):
+    """The report of an unused fault, and the line of the test that created the fault."""
+
+    text: str
+    file: str
+    line: int
+
+
+def warn_of(unused: Iterable[Unused]) -> None:
+    """Emit a warning for each unused fault, at the line that created it. Raises UnusedFault if warnings are errors."""
+    for each in unused:
+        warnings.warn_explicit(each.text, UnusedFault, each.file, each.line)
+
+
+@dataclass(eq=False, slots=True)
+class Aim:
+    """Selects the commands, receipts or deliveries of a fault, and records whether there were any."""
+
+    whom: Whom
+    call: str
+    """The call in the test, for the report."""
+    what: str
+    """The plural noun for the objects of the fault, for the report."""
+    has_happened: bool = False
+    missed: list[str] = field(default_factory=list)
+    """Topics of commands that did not match."""
+
+    def meets(self, topic: str, line: Line) -> bool:
+        """Return whether the fault applies to a client's command about `topic`, which may be empty, and record the
+        result."""
+        if _fits(self.whom, topic, line):
+            self.has_happened = True
+            return True
+        if topic and topic not in self.missed and len(self.missed) < MAX_MISSED:
+            self.missed.append(topic)
+        return False
+
+    def report(self) -> str | None:
+        """Return the report of an unused fault; None if the fault has happened."""
+        if self.has_happened:
+            return None
+        told = "".join(
+            f", {name} {value}" for name, value in (("topic", self.whom.topic), ("name", self.whom.name)) if value
+        )
+        others = f"There were some of {', '.join(self.missed)}." if self.missed else "There were none at all."
+        return f"The fault {self.call}{told} never happened: it met no {self.what}. {others}"
+
+
 class Fault:
     """One that is in force; `with` undoes it at the end. Idempotent."""
 
-    def __init__(self, undo: Callable[[], object]) -> None:
+    def __init__(self, undo: Callable[[], Unused | None]) -> None:
         self._undo = undo
 
     def undo(self) -> None:
-        """From now on it does not happen any more."""
-        self._undo()
+        """End the fault. Warns of a fault that never happened (UnusedFault)."""
+        unused = self.end()
+        if unused is not None:
+            warn_of([unused])
+
+    def end(self) -> Unused | None:
+        """End the fault and return the report of one that never happened."""
+        return self._undo()
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +181,7 @@ class Refusal:
     types: frozenset[int]
     error: BrokerError
     left: int
-    whom: Whom
+    aim: Aim
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +191,7 @@ class ReceiptFault:
     copies: int
     delay_s: float
     left: int | None
-    whom: Whom
+    aim: Aim
 
 
 @dataclass(eq=False, slots=True)
@@ -135,8 +199,11 @@ class Slowness:
     """A consumer that is sent one entry in so many seconds."""
 
     seconds_each: float
-    whom: Whom
+    aim: Aim
     subscription: str | None
+
+
+Aimed = TypeVar("Aimed", Refusal, ReceiptFault, Slowness)
 
 
 class Faults:
@@ -173,11 +240,13 @@ class Faults:
 
     def stall_connections(self, topic: str | None = None, name: str | None = None) -> Fault:
         """These connections, which stay open, are neither read nor written any more, as when a network loses all packets."""
-        whom = Whom.of(topic, name)
+        aim = Aim(Whom.of(topic, name), "stall_connections", "connection")
         stalled: list[Line] = []
 
         def begin() -> None:
-            stalled.extend(self._meant(whom))
+            stalled.extend(self._meant(aim.whom))
+            aim.has_happened = bool(stalled)
+            aim.missed = sorted({each for line in self._lines() for each in line.topics()})[:MAX_MISSED]
             for line in stalled:
                 line.stall()
 
@@ -185,7 +254,7 @@ class Faults:
             while stalled:
                 stalled.pop().unstall()
 
-        return self._made_by(begin, end)
+        return self._made_by(begin, end, aim)
 
     def refuse(
         self,
@@ -200,20 +269,23 @@ class Faults:
         """Answer the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with `error`: any
         ServerError of the protocol. `topic` is that of the command. Raises ValueError for names that there are not."""
         types = frozenset({_command_type(command)})
-        refusal = Refusal(types, _error_class(error)(message), count, Whom.of(topic, name))
+        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "such command")
+        refusal = Refusal(types, _error_class(error)(message), count, aim)
         return self._in_force(self._refusals, refusal, _nothing)
 
     def lose_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
         """The next `count` messages are stored, and their producers are not told."""
-        return self._in_force(self._receipts, ReceiptFault(0, 0, count, Whom.of(topic, name)), _nothing)
+        aim = Aim(Whom.of(topic, name), "lose_receipts", "receipt")
+        return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
     def duplicate_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
         """The receipts of the next `count` messages are sent twice."""
-        return self._in_force(self._receipts, ReceiptFault(2, 0, count, Whom.of(topic, name)), _nothing)
+        aim = Aim(Whom.of(topic, name), "duplicate_receipts", "receipt")
+        return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
         """Receipts are sent `seconds` of the broker's time later; those that wait are sent when the fault is undone."""
-        fault = ReceiptFault(1, seconds, None, Whom.of(topic, name))
+        fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipt"))
         return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
 
     def slow_consumer(
@@ -226,7 +298,7 @@ class Faults:
     ) -> Fault:
         """Consumers get an entry, a message or a batch, only each `seconds_each` of the broker's time, though it is theirs already:
         as one that takes so long for each."""
-        fault = Slowness(seconds_each, Whom.of(topic, name), subscription)
+        fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 
     def full_disk(self) -> Fault:
@@ -238,16 +310,24 @@ class Faults:
         return self._made_by(fill(True), fill(False))
 
     def undo_all(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults. Warns of those that never happened (UnusedFault)."""
+        warn_of(self.end_all())
+
+    def end_all(self) -> list[Unused]:
+        """End all faults and return the reports of those that never happened."""
+        unused = []
         while self._made:
-            self._made[-1].undo()
+            report = self._made[-1].end()
+            if report is not None:
+                unused.append(report)
+        return unused
 
     # --- what is in force, asked on the loop -------------------------------------------------------------------------
 
     def refusal_of(self, command_type: int, topic: str, line: Line) -> BrokerError | None:
         """Why this command is refused, which counts; None when it is not."""
         for refusal in self._refusals:
-            if command_type in refusal.types and refusal.left > 0 and _fits(refusal.whom, topic, line):
+            if command_type in refusal.types and refusal.left > 0 and refusal.aim.meets(topic, line):
                 refusal.left -= 1
                 return refusal.error
         return None
@@ -255,7 +335,7 @@ class Faults:
     def receipt_of(self, topic: str, line: Line) -> ReceiptFault | None:
         """What is to happen to this receipt, which counts; None when it is sent as it is."""
         for fault in self._receipts:
-            if (fault.left is None or fault.left > 0) and _fits(fault.whom, topic, line):
+            if (fault.left is None or fault.left > 0) and fault.aim.meets(topic, line):
                 if fault.left is not None:
                     fault.left -= 1
                 return fault
@@ -276,14 +356,14 @@ class Faults:
         found = [
             slow.seconds_each
             for slow in self._slow
-            if _fits(slow.whom, topic, line) and slow.subscription in {None, subscription}
+            if slow.subscription in {None, subscription} and slow.aim.meets(topic, line)
         ]
         return max(found, default=0)
 
     def _meant(self, whom: Whom) -> list[Line]:
         return [line for line in self._lines() if whom.means(line)]
 
-    def _in_force(self, faults: list[T], fault: T, let_go: Callable[[Line], None]) -> Fault:
+    def _in_force(self, faults: list[Aimed], fault: Aimed, let_go: Callable[[Line], None]) -> Fault:
         """`let_go` has each connection do what the fault has held back."""
 
         def end() -> None:
@@ -292,15 +372,25 @@ class Faults:
             for line in self._lines():
                 let_go(line)
 
-        return self._made_by(lambda: faults.append(fault), end)
+        return self._made_by(lambda: faults.append(fault), end, fault.aim)
 
-    def _made_by(self, begin: Callable[[], None], end: Callable[[], None]) -> Fault:
-        def undo() -> None:
-            if made in self._made:
-                self._made.remove(made)
-                end()
+    def _made_by(self, begin: Callable[[], None], end: Callable[[], None], aim: Aim | None = None) -> Fault:
+        file, line = _caller()
 
-        made = Fault(lambda: self._run(undo))
+        def undo() -> Unused | None:
+            if made not in self._made:
+                return None
+            self._made.remove(made)
+            end()
+            report = None if aim is None else aim.report()
+            return None if report is None else Unused(report, file, line)
+
+        def run_undo() -> Unused | None:
+            found = self._run(undo)
+            assert found is None or isinstance(found, Unused)
+            return found
+
+        made = Fault(run_undo)
 
         def do() -> None:
             self._made.append(made)
@@ -308,6 +398,14 @@ class Faults:
 
         self._run(do)
         return made
+
+
+def _caller() -> tuple[str, int]:
+    """Return file and line of the test that creates a fault: the first frame outside of this module."""
+    frame = sys._getframe(1)  # noqa: SLF001  (as `warnings` does)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def _nothing(line: Line) -> None:

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from pybroker.surroundings import Surroundings
+from pybroker.runtime.runtime import Runtime
 
 
 class LateCalls:
     """Owned by who asks. Invariant: none overtakes another."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._waiting: deque[Callable[[], None]] = deque()
         self._last_due_ms = 0.0
 
@@ -22,11 +22,11 @@ class LateCalls:
 
     def add(self, call: Callable[[], None], delay_s: float, *, after_last: bool = False) -> None:
         """Call `delay_s` from now, or from when the last one is due with `after_last`; not before the last one in any case."""
-        now_ms = self._surroundings.clock.monotonic_ms()
+        now_ms = self._runtime.clock.monotonic_ms()
         begin_ms = max(now_ms, self._last_due_ms) if after_last else now_ms
         self._last_due_ms = max(self._last_due_ms, begin_ms + delay_s * 1000)
         self._waiting.append(call)
-        self._surroundings.call_later((self._last_due_ms - now_ms) / 1000, partial(self._due, call))
+        self._runtime.call_later((self._last_due_ms - now_ms) / 1000, partial(self._due, call))
 
     def _due(self, call: Callable[[], None]) -> None:
         if self._waiting and self._waiting[0] is call:  # else it was hurried, and others wait now

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pybroker.build import Stores
+from pybroker.disk.disk import Disk, SpaceFigures
 from pybroker.errors import StorageFull
-from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.storage.disk import Disk, SpaceFigures
-from pybroker.storage.ledger_store import AppendRun
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.ledgers.ledger_store import AppendRun
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 NO_SPACE = "the disk is full: a fault that a test has set"

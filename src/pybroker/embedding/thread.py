@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pybroker.app import loop_factory
 from pybroker.config import BrokerConfig
-from pybroker.embedding.broker import EmbeddedBroker, NotRunning, configuration
+from pybroker.embedding.embedded_broker import EmbeddedBroker, NotRunning, configuration
 from pybroker.embedding.faults import Faults
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ import asyncio
 import heapq
 from collections.abc import Awaitable, Callable
 
-from pybroker.clock import Clock
 from pybroker.config import BrokerConfig
-from pybroker.surroundings import Surroundings, Timer
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.runtime import Runtime, Timer
 
 STEPS = 500
 """Into so many steps one advance is divided at most: what comes round more often than that comes round less often meanwhile."""
@@ -54,7 +54,7 @@ class _Ringing(Timer):
         return (self.due_ms, self.serial) < (other.due_ms, other.serial)
 
 
-class VirtualSurroundings(Surroundings):
+class VirtualRuntime(Runtime):
     """Owned by one broker on one loop, and used there only."""
 
     def __init__(self, config: BrokerConfig, clock: MovedClock) -> None:

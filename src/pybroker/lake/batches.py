@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pybroker.reading.places import EntryRange, Place, PlannedLedger, TopicPlan
+from pybroker.reading.positions import EntryRange, Place, PlannedLedger, TopicPlan
 
 
 class Piece(NamedTuple):

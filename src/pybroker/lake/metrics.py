@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from pybroker.lake.pipeline import Figures
+from pybroker.lake.lake_pipeline import Figures
 
 _COUNTERS = {
     "commits": "Commits of rows or positions.",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pybroker.client.access import AccessRefused, access_by_parameters
+from pybroker.client.access import Access, AccessRefused, access_by_parameters
 from pybroker.errors import InvalidTopicName
-from pybroker.lake.maintenance import MaintenanceOptions
-from pybroker.lake.pipeline import LakeOptions
-from pybroker.lake.planning import TopicSelection
+from pybroker.lake.lake_pipeline import LakeOptions
 from pybroker.lake.settings import LakeSettings, SettingsRefused
-from pybroker.lake.table import LakeTable
+from pybroker.lake.table_format import LakeTable
+from pybroker.lake.table_maintenance import MaintenanceOptions
+from pybroker.lake.topic_planning import TopicSelection
 from pybroker.model.names import TopicName
 from pybroker.model.topic_patterns import InvalidPattern, UnsupportedPattern, pattern_in_namespace
-from pybroker.reading.options import SourceOptions
+from pybroker.reading.read_options import SourceOptions
 
 KEEP_WITHOUT_NUMBER_MS = 3_600_000
 """Of formats that keep files by age alone: a reader of an older version has so long at least."""
@@ -23,7 +23,7 @@ KEEP_WITHOUT_NUMBER_MS = 3_600_000
 def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
     """The table, which need not be there yet. `topics` are those whose positions are looked for (Delta)."""
     if settings.format == "iceberg":
-        from pybroker.lake.iceberg.table import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)
+        from pybroker.lake.iceberg.iceberg_format import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)
 
         return IcebergTable(
             open_catalog(settings.catalog_name, catalog_properties(settings)),
@@ -33,7 +33,7 @@ def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
         )
     location = f"{settings.target.rstrip('/')}/{settings.table.strip('/')}"
     if settings.format == "delta":
-        from pybroker.lake.delta import DeltaLakeTable  # noqa: PLC0415
+        from pybroker.lake.delta.delta_table import DeltaLakeTable  # noqa: PLC0415
 
         return DeltaLakeTable(location, settings.name, topics, dict(settings.storage))
     from pybroker.lake.parquet import ParquetTable  # noqa: PLC0415
@@ -59,14 +59,26 @@ def catalog_properties(settings: LakeSettings) -> dict[str, str]:
     return {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}"}
 
 
-def source_options(settings: LakeSettings) -> SourceOptions:
-    """Raises SettingsRefused; shows no secret."""
+def connection_values(settings: LakeSettings) -> dict[str, str]:
+    """Return the broker's address and credentials in the settings, by profile keys; may be empty. Raises
+    SettingsRefused."""
     try:
-        access = access_by_parameters(
-            settings.service_url, settings.admin_url, settings.auth_params, settings.tls_trust_certs_file
-        )
+        access = access_by_parameters("", None, settings.auth_params, None)
     except AccessRefused as error:
-        raise SettingsRefused([f"--auth-params: {error}"]) from None
+        raise SettingsRefused([f"auth-params: {error}"]) from None
+    values: dict[str, str | None] = {
+        "url": settings.admin_url,
+        "service_url": settings.service_url,
+        "tls_trust_certs_file": settings.tls_trust_certs_file,
+        "basic_user": access.basic_user,
+    }
+    for key, secret in (("token", access.token), ("basic_password", access.basic_password)):
+        if secret is not None:
+            values |= {key: secret.text, f"{key}_file": secret.in_file, f"{key}_env": secret.in_environment}
+    return {key: value for key, value in values.items() if value}
+
+
+def source_options(settings: LakeSettings, access: Access) -> SourceOptions:
     return SourceOptions(access, settings.read_mode, Path(settings.data_directory) if settings.data_directory else None)
 
 

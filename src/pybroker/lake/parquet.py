@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from pybroker.lake import steps
 from pybroker.lake.evolution import ChangeInside, EvolutionRefused, RenameColumn, Step, evolved, steps_between
-from pybroker.lake.leftovers import Leftovers
+from pybroker.lake.orphaned_files import Leftovers
 from pybroker.lake.partitioning import Partitioning
 from pybroker.lake.progress import Lease, Progress, lease_of, lease_text, positions_of, positions_text
 from pybroker.lake.storage import AlreadyThere, Storage
-from pybroker.lake.table import Change, CommitConflict, LakeTable, TableFile, TableMissing, TableState
+from pybroker.lake.table_format import Change, CommitConflict, LakeTable, TableFile, TableMissing, TableState
 
 LOG = "_pybroker/log"
 WHOLE_EVERY = 64

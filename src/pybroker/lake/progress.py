@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pybroker.reading.places import Place
+from pybroker.reading.positions import Place
 
 FORMAT_VERSION = 1
 MAX_PIPELINE_NAME_LENGTH = 100

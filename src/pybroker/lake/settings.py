@@ -22,12 +22,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pybroker.columns.bad_records import BadRecords
+from pybroker.columns.bad_records import BadRecords, MissingFields
 from pybroker.lake.partitioning import Partitioning, parse_partitioning
 from pybroker.lake.progress import check_pipeline_name
-from pybroker.reading.options import MODES
 from pybroker.reading.quantities import size_bytes, time_ms
+from pybroker.reading.read_options import MODES
 
+OF_CONNECTION = ("admin_url", "service_url", "auth_params", "tls_trust_certs_file")
+"""Settings in a file that name the broker. The command line has the usual connection options instead."""
 FORMATS = ("iceberg", "delta", "parquet")
 MAX_WORKERS = 64
 
@@ -60,13 +62,16 @@ class LakeSettings:
     columns: tuple[str, ...] = ()
     value_mode: str = "auto"
     bad_records: str = "fail"
+    missing_fields: str = "fail"
+    """The treatment of a nullable Avro field without a default that an older message's schema lacks: `fail` or
+    `null`."""
     on_data_loss: str = "fail"
     on_incompatible: str = "fail"
     """fail, or new-column: a column whose new type the table's cannot hold goes into one of its own, count__string."""
     rename: tuple[str, ...] = ()
     """new=old: columns that have another name than in the table."""
-    admin_url: str = "http://127.0.0.1:8080"
-    service_url: str = "pulsar://127.0.0.1:6650"
+    admin_url: str = ""
+    service_url: str = ""
     auth_params: str = field(default="", repr=False)
     """A token as token:..., file:/path or env:NAME; or JSON with userId and password."""
     tls_trust_certs_file: str = ""
@@ -106,6 +111,7 @@ _CHOICES = {
     "format": FORMATS,
     "value_mode": ("auto", "raw"),
     "bad_records": tuple(each.value for each in BadRecords),
+    "missing_fields": tuple(each.value for each in MissingFields),
     "on_incompatible": ("fail", "new-column"),
     "on_data_loss": ("fail", "skip"),
     "read_mode": MODES,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pybroker.columns.bad_records import BadRecords
+from pybroker.columns.bad_records import BadRecords, MissingFields
 from pybroker.columns.message_columns import ERROR_COLUMN, METADATA_TYPES, metadata_field
 from pybroker.columns.values.value_decoder import ValueMode, fields_of
 from pybroker.columns.values.value_schema import SchemaInfo
@@ -16,10 +16,10 @@ from pybroker.lake.settings import LakeSettings, SettingsRefused
 from pybroker.model.names import TopicName
 from pybroker.reading.entry_source import EntrySource
 from pybroker.reading.idle_sources import IdleSources
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.places import EntryRange
+from pybroker.reading.lossy_reads import LossyReads
+from pybroker.reading.positions import EntryRange
+from pybroker.reading.read_options import SourceOptions
 from pybroker.reading.typed import TypedReader, TypedReading, typed_reading, union_of_topics
-from pybroker.reading.what_is_left import WhatIsLeft
 
 METADATA_COLUMNS = (
     "__key",
@@ -55,7 +55,7 @@ class TypedRows:
 
     def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
         with _idle.opened(self.where) as own:
-            source = WhatIsLeft(own) if self.skips_loss else own
+            source = LossyReads(own) if self.skips_loss else own
             reader = TypedReader(source, self.reading)
             for part in entries:
                 yield from reader.read(part)
@@ -80,7 +80,11 @@ def reading_maker(
         if mode == "auto":
             info = union_of_topics({name: source.schema(name) for name in names})
         reading = typed_reading(
-            info, _columns(settings, info, mode), value_mode=mode, bad_records=BadRecords(settings.bad_records)
+            info,
+            _columns(settings, info, mode),
+            value_mode=mode,
+            bad_records=BadRecords(settings.bad_records),
+            missing_fields=MissingFields(settings.missing_fields),
         )
         return TypedRows(where, reading, settings.on_data_loss == "skip"), {**avro_renames(info), **settings.renames}
 

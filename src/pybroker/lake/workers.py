@@ -11,9 +11,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from pybroker.lake.storage import Storage
-from pybroker.lake.table import WrittenFile
+from pybroker.lake.table_format import WrittenFile
 from pybroker.lake.writing import FileLayout, write_files
-from pybroker.reading.places import EntryRange
+from pybroker.reading.positions import EntryRange
 
 
 class RowReading(Protocol):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pybroker.lake.partitioning import Partitioning
 from pybroker.lake.storage import Storage
-from pybroker.lake.table import WrittenFile
+from pybroker.lake.table_format import WrittenFile
 
 DEFAULT_TARGET_BYTES = 256 * 1024 * 1024
 MAX_OPEN_PARTITIONS = 64

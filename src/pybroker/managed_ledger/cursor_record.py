@@ -3,7 +3,7 @@
     version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32
     for each ledger:    ledger id i64 | length u32 | roaring bitmap of deleted entries, portable format
     for each ack set:   ledger id i64 | entry id u32 | word count u32 | words u64, least significant first
-    in version 2:       what transactions hold, to the end (`held_acks.py`)
+    in version 2:       what transactions hold, to the end (`pending_transaction_acks.py`)
 
 Version 2 is written only when there is something of that: a cursor that no transaction has acknowledged on stays readable for
 earlier versions.

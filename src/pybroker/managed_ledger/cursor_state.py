@@ -25,14 +25,12 @@ from pyroaring import BitMap
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord, encode_changes, encode_whole
-from pybroker.managed_ledger.held_acks import HeldAcks
 from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.pending_transaction_acks import PendingTransactionAcks
 from pybroker.model import ack_set
 from pybroker.model.entry_runs import end_of_run
-from pybroker.model.position import Position
+from pybroker.model.position import MAX_ENTRY_ID, Position
 
-MAX_ENTRY_ID = (1 << 32) - 1
-"""What a bitmap can hold; ledgers end long before."""
 DEFAULT_MAX_RANGES_SHOWN = 10_000
 
 AckSets = dict[int, dict[int, int]]  # ledger id → entry id → bits; no inner dict is empty
@@ -65,7 +63,7 @@ class CursorState:
         self._is_replaced = True
         self._new_holes: dict[int, BitMap] = {}
         self._new_ack_sets: set[Position] = set()
-        self.held = HeldAcks()
+        self.held = PendingTransactionAcks()
         """What open transactions have acknowledged; `held_changed` says that it changed."""
 
     @property

@@ -1,6 +1,6 @@
 """Opens managed ledgers by name, makes and deletes them and their cursors; owns what they share.
 
-What the metadata store keeps of a managed ledger is in `info.py`; `stored_document.py` writes it.
+What the metadata store keeps of a managed ledger is in `managed_ledger_info.py`; `stored_info.py` writes it.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from urllib.parse import quote
 
 import msgspec
 
-from pybroker import logs
 from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
+from pybroker.ledgers.cursor_store import CursorStore
+from pybroker.ledgers.ledger_store import LedgerSummary
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.gone_ledgers import GoneLedgers
-from pybroker.managed_ledger.info import (
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.managed_ledger_info import (
     FORMAT_VERSION,
     CursorInfo,
     ManagedLedgerInfo,
     decode_info,
     delayed_record_id,
 )
-from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.leftovers import named_ledger_ids
-from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.stored_document import StoredDocument
-from pybroker.managed_ledger.surroundings import LedgerSurroundings
-from pybroker.memory import Holding
-from pybroker.metadata.store import NOT_EXISTING, MetadataStore, Versioned
+from pybroker.managed_ledger.orphaned_ledgers import named_ledger_ids
+from pybroker.managed_ledger.shared_resources import LedgerResources
+from pybroker.managed_ledger.stored_info import StoredInfo
+from pybroker.managed_ledger.trimmed_ledgers import TrimmedLedgers
+from pybroker.memory.broker_memory import Holding
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
 from pybroker.model.position import Position
-from pybroker.storage.cursor_store import CursorStore
-from pybroker.storage.ledger_store import LedgerSummary
+from pybroker.runtime import logs
 
 RESTORE_ON_LOOP_DELTAS = 1000
 """A cursor with fewer records is restored on the loop, others in a thread: no callback holds the loop for long."""
@@ -45,15 +45,15 @@ READ_DOCUMENT_FACTOR = 6
 class ManagedLedgerFactory:
     """Owned by the broker service. Invariant: at most one ManagedLedger object of a name exists."""
 
-    def __init__(self, surroundings: LedgerSurroundings, cursor_store: CursorStore, metadata: MetadataStore) -> None:
-        self.surroundings = surroundings
-        self.store = surroundings.store
+    def __init__(self, resources: LedgerResources, cursor_store: CursorStore, metadata: MetadataStore) -> None:
+        self.resources = resources
+        self.store = resources.store
         self.cursor_store = cursor_store
         self.metadata = metadata
-        self.cache = surroundings.cache
-        self.clock = surroundings.clock
-        self.tasks = surroundings.tasks
-        self.counters = surroundings.counters
+        self.cache = resources.cache
+        self.clock = resources.clock
+        self.tasks = resources.tasks
+        self.counters = resources.counters
         """What all managed ledgers together have read since the start."""
         self._open: dict[str, ManagedLedger] = {}
 
@@ -72,7 +72,7 @@ class ManagedLedgerFactory:
         Nothing of it is trimmed by retention before its `retention` is set.
         """
         assert path not in self._open, f"{path} is open already"
-        room = Holding(self.surroundings.memory, self.surroundings.memory.documents)
+        room = Holding(self.resources.memory, self.resources.memory.documents)
         try:
             await room.wait(path.rpartition("/")[0], LEAST_DOCUMENT_BYTES)  # Namespaces take turns.
             return await self._open_in(room, path)
@@ -88,7 +88,7 @@ class ManagedLedgerFactory:
             await self._delete_stored(path, info, found.version)
             found = info = None
         if found is None or info is None:
-            managed = await self._make(StoredDocument(self.metadata, path, LedgerList(), None), None)
+            managed = await self._make(StoredInfo(self.metadata, path, LedgerList(), None), None)
         else:
             managed = await self._restore(path, info, found)
         document = managed.document
@@ -123,25 +123,25 @@ class ManagedLedgerFactory:
         await managed.close()
         return True
 
-    async def _make(self, document: StoredDocument, info: ManagedLedgerInfo | None) -> ManagedLedger:
+    async def _make(self, document: StoredInfo, info: ManagedLedgerInfo | None) -> ManagedLedger:
         """With a new ledger; `info` is what was stored of it."""
         ledger_id = await self.store.create_ledger()
         document.ledgers.add_ledger(ledger_id)
         return self._managed(document, info, ledger_id)
 
-    def _managed(self, document: StoredDocument, info: ManagedLedgerInfo | None, ledger_id: int) -> ManagedLedger:
+    def _managed(self, document: StoredInfo, info: ManagedLedgerInfo | None, ledger_id: int) -> ManagedLedger:
         # A place before the first ledger that is known is of an earlier topic of that name.
-        document.gone = GoneLedgers(document.ledgers.ledger_ids()[0] - 1)
+        document.gone = TrimmedLedgers(document.ledgers.ledger_ids()[0] - 1)
         if info is None:
             document.created_ms = self.clock.wall_ms()
         else:
             document.take(info)
-        return ManagedLedger(self.surroundings, document, ledger_id, self._closed)
+        return ManagedLedger(self.resources, document, ledger_id, self._closed)
 
     async def _restore(self, path: str, info: ManagedLedgerInfo, found: Versioned) -> ManagedLedger:
         now_ms = self.clock.wall_ms()
         ledgers = LedgerList.decode(bytes(info.ledgers), now_ms)
-        document = StoredDocument(self.metadata, path, ledgers, found)
+        document = StoredInfo(self.metadata, path, ledgers, found)
         for ledger_id in ledgers.open_ledger_ids():
             # An earlier run did not close it: what it holds now is what it will always hold.
             ledgers.close_ledger(await self._recover(path, ledger_id), now_ms)
@@ -196,7 +196,7 @@ class ManagedLedgerFactory:
             for record_id in cursor.record_ids:
                 await self.cursor_store.delete(record_id)
         for ledger_id in named_ledger_ids(info):
-            self.surroundings.drop_ledger(ledger_id)
+            self.resources.drop_ledger(ledger_id)
             await self.store.delete_ledger(ledger_id)
         await self.metadata.delete(path, version)
 
@@ -281,7 +281,7 @@ class ManagedLedgerFactory:
 
     async def close(self) -> None:
         """Close what is still open."""
-        self.surroundings.flush()
+        self.resources.flush()
         for managed in list(self._open.values()):
             try:
                 await managed.close()

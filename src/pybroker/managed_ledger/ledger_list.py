@@ -23,8 +23,8 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_store import LedgerSummary, LedgerTotals
 from pybroker.model.position import EARLIEST, Position
-from pybroker.storage.ledger_store import LedgerSummary, LedgerTotals
 
 FORMAT_VERSION = 1
 

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap
 
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.backlog import Backlog
+from pybroker.ledgers.cursor_store import CursorOwner, CursorStore
+from pybroker.ledgers.ledger_store import EntryRun
+from pybroker.managed_ledger.cache.entry_cache import part_of
+from pybroker.managed_ledger.cursor_backlog import Backlog
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.entry_cache import part_of
 from pybroker.managed_ledger.oldest_unacked import OldestUnacked
-from pybroker.memory import AheadHolder
+from pybroker.memory.broker_memory import AheadHolder
 from pybroker.model.ack_set import WORD_BITS
-from pybroker.model.passed_over import PassedOver
 from pybroker.model.position import EARLIEST, Position
-from pybroker.storage.cursor_store import CursorOwner, CursorStore
-from pybroker.storage.ledger_store import EntryRun
-from pybroker.tasks import completion
+from pybroker.model.skipped_ranges import SkippedRanges
+from pybroker.runtime.tasks import completion
 
 if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
@@ -60,7 +60,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """For whom it reads: those of one reader wait behind each other for memory."""
         self.stored_delayed: list[bytes] = []
         """The records of its delayed entries that were found when it was restored, for whoever reads them."""
-        self.passed_over: Sequence[PassedOver] = ()
+        self.skipped_ranges: Sequence[SkippedRanges] = ()
         """The last moves that were no acknowledgements, as whoever makes them has noted."""
         # Deltas that were written, those that failed, and the bytes of all.
         self.writes = 0
@@ -110,7 +110,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """Whether an entry that may be read now stands at or behind the read position."""
         ledgers = self.ledger.ledgers
         position = ledgers.normalize(self.read_position)
-        return ledgers.has_entry(position) and self.ledger.visibility.readable(position, 1) > 0
+        return ledgers.has_entry(position) and self.ledger.read_limit.readable(position, 1) > 0
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """The next entries if they are in memory, advancing; None when they must be read from the store.
@@ -118,11 +118,11 @@ class ManagedCursor(CursorOwner, AheadHolder):
         Only call while `has_more()`.
         """
         position = self.ledger.ledgers.normalize(self.read_position)
-        max_entries = self.ledger.visibility.readable(position, max_entries)
+        max_entries = self.ledger.read_limit.readable(position, max_entries)
         run = self._from_read_ahead(position, max_entries, max_bytes)
         if run is None:
             run = self.ledger.read_cached(position, max_entries, max_bytes)
-        if run is None and (recent := self.ledger.reads_ahead.find(position)) is not None:
+        if run is None and (recent := self.ledger.read_ahead.find(position)) is not None:
             run = self._hold(recent, position, max_entries, max_bytes)
         if run is not None:
             self.read_position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
@@ -170,12 +170,12 @@ class ManagedCursor(CursorOwner, AheadHolder):
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
         has_neighbours = len(self.ledger.cursors) > 1
-        ahead = await self.ledger.reads_ahead.read(position, self.reader, has_neighbours=has_neighbours)
+        ahead = await self.ledger.read_ahead.read(position, self.reader, has_neighbours=has_neighbours)
         if ahead is None:
             return None
         if self.read_position != before or not self.ledger.ledgers.has_entry(position):
             return None
-        max_entries = self.ledger.visibility.readable(position, max_entries)
+        max_entries = self.ledger.read_limit.readable(position, max_entries)
         if not max_entries:
             return None
         run = self._hold(ahead, position, max_entries, max_bytes)

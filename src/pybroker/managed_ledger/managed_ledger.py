@@ -20,21 +20,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Hashable, Mapping
 
-from pybroker import logs
 from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
-from pybroker.managed_ledger.backlog import Backlog, count_backlog
-from pybroker.managed_ledger.info import CompactedInfo
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun, EntryRun
+from pybroker.managed_ledger.cursor_backlog import Backlog, count_backlog
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
+from pybroker.managed_ledger.max_read_position import ReadLimit
 from pybroker.managed_ledger.publish_time_search import PublishTimes
-from pybroker.managed_ledger.reads_ahead import LEAST_READ_BYTES, ReadsAhead
+from pybroker.managed_ledger.read_ahead import LEAST_READ_BYTES, ReadAhead
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
-from pybroker.managed_ledger.stored_document import StoredDocument
-from pybroker.managed_ledger.surroundings import LedgerSurroundings
-from pybroker.managed_ledger.visibility import Visibility
+from pybroker.managed_ledger.shared_resources import LedgerResources
+from pybroker.managed_ledger.stored_info import StoredInfo
+from pybroker.model.counters import LedgerCounters
 from pybroker.model.position import Position
-from pybroker.model.stats import LedgerCounters
-from pybroker.storage.ledger_store import AppendListener, AppendRun, EntryRun
+from pybroker.runtime import logs
 
 PREPARE_AT = 0.9
 """How full a ledger is when the next one is made."""
@@ -47,8 +47,8 @@ class ManagedLedger(AppendListener):
 
     def __init__(
         self,
-        surroundings: LedgerSurroundings,
-        document: StoredDocument,
+        resources: LedgerResources,
+        document: StoredInfo,
         ledger_id: int,
         closed: Callable[[ManagedLedger], None],
     ) -> None:
@@ -67,27 +67,27 @@ class ManagedLedger(AppendListener):
         self.counters = LedgerCounters()
         self.compacted_drops = 0
         """How often the compacted view was given up: a compaction that began before may not become the view any more."""
-        self.visibility = Visibility()
-        self.memory = surroundings.memory
-        self.clock = surroundings.clock
-        self.publish_times = PublishTimes(self.ledgers, surroundings.store, self.publish_time_of)
-        self._surroundings = surroundings
+        self.read_limit = ReadLimit()
+        self.memory = resources.memory
+        self.clock = resources.clock
+        self.publish_times = PublishTimes(self.ledgers, resources.store, self.publish_time_of)
+        self._resources = resources
         self._closed = closed
-        self._store = surroundings.store
-        self._cache = surroundings.cache
+        self._store = resources.store
+        self._cache = resources.cache
         document.when_fenced = self._fenced
         self._listener: ManagedLedgerListener | None = None
         self._ledger_id = ledger_id
         self._next_entry_id = 0
         self._ledger_bytes = 0
-        self._ledger_opened_ms = self._last_append_ms = surroundings.clock.monotonic_ms()
-        self._prepare_at_entries = int(surroundings.limits.max_entries_per_ledger * PREPARE_AT)
-        self._prepare_at_bytes = int(surroundings.limits.max_bytes_per_ledger * PREPARE_AT)
+        self._ledger_opened_ms = self._last_append_ms = resources.clock.monotonic_ms()
+        self._prepare_at_entries = int(resources.limits.max_entries_per_ledger * PREPARE_AT)
+        self._prepare_at_bytes = int(resources.limits.max_bytes_per_ledger * PREPARE_AT)
         self._made_ledger_id: int | None = None  # in the list, perhaps not in the metadata store's
         self._next_ledger_id: int | None = None  # ready for appends
         self._left_ledger_ids: list[int] = []  # not sealed yet
         self._changing = asyncio.Lock()
-        self.reads_ahead = ReadsAhead(surroundings, self.read_if_there)
+        self.read_ahead = ReadAhead(resources, self.read_if_there)
         self._is_preparing = self._is_sealing = self._is_trim_due = False
         self._prepare_not_before_ms = 0.0
 
@@ -95,7 +95,7 @@ class ManagedLedger(AppendListener):
         """From now on `listener` is told about appends."""
         self._listener = listener
         if self.document.is_fenced:
-            self._surroundings.tasks.start(self._tell_fenced(listener), f"fence {self.name}")
+            self._resources.tasks.start(self._tell_fenced(listener), f"fence {self.name}")
 
     async def _tell_fenced(self, listener: ManagedLedgerListener) -> None:
         try:
@@ -155,14 +155,14 @@ class ManagedLedger(AppendListener):
     def publish_time_at_hand(self, position: Position) -> int | None:
         """When the entry was published; None when it is not in memory or does not exist."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
-        return None if run is None else self._surroundings.publish_time_of(run.payloads[0])
+        return None if run is None else self._resources.publish_time_of(run.payloads[0])
 
     async def publish_time_of(self, position: Position) -> int:
         """When the entry was published, in milliseconds by its client's clock. Raises StoreError."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         if run is None:
             run = await self.read(position, 1, 0)
-        return self._surroundings.publish_time_of(run.payloads[0])
+        return self._resources.publish_time_of(run.payloads[0])
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
         """The first entry published at that time or later; `ledgers.end_position` when there is none. Raises StoreError.
@@ -188,11 +188,11 @@ class ManagedLedger(AppendListener):
         self._next_entry_id += count
         self._ledger_bytes += size_bytes
         self.pending_entries += count
-        now_ms = self._last_append_ms = self._surroundings.clock.monotonic_ms()
+        now_ms = self._last_append_ms = self._resources.clock.monotonic_ms()
         if (
             self._next_entry_id >= self._prepare_at_entries
             or self._ledger_bytes >= self._prepare_at_bytes
-            or now_ms - self._ledger_opened_ms >= self._surroundings.limits.max_rollover_ms
+            or now_ms - self._ledger_opened_ms >= self._resources.limits.max_rollover_ms
         ):
             self._roll_if_due(now_ms)
 
@@ -219,7 +219,7 @@ class ManagedLedger(AppendListener):
             self.ledgers.added(run.ledger_id, len(run.payloads), run.message_count, run.size_bytes)
             self.bytes_added_total += run.size_bytes
             if keep:
-                self._surroundings.keep_cached(run)
+                self._resources.keep_cached(run)
         self.entries_added_total += entries
         listener.entries_added(runs)
         self._go_on()
@@ -250,11 +250,11 @@ class ManagedLedger(AppendListener):
             self._seal()
         self._go_on()
         if self._next_entry_id and not self.is_write_failed:
-            self._roll_if_due(self._surroundings.clock.monotonic_ms())
+            self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _roll_if_due(self, now_ms: float) -> None:
         """The present ledger holds something: switch when it is full or old, and see to it that the next one is ready."""
-        limits = self._surroundings.limits
+        limits = self._resources.limits
         age_ms = now_ms - self._ledger_opened_ms
         is_idle = 0 < limits.inactive_rollover_ms <= now_ms - self._last_append_ms
         is_old = age_ms >= limits.max_rollover_ms or is_idle or self._holds_space_for_nobody()
@@ -278,10 +278,10 @@ class ManagedLedger(AppendListener):
 
     def _prepare(self) -> None:
         """Make the next ledger in the background, unless that is going on or has just failed."""
-        is_too_soon = self._surroundings.clock.monotonic_ms() < self._prepare_not_before_ms
+        is_too_soon = self._resources.clock.monotonic_ms() < self._prepare_not_before_ms
         if not (self._is_preparing or self.is_closed or is_too_soon):
             self._is_preparing = True
-            self._surroundings.tasks.start(self._make_next(), f"prepare {self.name}")
+            self._resources.tasks.start(self._make_next(), f"prepare {self.name}")
 
     async def _make_next(self) -> None:
         try:
@@ -294,7 +294,7 @@ class ManagedLedger(AppendListener):
                 await self.document.save()
                 self._next_ledger_id, self._made_ledger_id = self._made_ledger_id, None
         except StoreError as error:
-            self._prepare_not_before_ms = self._surroundings.clock.monotonic_ms() + PREPARE_RETRY_MS
+            self._prepare_not_before_ms = self._resources.clock.monotonic_ms() + PREPARE_RETRY_MS
             logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
             return
         finally:
@@ -302,7 +302,7 @@ class ManagedLedger(AppendListener):
         if self.is_write_failed:
             self._go_on()
         elif self._next_entry_id and not self.is_closed:
-            self._roll_if_due(self._surroundings.clock.monotonic_ms())
+            self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _switch(self, ledger_id: int) -> None:
         """Appends go into the next ledger from now on."""
@@ -311,14 +311,14 @@ class ManagedLedger(AppendListener):
         self._next_ledger_id = None
         self._next_entry_id = 0
         self._ledger_bytes = 0
-        self._ledger_opened_ms = self._last_append_ms = self._surroundings.clock.monotonic_ms()
+        self._ledger_opened_ms = self._last_append_ms = self._resources.clock.monotonic_ms()
         self.is_write_failed = False
         self._seal()
 
     def _seal(self) -> None:
         if not self._is_sealing:
             self._is_sealing = True
-            self._surroundings.tasks.start(self._seal_left(), f"seal {self.name}")
+            self._resources.tasks.start(self._seal_left(), f"seal {self.name}")
 
     async def _seal_left(self) -> None:
         """Seal the ledgers that appends have left; what is under way in them completes first."""
@@ -337,7 +337,7 @@ class ManagedLedger(AppendListener):
         self.trim_soon()
 
     async def _close_ledger(self, ledger_id: int) -> None:
-        self.ledgers.close_ledger(await self._store.seal(ledger_id), self._surroundings.clock.wall_ms())
+        self.ledgers.close_ledger(await self._store.seal(ledger_id), self._resources.clock.wall_ms())
 
     # --- what goes ---------------------------------------------------------------------------------------------------
 
@@ -353,7 +353,7 @@ class ManagedLedger(AppendListener):
         """Trim in the background."""
         if not self._is_trim_due and not self.is_closed:
             self._is_trim_due = True
-            self._surroundings.tasks.start(self._trim_in_background(), f"trim {self.name}")
+            self._resources.tasks.start(self._trim_in_background(), f"trim {self.name}")
 
     async def _trim_in_background(self) -> None:
         try:
@@ -377,14 +377,14 @@ class ManagedLedger(AppendListener):
                 dropped += leaving
             while self.document.trimmed_ledger_ids:
                 ledger_id = self.document.trimmed_ledger_ids[0]
-                self._surroundings.drop_ledger(ledger_id)
+                self._resources.drop_ledger(ledger_id)
                 await self._store.delete_ledger(ledger_id)
                 self.document.trimmed_ledger_ids.remove(ledger_id)
             return dropped
 
     def _removable(self, retention: RetentionLimits) -> list[int]:
         durable = [cursor.state for cursor in self.cursors.values() if cursor.is_durable]
-        now_ms = self._surroundings.clock.wall_ms()
+        now_ms = self._resources.clock.wall_ms()
         return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
@@ -554,7 +554,7 @@ class ManagedLedger(AppendListener):
 
     def _count_read(self, run: EntryRun, *, is_from_store: bool) -> None:
         entries, size_bytes = len(run.payloads), sum(map(len, run.payloads))
-        for counters in (self.counters, self._surroundings.counters):
+        for counters in (self.counters, self._resources.counters):
             counters.entries_read += entries
             counters.bytes_read += size_bytes
             if is_from_store:
@@ -576,7 +576,7 @@ class ManagedLedger(AppendListener):
 
     def cursor_dirty(self, cursor: ManagedCursor) -> None:
         """The flush timer will write `cursor`."""
-        self._surroundings.flush_soon(cursor.flush)
+        self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
         """Take no more appends, write what cursors have left. Entries stay. Raises StoreError; it is closed all the same.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pybroker.model.position import EARLIEST, Position
 
 if TYPE_CHECKING:
-    from pybroker.clock import Clock
     from pybroker.managed_ledger.cursor_state import CursorState
     from pybroker.managed_ledger.ledger_list import LedgerList
+    from pybroker.runtime.clock import Clock
 
 UNKNOWN_AGE_S = -1
 

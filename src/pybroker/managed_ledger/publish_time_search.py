@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from pybroker.errors import DamagedEntries, StoreError
+from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import Position
-from pybroker.storage.ledger_store import LedgerStore
 
 # The first readable one of the indexes [first, end), with its publish time; None when none is readable.
 _Look = Callable[[int, int], Awaitable[tuple[int, int] | None]]

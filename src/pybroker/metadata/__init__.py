@@ -1,1 +1,1 @@
-"""Small versioned facts: tenants, namespaces, policies, topics, ledger lists. Start with `store.py`."""
+"""Small versioned facts: tenants, namespaces, policies, topics, ledger lists. Start with `metadata_store.py`."""

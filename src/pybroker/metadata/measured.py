@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pybroker.clock import Clock
-from pybroker.metadata.store import ANY_VERSION, MetadataStore, OperationLatencies, Versioned, Watch
+from pybroker.metadata.metadata_store import ANY_VERSION, MetadataStore, OperationLatencies, Versioned, Watch
+from pybroker.runtime.clock import Clock
 
 
 class MeasuredMetadataStore(MetadataStore):

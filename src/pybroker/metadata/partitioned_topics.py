@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from pybroker.errors import AdminError, BadVersionError, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.store import NOT_EXISTING, MetadataStore
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, values_at
 from pybroker.model import policies as documents
-from pybroker.model.names import DOMAINS, NamespaceName, TopicName
+from pybroker.model.names import NamespaceName, TopicName
 
 _UPDATE_ATTEMPTS = 5  # At a value that other brokers change too.
 
@@ -43,16 +43,11 @@ class PartitionedTopics:
 
     async def load(self) -> None:
         """Fill the cache from the store. Raises StoreError."""
-        for tenant in await self._store.children(paths.PARTITIONED_TOPICS):
-            for local_name in await self._store.children(f"{paths.PARTITIONED_TOPICS}/{tenant}"):
-                for domain in DOMAINS:
-                    await self._load(NamespaceName(tenant, local_name), domain)
-
-    async def _load(self, namespace: NamespaceName, domain: str) -> None:
-        for segment in await self._store.children(paths.partitioned_topics(namespace, domain)):
-            topic = paths.topic_of_segment(namespace, domain, segment)
-            if (found := await self._store.get(paths.partitioned_topic(topic))) is not None:
-                self._remember(topic, _decoded(topic, found.value))
+        async for (tenant, local_name, domain, segment), found in values_at(
+            self._store, metadata_paths.PARTITIONED_TOPICS, 4
+        ):
+            topic = metadata_paths.topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
+            self._remember(topic, _decoded(topic, found.value))
 
     def get(self, topic: TopicName) -> PartitionedTopicMetadata | None:
         """The document of `topic`, None when it is not the name of a partitioned topic."""
@@ -72,7 +67,7 @@ class PartitionedTopics:
         metadata = PartitionedTopicMetadata(partitions, properties=dict(properties) if properties else None)
         async with self._writing:
             try:
-                await self._store.put(paths.partitioned_topic(topic), documents.encode(metadata), NOT_EXISTING)
+                await self._store.put(metadata_paths.partitioned_topic(topic), documents.encode(metadata), NOT_EXISTING)
             except BadVersionError as error:
                 raise AdminError(409, "This topic already exists") from error
             self._remember(topic, metadata)
@@ -82,7 +77,7 @@ class PartitionedTopics:
 
         Refused: 404 when `topic` is none, 409 when others keep changing it, and whatever `change` itself refuses.
         """
-        path = paths.partitioned_topic(topic)
+        path = metadata_paths.partitioned_topic(topic)
         async with self._writing:
             for _ in range(_UPDATE_ATTEMPTS):
                 found = await self._store.get(path)
@@ -102,7 +97,7 @@ class PartitionedTopics:
     async def delete(self, topic: TopicName) -> None:
         """`topic` is no partitioned topic any more; nothing happens to a name that is none."""
         async with self._writing:
-            await self._store.delete(paths.partitioned_topic(topic))
+            await self._store.delete(metadata_paths.partitioned_topic(topic))
             self._forget(topic)
 
     def _remember(self, topic: TopicName, metadata: PartitionedTopicMetadata) -> None:

@@ -15,8 +15,8 @@ from collections import Counter
 import msgspec
 
 from pybroker.errors import AdminError, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.store import MetadataStore
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import MetadataStore, values_at
 from pybroker.model import policies as documents
 
 
@@ -63,14 +63,12 @@ class ResourceGroups:
 
     async def load(self) -> None:
         """Fill the cache from the store. Raises StoreError."""
-        for segment in await self._store.children(paths.RESOURCE_GROUPS):
-            name = paths.resource_group_of_segment(segment)
-            found = await self._store.get(paths.resource_group(name))
-            if found is not None:
-                try:
-                    self._groups[name] = documents.decode(found.value, ResourceGroup)
-                except msgspec.DecodeError as error:
-                    raise StoreError(f"the resource group {name} cannot be read: {error}") from error
+        async for (segment,), found in values_at(self._store, metadata_paths.RESOURCE_GROUPS, 1):
+            name = metadata_paths.resource_group_of_segment(segment)
+            try:
+                self._groups[name] = documents.decode(found.value, ResourceGroup)
+            except msgspec.DecodeError as error:
+                raise StoreError(f"the resource group {name} cannot be read: {error}") from error
 
     def names(self) -> list[str]:
         """All groups, sorted."""
@@ -92,7 +90,7 @@ class ResourceGroups:
                     for old, new in zip(msgspec.structs.astuple(before), msgspec.structs.astuple(change), strict=True)
                 )
             )
-            await self._store.put(paths.resource_group(name), documents.encode(group))
+            await self._store.put(metadata_paths.resource_group(name), documents.encode(group))
             if name in self._groups:
                 self.updates[name] += 1
             self._groups[name] = group
@@ -103,7 +101,7 @@ class ResourceGroups:
         async with self._writing:
             if name not in self._groups:
                 raise AdminError(404, "ResourceGroup does not exist")
-            await self._store.delete(paths.resource_group(name))
+            await self._store.delete(metadata_paths.resource_group(name))
             del self._groups[name]
         self._changed(name)
 

@@ -18,8 +18,8 @@ from typing import TypeVar
 import msgspec
 
 from pybroker.errors import AdminError, BadVersionError, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.store import NOT_EXISTING, MetadataStore
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, values_at
 from pybroker.model import policies as documents
 from pybroker.model.names import DEFAULT_NAMESPACE, PUBLIC_TENANT, NamespaceName, TopicName, is_valid_entity
 from pybroker.model.policies import ClusterData, LocalPolicies, NamespacePolicies, TenantInfo, TopicPolicies
@@ -64,18 +64,14 @@ class Resources:
 
     async def load(self) -> None:
         """Fill the cache from the store."""
-        for name in await self._store.children(paths.CLUSTERS):
-            if (found := await self._store.get(paths.cluster(name))) is not None:
-                self._clusters[name] = _decoded(paths.cluster(name), found.value, ClusterData)
-        for name in await self._store.children(paths.TENANTS):
-            if (found := await self._store.get(paths.tenant(name))) is not None:
-                self._tenants[name] = _decoded(paths.tenant(name), found.value, TenantInfo)
-        for tenant in await self._store.children(paths.POLICIES):
-            for local_name in await self._store.children(paths.tenant_policies(tenant)):
-                namespace = NamespaceName(tenant, local_name)
-                if (found := await self._store.get(paths.policies(namespace))) is not None:
-                    policies = _decoded(paths.policies(namespace), found.value, NamespacePolicies)
-                    self._namespaces.setdefault(tenant, {})[namespace] = policies
+        async for (name,), found in values_at(self._store, metadata_paths.CLUSTERS, 1):
+            self._clusters[name] = _decoded(metadata_paths.cluster(name), found.value, ClusterData)
+        async for (name,), found in values_at(self._store, metadata_paths.TENANTS, 1):
+            self._tenants[name] = _decoded(metadata_paths.tenant(name), found.value, TenantInfo)
+        async for (tenant, local_name), found in values_at(self._store, metadata_paths.POLICIES, 2):
+            namespace = NamespaceName(tenant, local_name)
+            policies = _decoded(metadata_paths.policies(namespace), found.value, NamespacePolicies)
+            self._namespaces.setdefault(tenant, {})[namespace] = policies
 
     async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
         """Create what every broker needs, where it is missing: its cluster, two tenants, and their namespaces.
@@ -123,7 +119,7 @@ class Resources:
         async with self._writing:
             if not is_valid_entity(name):
                 raise AdminError(412, "Cluster name is not valid")
-            await self._store.put(paths.cluster(name), documents.encode(data))
+            await self._store.put(metadata_paths.cluster(name), documents.encode(data))
             self._clusters[name] = data
 
     async def delete_cluster(self, name: str) -> None:
@@ -135,7 +131,7 @@ class Resources:
                 for namespace, policies in tenant.items():
                     if name in policies.replication_clusters:
                         raise AdminError(412, f"Cluster {name} is not empty: namespace {namespace} lives there")
-            await self._store.delete_tree(paths.cluster(name))  # With what is known of it besides.
+            await self._store.delete_tree(metadata_paths.cluster(name))  # With what is known of it besides.
             del self._clusters[name]
 
     async def create_tenant(self, name: str, info: TenantInfo, limit: int = 0) -> None:
@@ -149,7 +145,7 @@ class Resources:
                 raise AdminError(409, f"Tenant {name} already exists")
             if 0 < limit <= len(self._tenants):
                 raise AdminError(412, f"Exceed the maximum number of tenants (maxTenants={limit})")
-            await self._create(paths.tenant(name), documents.encode(info), f"Tenant {name} already exists")
+            await self._create(metadata_paths.tenant(name), documents.encode(info), f"Tenant {name} already exists")
             self._tenants[name] = info
 
     async def update_tenant(self, name: str, info: TenantInfo) -> None:
@@ -158,7 +154,7 @@ class Resources:
             if name not in self._tenants:
                 raise AdminError(404, "Tenant does not exist")
             self._require_known_clusters(info)
-            await self._store.put(paths.tenant(name), documents.encode(info))
+            await self._store.put(metadata_paths.tenant(name), documents.encode(info))
             self._tenants[name] = info
 
     async def delete_tenant(self, name: str) -> None:
@@ -168,7 +164,7 @@ class Resources:
                 raise AdminError(404, "Tenant does not exist")
             if self._namespaces.get(name):
                 raise AdminError(409, f"Tenant {name} still has namespaces")
-            await self._store.delete(paths.tenant(name))
+            await self._store.delete(metadata_paths.tenant(name))
             del self._tenants[name]
 
     async def create_namespace(self, namespace: NamespaceName, policies: NamespacePolicies, limit: int = 0) -> None:
@@ -203,7 +199,7 @@ class Resources:
             except ValueError as error:
                 raise AdminError(400, f"Invalid bundles: {error}") from error
             await self._create(
-                paths.policies(namespace), documents.encode(created), f"Namespace {namespace} already exists"
+                metadata_paths.policies(namespace), documents.encode(created), f"Namespace {namespace} already exists"
             )
             self._namespaces.setdefault(namespace.tenant, {})[namespace] = created
 
@@ -219,7 +215,7 @@ class Resources:
             await listener.namespace_changed(namespace)
 
     async def _change_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
-        path = paths.policies(namespace)
+        path = metadata_paths.policies(namespace)
         for _ in range(_UPDATE_ATTEMPTS):
             found = await self._store.get(path)
             if found is None:
@@ -238,22 +234,22 @@ class Resources:
     async def delete_namespace(self, namespace: NamespaceName) -> None:
         """Drop the policies. Refused: 404 when missing."""
         async with self._writing:
-            if not await self._store.delete(paths.policies(namespace)):
+            if not await self._store.delete(metadata_paths.policies(namespace)):
                 raise AdminError(404, "Namespace does not exist")
             self._forget(namespace)
-            await self._store.delete_tree(paths.resource_quotas(namespace))
-            await self._store.delete(paths.local_policies(namespace))
+            await self._store.delete_tree(metadata_paths.resource_quotas(namespace))
+            await self._store.delete(metadata_paths.local_policies(namespace))
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
         """What is set for `topic` alone. Whoever keeps it, and was registered with the listener at once, misses no change."""
-        path = paths.topic_policies(topic)
+        path = metadata_paths.topic_policies(topic)
         async with self._writing:
             found = await self._store.get(path)
         return TopicPolicies() if found is None else _decoded(path, found.value, TopicPolicies)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
         """Apply `change` to what is set for `topic` alone, as `update_namespace` does. Refused: 409."""
-        path = paths.topic_policies(topic)
+        path = metadata_paths.topic_policies(topic)
         async with self._writing:
             for _ in range(_UPDATE_ATTEMPTS):
                 found = await self._store.get(path)
@@ -271,7 +267,7 @@ class Resources:
     async def delete_topic_policies(self, topic: TopicName) -> None:
         """Nothing is set for `topic` alone any more."""
         async with self._writing:
-            was_set = await self._store.delete(paths.topic_policies(topic))
+            was_set = await self._store.delete(metadata_paths.topic_policies(topic))
             if was_set:
                 self._topic_changed(topic, None)
 
@@ -296,13 +292,13 @@ class Resources:
 
     async def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
         """What holds for a namespace in this cluster alone."""
-        path = paths.local_policies(namespace)
+        path = metadata_paths.local_policies(namespace)
         found = await self._store.get(path)
         return LocalPolicies() if found is None else _decoded(path, found.value, LocalPolicies)
 
     async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
         """Apply `change` to what holds in this cluster alone. Refused: 404 when the namespace is missing, 409."""
-        path = paths.local_policies(namespace)
+        path = metadata_paths.local_policies(namespace)
         async with self._writing:
             if self.namespace(namespace) is None:
                 raise AdminError(404, "Namespace does not exist")

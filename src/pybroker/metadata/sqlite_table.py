@@ -15,6 +15,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from pybroker.disk.database import page_damage, transaction
 from pybroker.errors import StoreError
 
 LAYOUT_VERSION: Final = 2
@@ -60,7 +61,12 @@ def prepare(connection: sqlite3.Connection) -> Totals:
         raise StoreError(f"it has layout {found}, and this version reads {LAYOUT_VERSION} at most")
     if found == LAYOUT_VERSION:
         return check(connection)
-    connection.execute("BEGIN IMMEDIATE")
+    with transaction(connection):
+        return _create_or_convert(connection, found)
+
+
+def _create_or_convert(connection: sqlite3.Connection, found: int) -> Totals:
+    """Within a transaction; `found` is the layout version, 0 for a new file."""
     if found == 0:
         connection.execute(
             "CREATE TABLE metadata (path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,"
@@ -77,7 +83,6 @@ def prepare(connection: sqlite3.Connection) -> Totals:
         connection.execute("UPDATE metadata SET checksum = ? WHERE path = ?", (checksum, path))
     connection.execute("INSERT INTO totals VALUES (1, ?, ?, ?)", (totals.commits, totals.row_count, totals.row_sum))
     connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
-    connection.execute("COMMIT")
     return totals
 
 
@@ -101,9 +106,8 @@ def check(connection: sqlite3.Connection) -> Totals:
 
 def check_pages(connection: sqlite3.Connection) -> None:
     """Raises StoreError when SQLite finds its file inconsistent."""
-    (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if said != "ok":
-        raise StoreError(f"it is damaged: {' '.join(str(said).split())}")
+    if found := page_damage(connection):
+        raise StoreError(f"it is damaged: {found}")
 
 
 def require_whole(path: str, value: object, version: object, checksum: int) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pybroker import logs
-from pybroker.metadata.store import Watch
+from pybroker.metadata.metadata_store import Watch
+from pybroker.runtime import logs
 
 
 def prefix_below(path: str) -> str:

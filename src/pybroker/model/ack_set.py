@@ -11,7 +11,7 @@ word after the other would copy all before it each time; and nothing is as large
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 WORD_BITS = 64
 WORD_BYTES = WORD_BITS // 8
@@ -56,6 +56,15 @@ def left_of(message_count: int, words: Sequence[int]) -> int:
     """
     bits = from_words(words[: word_count(message_count)])
     return bits & full(message_count) if bits.bit_length() > message_count else bits
+
+
+def indexes(bits: int, first: int = 0) -> Iterator[int]:
+    """Yield the indexes of the messages in the set from `first` on, in ascending order."""
+    digits = f"{bits:b}"[::-1]  # Repeated shifts of a large number would take quadratic time.
+    index = digits.find("1", first)
+    while index >= 0:
+        yield index
+        index = digits.find("1", index + 1)
 
 
 def count(words: Iterable[int]) -> int:

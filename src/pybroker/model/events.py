@@ -6,7 +6,7 @@ Neighbours that belong together are one event, so that what the layers below cos
 from __future__ import annotations
 
 from pybroker.errors import BrokerError
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 
 NO_REQUEST = -1
 """The request id of an ACK that asks for no receipt."""
@@ -122,8 +122,10 @@ class Redeliver:
 class CommandRefused:
     """A request that is answered with ERROR without being looked at."""
 
-    __slots__ = ("error", "request_id")
+    __slots__ = ("command", "error", "request_id")
 
-    def __init__(self, request_id: int, error: BrokerError) -> None:
+    def __init__(self, command: str, request_id: int, error: BrokerError) -> None:
+        self.command = command
+        """The name of its type."""
         self.request_id = request_id
         self.error = error

@@ -97,6 +97,10 @@ class Code(Enum):
 
     NO_CONSUMERS = "no-consumers", "Messages wait and no consumer is connected."
     READ_FAILED = "read-failed", "Stored messages cannot be read; it is tried again."
+    TRANSACTION_END_PENDING = (
+        "transaction-end-pending",
+        "A transaction is or may be committed and the topic does not know its end yet: readers wait for it.",
+    )
     TRANSACTION_OPEN = (
         "transaction-open",
         "A transaction is open: nothing from its first message on is delivered until it has ended.",
@@ -173,7 +177,7 @@ class Code(Enum):
         "The consumer has asked for other ranges of hashes than that of the message's key.",
     )
     WAITS_FOR_KEY = "waits-for-key", "The message waits because nobody may have messages of its key's hash now."
-    WAITS_FOR_CONSUMER = "waits-for-consumer", "The message waits for one consumer, which cannot take it now."
+    WAITS_FOR_CONSUMER = "waits-for-consumer", "The message waits for a consumer that can take it."
     WAITS_FOR_REDELIVERY = "waits-for-redelivery", "The message is to be sent again, and nobody can take it now."
     SET_ASIDE = "set-aside", "The message waits for its key's consumer, and is read again once that can take more."
     MESSAGE_PUT_OFF = "message-put-off", "The message is on its way to a consumer, or an entry filter has put it off."
@@ -193,23 +197,61 @@ class Code(Enum):
     MESSAGE_NEVER_EXISTED = "message-never-existed", "The topic has no such message, and has had none."
 
 
+class Severity(Enum):
+    """The cost of a wrong action, from none to lost messages."""
+
+    LOOK = "look"
+    """The action shows data and changes nothing."""
+    HARMLESS = "harmless"
+    """The action changes a limit or the delivery time of a message. No client is disconnected, and no message is
+    lost."""
+    DISRUPTIVE = "disruptive"
+    """The action disconnects clients or delivers messages again. No message is lost."""
+    IRREVERSIBLE = "irreversible"
+    """Messages, acknowledgements or a subscription are lost permanently."""
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One call that helps, or shows more: its REST path, query included, and the like command where there is one."""
+    """A REST call that helps or shows more data: its path with the query, and the command that sends the same call.
 
+    `text` states the one effect of the call. `command` contains neither the broker nor credentials: only the program
+    that shows the action knows how its user reaches the broker.
+    """
+
+    severity: Severity
     text: str
     method: str
     path: str
+    command: str
     body: object = None
-    command: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The text, marked for an irreversible action."""
+        if self.severity is not Severity.IRREVERSIBLE:
+            return self.text
+        return f"Irreversible: {self.text[:1].lower()}{self.text[1:]}"
 
     def as_json(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"text": self.text, "method": self.method, "path": self.path}
+        shown: dict[str, Any] = {
+            "severity": self.severity.value,
+            "text": self.label,
+            "method": self.method,
+            "path": self.path,
+            "command": self.command,
+        }
         if self.body is not None:
             shown["body"] = self.body
-        if self.command is not None:
-            shown["command"] = self.command
         return shown
+
+
+_SEVERITY_ORDER = {severity: place for place, severity in enumerate(Severity)}
+
+
+def safest_first(actions: Iterable[Action]) -> list[Action]:
+    """Sort actions from harmless to irreversible. Actions of the same severity keep their order."""
+    return sorted(actions, key=lambda each: _SEVERITY_ORDER[each.severity])
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +273,7 @@ class Finding:
         return {
             **self.as_short_json(),
             "evidence": _told(self.evidence),
-            "actions": [action.as_json() for action in self.actions],
+            "actions": [action.as_json() for action in safest_first(self.actions)],
         }
 
     def as_short_json(self) -> dict[str, Any]:

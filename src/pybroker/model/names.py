@@ -7,7 +7,7 @@ else. Names never hold what a path in the metadata store or a log line could tri
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import quote
 
@@ -29,7 +29,7 @@ MAX_SHOWN_LENGTH = 100
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)", re.DOTALL)
+_PARTITION_SUFFIX = "-partition-"
 
 
 def is_valid_entity(name: str) -> bool:
@@ -63,6 +63,11 @@ class TopicName:
     domain: str
     namespace: NamespaceName
     local_name: str
+    partition_index: int = field(init=False, compare=False, repr=False)
+    """The partition that this name names; -1 if it names a whole topic."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partition_index", _partition_index(self.local_name))
 
     @staticmethod
     def parse(text: str) -> TopicName:
@@ -78,28 +83,15 @@ class TopicName:
         return self.domain == PERSISTENT
 
     @property
-    def partition_index(self) -> int:
-        """The partition that this name names, -1 when it names a whole topic."""
-        match = self._partition
-        return int(match.group(2)) if match else -1
-
-    @property
     def partitioned_name(self) -> TopicName:
-        """The topic that this partition belongs to; itself when it is no partition."""
-        match = self._partition
-        return TopicName(self.domain, self.namespace, match.group(1)) if match else self
-
-    @property
-    def _partition(self) -> re.Match[str] | None:
-        """Name and number of a partition; a number beyond the largest that a client can hold makes it a topic of that name."""
-        match = _PARTITION.fullmatch(self.local_name)
-        if match is None or len(match.group(2)) > _MAX_PARTITION_DIGITS or int(match.group(2)) > MAX_PARTITION_INDEX:
-            return None
-        return match
+        """The partitioned topic that this partition belongs to; this name itself if it is not a partition."""
+        if self.partition_index < 0:
+            return self
+        return TopicName(self.domain, self.namespace, self.local_name.rpartition(_PARTITION_SUFFIX)[0])
 
     def partition(self, index: int) -> TopicName:
         """The name of partition `index`."""
-        return TopicName(self.domain, self.namespace, f"{self.local_name}-partition-{index}")
+        return TopicName(self.domain, self.namespace, f"{self.local_name}{_PARTITION_SUFFIX}{index}")
 
     @property
     def storage_path(self) -> str:
@@ -108,6 +100,15 @@ class TopicName:
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.namespace}/{self.local_name}"
+
+
+def _partition_index(local_name: str) -> int:
+    """The number behind the last `-partition-`, written without leading zeros, up to `MAX_PARTITION_INDEX`; else -1."""
+    base, _, digits = local_name.rpartition(_PARTITION_SUFFIX)
+    if not base or not (digits.isascii() and digits.isdecimal()) or len(digits) > _MAX_PARTITION_DIGITS:
+        return -1
+    index = int(digits)
+    return index if index <= MAX_PARTITION_INDEX and (digits[0] != "0" or digits == "0") else -1
 
 
 def _shown(text: str) -> str:

@@ -11,6 +11,9 @@ from typing import NamedTuple
 from pybroker.errors import ProtocolViolation
 
 MAX_SIGNED_64 = (1 << 63) - 1
+MAX_ENTRY_ID = (1 << 32) - 1
+"""The highest entry id in a bitmap. Real ledgers are far smaller, but clients and REST calls may send any 64-bit
+number."""
 
 
 class Position(NamedTuple):

@@ -6,7 +6,7 @@ here stands still, so that all who ask within one window see the same figures.
 
 from __future__ import annotations
 
-from pybroker.model.stats import Buckets, DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
+from pybroker.model.counters import Buckets, DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
 
 
 class Rate:

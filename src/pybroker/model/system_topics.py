@@ -2,7 +2,7 @@
 
 A name alone says what a topic is, so that a listing, a limit or a refused creation needs no look-up. Partitions count as what their
 partitioned topic is. What such a topic holds is written elsewhere (`broker/policies/change_events.py`,
-`broker/upkeep/health_check.py`).
+`broker/maintenance/health_check.py`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from pybroker.columns.message_columns import ERROR_COLUMN, VALUE
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.columns.values.value_decoder import value_decoder
 from pybroker.columns.values.value_schema import SchemaInfo, ValueDecoder
+from pybroker.pipelines.connecting import Connect
 from pybroker.pipelines.topic_ranges import (
     EXIT_OK,
     add_read_options,
@@ -37,7 +38,7 @@ from pybroker.pipelines.topic_ranges import (
     write_json,
     write_table,
 )
-from pybroker.reading.messages import MessageReader, MessageReading
+from pybroker.reading.message_batches import MessageReader, MessageReading
 from pybroker.reading.sources import open_source
 
 _COLUMNS = (
@@ -143,14 +144,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--samples", type=int, default=3, metavar="N", help="message ids of each group")
 
 
-def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    return answered(lambda: _run(options), parser)
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
+    return answered(lambda: _run(options, connect), parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, connect: Connect) -> int:
     part = part_of(options)
     triage = Triage(options.reason_property, options.samples)
-    with closing(open_source(source_options(options))) as source:
+    with closing(open_source(source_options(options, connect, options.topics))) as source:
         reader = MessageReader(source, MessageReading(_COLUMNS, bad_records=BadRecords.COLUMN))
         for topic in options.topics:
             name = partitioned_name(topic)

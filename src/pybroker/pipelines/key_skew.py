@@ -15,8 +15,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pybroker.client.rest import RestClient
 from pybroker.columns.message_columns import VALUE
 from pybroker.model.names import TopicName
+from pybroker.pipelines.connecting import Connect
 from pybroker.pipelines.key_counts import KeyCount, KeyCounts, Owners, selector_of
 from pybroker.pipelines.topic_ranges import (
     EXIT_FINDINGS,
@@ -35,13 +37,12 @@ from pybroker.pipelines.topic_ranges import (
     write_json,
     write_table,
 )
-from pybroker.reading.messages import MessageReader, MessageReading
-from pybroker.reading.rest import RestClient
+from pybroker.reading.message_batches import MessageReader, MessageReading
 from pybroker.reading.rest_topics import segments_of
 from pybroker.reading.sources import open_source
 
 if TYPE_CHECKING:
-    from pybroker.reading.options import SourceOptions
+    from pybroker.reading.read_options import SourceOptions
 
 _KEY, _ORDERING = "__key", "__orderingKey"
 HashRanges = dict[str, list[tuple[int, int]]]
@@ -76,14 +77,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    return answered(lambda: _run(options), parser)
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
+    return answered(lambda: _run(options, connect), parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, connect: Connect) -> int:
     if not 1 <= options.consumers <= 1000 or options.max_keys < 2 or options.limit < 1:
         raise WrongOptions("--consumers 1 to 1000, --max-keys from 2 on, --limit from 1 on")
-    where, part = source_options(options), part_of(options)
+    where, part = source_options(options, connect, options.topics), part_of(options)
     counts = KeyCounts(options.max_keys)
     with closing(open_source(where)) as source:
         plans = [plan for topic in options.topics for plan in plans_of(source, topic, part)]
@@ -117,7 +118,7 @@ def _owners(options: argparse.Namespace, where: SourceOptions) -> Owners:
     if not options.subscription:
         return Owners.of_selector(fold)
     ranges: HashRanges = {}
-    with closing(RestClient(where)) as rest:
+    with closing(where.rest_client()) as rest:
         for topic in options.topics:
             ranges |= consumer_ranges(_stats(rest, TopicName.parse(topic)), options.subscription)
     if not ranges:

@@ -23,25 +23,33 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pybroker import logs
+from pybroker.client.failures import ClientError
 from pybroker.columns.bad_records import BadEntry
 from pybroker.columns.values.declared import WrongColumns
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.lake.evolution import EvolutionRefused
-from pybroker.lake.maintenance import Maintenance
+from pybroker.lake.lake_pipeline import Figures, LakePipeline, LeaseHeld, LeaseLost
 from pybroker.lake.metrics import LakeMetrics
-from pybroker.lake.opening import lake_options, maintenance_options, open_table, selection, source_options
-from pybroker.lake.pipeline import Figures, LakePipeline, LeaseHeld, LeaseLost
-from pybroker.lake.planning import SourcePlanner
+from pybroker.lake.opening import (
+    connection_values,
+    lake_options,
+    maintenance_options,
+    open_table,
+    selection,
+    source_options,
+)
+from pybroker.lake.pipeline_service import LakeService, ServiceOptions
 from pybroker.lake.progress import ProgressUnreadable
-from pybroker.lake.service import LakeService, ServiceOptions
-from pybroker.lake.settings import FORMATS, LakeSettings, SettingsRefused, load_settings
-from pybroker.lake.table import LakeError, TableMissing
+from pybroker.lake.settings import FORMATS, OF_CONNECTION, LakeSettings, SettingsRefused, load_settings
+from pybroker.lake.table_format import LakeError, TableMissing
+from pybroker.lake.table_maintenance import Maintenance
+from pybroker.lake.topic_planning import SourcePlanner
 from pybroker.lake.typed_rows import close_idle_sources, reading_maker
 from pybroker.lake.workers import ThreadWorkers, Workers
-from pybroker.reading.entry_source import ReadingFailed
+from pybroker.pipelines.connecting import Connect
 from pybroker.reading.sources import open_source
 from pybroker.reading.typed import DifferentSchemas
+from pybroker.runtime import logs
 
 # What a schema or a table holds that cannot be used; any other ValueError is a bug and shows its trace.
 _VALUE_ERRORS = (EvolutionRefused, ProgressUnreadable, UnreadableSchema, DifferentSchemas, WrongColumns)
@@ -63,12 +71,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     read.add_argument(
         "--on-data-loss", metavar="W", help="fail (default) or skip: entries behind a position that are gone"
     )
-    read.add_argument("--admin-url", metavar="URL", help="of the broker's HTTP port (http://127.0.0.1:8080)")
-    read.add_argument("--service-url", metavar="URL", help="of its binary port (pulsar://127.0.0.1:6650)")
-    read.add_argument(
-        "--auth-params", metavar="A", help="token:..., file:/path or env:NAME; or JSON with userId, password"
-    )
-    read.add_argument("--tls-trust-certs-file", metavar="FILE")
     read.add_argument("--read-mode", metavar="M", help="auto (default), segment, bulk or binary")
     read.add_argument("--data-directory", metavar="DIR", help="of a broker on this host, for --read-mode segment")
     read.add_argument("--progress-subscription", metavar="S", help="durable subscription that follows the table")
@@ -83,6 +85,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rows.add_argument("--columns", metavar="C,C", type=_list, help="columns of messages; * for those of the schema")
     rows.add_argument("--value-mode", metavar="M", help="auto (default): by schema; raw: bytes")
     rows.add_argument("--bad-records", metavar="B", help="fail (default), null or column (__error)")
+    rows.add_argument(
+        "--missing-fields", metavar="M", help="fail (default) or null: Avro fields that older schemas do not have"
+    )
     rows.add_argument("--on-incompatible", metavar="W", help="fail (default) or new-column: a type that does not fit")
     rows.add_argument(
         "--rename", action="append", metavar="NEW=OLD", help="a column that has another name in the table"
@@ -133,17 +138,17 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
     """The whole life of the command; its exit code."""
     if options.log_level not in ("debug", "info", "warning", "error"):
         parser.error("--log-level: debug, info, warning or error")
     logs.configure(options.log_level)
-    overrides = dict(vars(options))
+    overrides = {key: value for key, value in vars(options).items() if key not in OF_CONNECTION}  # `connect` uses those
     for name in ("catalog", "storage"):
         overrides[name] = dict(overrides[name]) if overrides[name] else None
     try:
         settings = load_settings(options.config, overrides, needs_topics=not options.maintain)
-        return _run(settings, options)
+        return _run(settings, options, connect)
     except SettingsRefused as error:
         for problem in error.problems:
             _say(problem)
@@ -154,7 +159,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except LeaseLost as error:
         _say(str(error))
         return EXIT_TAKEN_OVER
-    except (LakeError, ReadingFailed, BadEntry, *_VALUE_ERRORS, OSError) as error:
+    except (LakeError, ClientError, BadEntry, *_VALUE_ERRORS, OSError) as error:
         _say(str(error))
         return EXIT_FAILED
 
@@ -168,13 +173,13 @@ def _print(document: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _run(settings: LakeSettings, options: argparse.Namespace) -> int:
+def _run(settings: LakeSettings, options: argparse.Namespace, connect: Connect) -> int:
     with ExitStack() as stack:
         if options.maintain:
             table = open_table(settings)
             stack.callback(table.close)
             return _maintain(Maintenance(table, maintenance_options(settings)), options)
-        where = source_options(settings)
+        where = source_options(settings, connect(settings.topics, connection_values(settings)))
         source = open_source(where)
         planner = SourcePlanner(source, selection(settings), reading_maker(settings, where))
         stack.callback(planner.close)

@@ -14,19 +14,20 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from pybroker.client.client import Client
 from pybroker.client.failures import ClientError
-from pybroker.client.producer import EntryId, Producer, ProducerSettings, open_producer
+from pybroker.client.producing.entry_producer import EntryId, Producer, ProducerSettings, open_producer
+from pybroker.client.rest import Refused, RestClient
 from pybroker.errors import BrokerError, InvalidTopicName
 from pybroker.model.names import TopicName
+from pybroker.pipelines.connecting import Connect
 from pybroker.pipelines.topic_ranges import (
     EXIT_OK,
     WrongOptions,
-    access_of,
     add_read_options,
     answered,
     lost_of,
@@ -39,7 +40,6 @@ from pybroker.pipelines.topic_ranges import (
     write_json,
 )
 from pybroker.reading.entry_source import DataLoss, ReadingFailed
-from pybroker.reading.rest import Refused, RestClient
 from pybroker.reading.rest_topics import segments_of
 from pybroker.reading.sources import open_source
 from pybroker.reading.wire_schemas import topic_schema
@@ -48,10 +48,12 @@ from pybroker.wire.entry_builder import framed
 from pybroker.wire.entry_metadata import metadata_span
 
 if TYPE_CHECKING:
+    from pybroker.client.access import Access
     from pybroker.columns.entry_run import EntryRun
     from pybroker.columns.values.value_schema import SchemaInfo
     from pybroker.reading.entry_source import EntrySource
-    from pybroker.reading.places import EntryRange, TopicPlan
+    from pybroker.reading.positions import EntryRange, TopicPlan
+    from pybroker.reading.read_options import SourceOptions
 
 ENTRY_BITS = 24
 """Of a sequence id: entries of one ledger, of which a broker puts 50,000 into one by default; the ledger's id stands above them."""
@@ -115,7 +117,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--target-service-url", metavar="URL", help="of another broker; that of --service-url unless given"
     )
-    group.add_argument("--target-admin-url", metavar="URL", help="of another broker; that of --admin-url unless given")
+    group.add_argument("--target-admin-url", metavar="URL", help="of another broker; that of --url unless given")
     group.add_argument(
         "--id", metavar="NAME", help="of this replay; made of topic, target, --from and --to unless given"
     )
@@ -126,12 +128,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-run", action="store_true", help="say what would be replayed, write nothing")
 
 
-def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    return answered(lambda: _run(options), parser)
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
+    return answered(lambda: _run(options, connect), parser)
 
 
-def _run(options: argparse.Namespace) -> int:
-    part, where = part_of(options), source_options(options)
+def _run(options: argparse.Namespace, connect: Connect) -> int:
+    part, where = part_of(options), source_options(options, connect, [options.topic])
     try:
         target = TopicName.parse(options.target)
     except InvalidTopicName as error:
@@ -146,10 +148,10 @@ def _run(options: argparse.Namespace) -> int:
         if options.dry_run:
             return _dry_run(plans, options)
         if not options.allow_duplicates:
-            _require_deduplication(options, target)
+            _require_deduplication(where, options.target_admin_url, target)
         window = tuple(end if isinstance(end, int) else None for end in (part.start, part.end))
         try:
-            done = asyncio.run(_Replay(options, source, target, (window[0], window[1])).run(plans))
+            done = asyncio.run(_Replay(options, where.access, source, target, (window[0], window[1])).run(plans))
         except (ClientError, BrokerError) as error:
             raise ReadingFailed(f"{target}: {error}; start the same command again to go on") from error
     if options.json:
@@ -180,16 +182,15 @@ def _dry_run(plans: list[TopicPlan], options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _require_deduplication(options: argparse.Namespace, target: TopicName) -> None:
+def _require_deduplication(where: SourceOptions, target_admin_url: str | None, target: TopicName) -> None:
     """Raises WrongOptions where a second run would double what the first one has written."""
     advice = (
         "turn it on (pulsar-admin topicPolicies set-deduplication-status TOPIC --enable), or use --allow-duplicates"
     )
-    url = options.target_admin_url or options.admin_url
+    url = target_admin_url or where.access.admin_url
     if not url:
         raise WrongOptions(f"whether {target} deduplicates is asked over HTTP: give --target-admin-url, or {advice}")
-    asked = argparse.Namespace(**{**vars(options), "admin_url": url})
-    with closing(RestClient(source_options(asked))) as rest:
+    with closing(RestClient(replace(where.access, admin_url=url), where.patience_s)) as rest:
         try:
             answer = rest.json("GET", f"/admin/v2/persistent/{segments_of(target)}/deduplicationEnabled?applied=true")
         except Refused as error:
@@ -206,6 +207,7 @@ class _Replay:
     def __init__(
         self,
         options: argparse.Namespace,
+        access: Access,
         source: EntrySource,
         target: TopicName,
         window: tuple[int | None, int | None],
@@ -213,6 +215,7 @@ class _Replay:
         """`window`: publish times, where the range was given by times."""
         self.done = Replayed()
         self._options = options
+        self._access = access
         self._source = source
         self._target = target
         self._window = window
@@ -222,9 +225,8 @@ class _Replay:
 
     async def run(self, plans: list[TopicPlan]) -> Replayed:
         options = self._options
-        url = options.target_service_url or options.service_url
-        asked = argparse.Namespace(**{**vars(options), "service_url": url})
-        async with Client(access_of(asked)) as client:
+        url = options.target_service_url or self._access.service_url
+        async with Client(replace(self._access, service_url=url)) as client:
             targets = await client.partitions(self._target, may_create=True)
             if len(targets) not in (1, len(plans)):
                 counts = f"{self._target} has {len(targets)} partitions and {options.topic} {len(plans)}"

@@ -20,6 +20,7 @@ from pybroker.columns.bad_records import BadRecords
 from pybroker.columns.message_columns import ERROR_COLUMN, VALUE
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.columns.values.value_decoder import value_decoder
+from pybroker.pipelines.connecting import Connect
 from pybroker.pipelines.topic_ranges import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -36,7 +37,7 @@ from pybroker.pipelines.topic_ranges import (
     write_json,
     write_table,
 )
-from pybroker.reading.messages import MessageReader, MessageReading
+from pybroker.reading.message_batches import MessageReader, MessageReading
 from pybroker.reading.sources import open_source
 
 if TYPE_CHECKING:
@@ -164,14 +165,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_read_options(parser)
 
 
-def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    return answered(lambda: _run(options), parser)
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
+    return answered(lambda: _run(options, connect), parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, connect: Connect) -> int:
     part = part_of(options)
     audits = []
-    with closing(open_source(source_options(options))) as source:
+    with closing(open_source(source_options(options, connect, options.topics))) as source:
         reader = MessageReader(source, MessageReading(_COLUMNS, bad_records=BadRecords.COLUMN))
         for topic in options.topics:
             audit = TopicAudit(partitioned_name(topic), source)

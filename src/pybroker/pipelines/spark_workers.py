@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pybroker.lake.table import WrittenFile
+from pybroker.lake.table_format import WrittenFile
 from pybroker.lake.workers import RowReading, Workers, write_share
 from pybroker.lake.writing import FileLayout
-from pybroker.reading.places import EntryRange
+from pybroker.reading.positions import EntryRange
 
 
 class SparkWorkers(Workers):

@@ -13,16 +13,18 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from pybroker.client.access import Access, AccessRefused, access_by_parameters
+from pybroker.client.access import AccessRefused
+from pybroker.client.failures import ClientError
 from pybroker.columns.bad_records import BadEntry
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.errors import ProtocolViolation
 from pybroker.model.names import TopicName
+from pybroker.pipelines.connecting import Connect
 from pybroker.reading.cutting import cut
-from pybroker.reading.entry_source import EntrySource, ReadingFailed
-from pybroker.reading.options import MODES, SourceOptions
-from pybroker.reading.places import EntryRange, Place, TopicPlan
+from pybroker.reading.entry_source import EntrySource
+from pybroker.reading.positions import EntryRange, Place, TopicPlan
 from pybroker.reading.quantities import time_ms
+from pybroker.reading.read_options import MODES, SourceOptions
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS = 0, 1, 2, 3
 SPLIT_BYTES = 64 << 20
@@ -41,7 +43,7 @@ class Part:
 
 
 def add_read_options(parser: argparse.ArgumentParser, *, many: bool = True) -> None:
-    """Options of what is read, and from whom; the same in all pipelines."""
+    """Add the options that select topics and ranges, which all pipelines have."""
     group = parser.add_argument_group("what is read")
     if many:
         group.add_argument(
@@ -61,38 +63,13 @@ def add_read_options(parser: argparse.ArgumentParser, *, many: bool = True) -> N
         metavar="W",
         help="latest (the end as it is now), a time, LEDGER:ENTRY; excluded",
     )
-    group.add_argument(
-        "--admin-url", default="http://127.0.0.1:8080", metavar="URL", help="HTTP port of the broker; empty: none"
-    )
-    group.add_argument(
-        "--service-url", default="pulsar://127.0.0.1:6650", metavar="URL", help="binary port of the broker"
-    )
-    group.add_argument(
-        "--auth-params",
-        default="",
-        metavar="A",
-        help="token:..., file:/path or env:NAME of a token, or JSON with userId and password",
-    )
-    group.add_argument("--tls-trust-certs-file", metavar="FILE")
     group.add_argument("--read-mode", choices=MODES, default="auto")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
 
 
-def source_options(options: argparse.Namespace) -> SourceOptions:
-    """Raises WrongOptions."""
-    try:
-        return SourceOptions(access_of(options), options.read_mode)
-    except AccessRefused as error:
-        raise WrongOptions(f"--auth-params: {error}") from None
-
-
-def access_of(options: argparse.Namespace) -> Access:
-    """Raises AccessRefused, WrongOptions. A token says where it stands: one that stands there alone is more likely a slip."""
-    text = options.auth_params.strip()
-    access = access_by_parameters(options.service_url, options.admin_url, text, options.tls_trust_certs_file)
-    if access.token is not None and not text.startswith(("token:", "file:", "env:")):
-        raise WrongOptions("--auth-params: token:..., file:/path, env:NAME, or JSON with userId and password")
-    return access
+def source_options(options: argparse.Namespace, connect: Connect, topics: Sequence[str]) -> SourceOptions:
+    """Return the options for a source of `topics`. Raises the errors of `connect`."""
+    return SourceOptions(connect(topics), options.read_mode)
 
 
 def part_of(options: argparse.Namespace) -> Part:
@@ -192,6 +169,6 @@ def answered(work: Any, parser: argparse.ArgumentParser) -> int:
         parser.print_usage(sys.stderr)
         say(str(error))
         return EXIT_USAGE
-    except (ReadingFailed, BadEntry, UnreadableSchema, AccessRefused, ProtocolViolation, OSError) as error:
+    except (ClientError, BadEntry, UnreadableSchema, AccessRefused, ProtocolViolation, OSError) as error:
         say(str(error))
         return EXIT_FAILED

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pybroker.reading.places import EntryRange, PlannedLedger, TopicPlan
+from pybroker.reading.positions import EntryRange, PlannedLedger, TopicPlan
 
 
 def cut(plan: TopicPlan, split_bytes: int) -> list[EntryRange]:

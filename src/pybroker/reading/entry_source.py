@@ -6,15 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from pybroker.reading.places import EntryRange, Place, TopicPlan
+from pybroker.client.failures import ClientError
+from pybroker.reading.positions import EntryRange, Place, TopicPlan
 
 if TYPE_CHECKING:
     from pybroker.columns.entry_run import EntryRun
     from pybroker.columns.values.value_schema import SchemaInfo
 
 
-class ReadingFailed(Exception):
-    """The broker or a file could not be read; the text says what was asked of whom and what to do. Never carries a secret."""
+class ReadingFailed(ClientError):
+    """The broker or a file could not be read. Errors of REST calls are other ClientErrors."""
 
 
 class DataLoss(ReadingFailed):
@@ -22,7 +23,12 @@ class DataLoss(ReadingFailed):
 
 
 class TopicMissing(DataLoss):
-    """There is no such topic: never was, or not any more."""
+    """The topic does not exist, or was deleted. `topic` is its full name; it is empty if the namespace does not
+    exist."""
+
+    def __init__(self, text: str, topic: str = "") -> None:
+        super().__init__(text)
+        self.topic = topic
 
 
 class EntrySource(ABC):
@@ -39,14 +45,18 @@ class EntrySource(ABC):
 
     @abstractmethod
     def topics(self, namespace: str) -> list[str]:
-        """The full names of all persistent topics and partitions of `tenant/namespace`, without the broker's own."""
+        """Return the full names of all persistent topics and partitions of `tenant/namespace` except system topics.
+        Raises TopicMissing if the broker reports that the namespace does not exist.
+        """
 
     @abstractmethod
     def plan(self, topic: str, start: Place | None = None, end: Place | None = None) -> TopicPlan:
         """What there is of one partition from `start` (None: its first entry) to `end` (None: its last durable one)."""
 
     def plans(self, asked: Sequence[tuple[str, Place | None, Place | None]]) -> list[TopicPlan]:
-        """The plans of many partitions, in the order asked: one request where the broker can answer many at once."""
+        """Return the plans of many partitions in the order of `asked`, with one request if the broker supports it.
+        Raises TopicMissing for the first partition that does not exist.
+        """
         return [self.plan(topic, start, end) for topic, start, end in asked]
 
     @abstractmethod

@@ -13,7 +13,7 @@ from pybroker.reading.sources import open_source
 
 if TYPE_CHECKING:
     from pybroker.reading.entry_source import EntrySource
-    from pybroker.reading.options import SourceOptions
+    from pybroker.reading.read_options import SourceOptions
 
 
 class IdleSources:

@@ -12,15 +12,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pybroker import logs
-from pybroker.reading.entry_source import ReadingFailed
-from pybroker.reading.rest import RestClient
+from pybroker.client.failures import ClientError
 from pybroker.reading.rest_topics import parsed
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
     from pybroker.model.names import NamespaceName
-    from pybroker.reading.options import SourceOptions
-    from pybroker.reading.places import Place
+    from pybroker.reading.positions import Place
+    from pybroker.reading.read_options import SourceOptions
 
 RENEWALS_PER_LEASE = 3
 SHORTEST_RENEWAL_S = 0.2
@@ -34,7 +33,7 @@ class Leases:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self.reader = f"reader-{uuid.uuid4().hex}"
-        self._rest = RestClient(options)
+        self._rest = options.rest_client()
         self._lock = threading.Lock()  # one request at a time, and the table
         self._places: dict[NamespaceName, dict[str, Place]] = {}
         self._renew_after_s = RETRY_S
@@ -70,7 +69,7 @@ class Leases:
             for namespace in self._places:
                 try:
                     self._rest.json("DELETE", f"{_base(namespace)}/{self.reader}", patience_s=0)
-                except ReadingFailed as error:
+                except ClientError as error:
                     logs.info("leases.not_given_back", reason=str(error))  # they end by themselves
             self._places.clear()
             self._rest.close()
@@ -83,7 +82,7 @@ class Leases:
                     for namespace, topics in self._places.items():
                         self._ask(namespace, topics)
                 wait_s = self._renew_after_s
-            except ReadingFailed as error:
+            except ClientError as error:
                 logs.warning("leases.not_renewed", reason=str(error))
                 wait_s = RETRY_S
 

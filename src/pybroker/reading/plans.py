@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pybroker.reading.entry_source import ReadingFailed, TopicMissing
-from pybroker.reading.places import Place, PlannedLedger, SparsePoint, TopicPlan
+from pybroker.reading.positions import Place, PlannedLedger, SparsePoint, TopicPlan
 from pybroker.reading.rest_topics import NOT_FOUND, parsed
 
 if TYPE_CHECKING:
+    from pybroker.client.rest import RestClient
     from pybroker.model.names import NamespaceName
-    from pybroker.reading.rest import RestClient
 
 TOPICS_AT_ONCE = 500
 """In one request: the answer to it fits into the time that a broker has for others in between."""
@@ -93,7 +93,9 @@ class Plans:
         for shown in answers:
             if shown.get("status", 200) != 200:
                 text = f"{namespace}/{shown['topic']}: {self._rest.where} answered {shown['status']}: {shown['reason']}"
-                raise TopicMissing(text) if shown["status"] == NOT_FOUND else ReadingFailed(text)
+                if shown["status"] == NOT_FOUND:
+                    raise TopicMissing(text, f"persistent://{namespace}/{shown['topic']}")
+                raise ReadingFailed(text)
         return answers
 
 

@@ -14,8 +14,8 @@ from pybroker.columns.decoder import JoinedMessage
 from pybroker.columns.scanner import scanned
 from pybroker.columns.scanner_layout import Flag
 from pybroker.reading.entry_source import DataLoss
-from pybroker.reading.places import EntryRange, Place
-from pybroker.reading.what_is_left import WhatIsLeft
+from pybroker.reading.lossy_reads import LossyReads
+from pybroker.reading.positions import EntryRange, Place
 from pybroker.wire.compression import DamagedPayload
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class RangeChunks:
         except CannotDecrypt:
             return None  # of a chunk that cannot be decrypted nothing comes, wherever it stands
         except DataLoss:
-            if isinstance(self._source, WhatIsLeft):
+            if isinstance(self._source, LossyReads):
                 return None  # the whole message is lost with one of its chunks
             raise
         payload = b"".join(pieces[chunk.ledger_id, chunk.entry_id] for chunk in chunks)

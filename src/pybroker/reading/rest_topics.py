@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pybroker.client.rest import Refused
 from pybroker.columns.values.value_schema import SchemaInfo
 from pybroker.errors import InvalidTopicName
 from pybroker.model.names import TopicName
-from pybroker.reading.entry_source import ReadingFailed
-from pybroker.reading.rest import Refused
+from pybroker.reading.entry_source import ReadingFailed, TopicMissing
 from pybroker.schema.key_value_text import key_value_data
 from pybroker.schema.schema_data import InvalidSchema
 
 if TYPE_CHECKING:
-    from pybroker.reading.places import Place
-    from pybroker.reading.rest import RestClient
+    from pybroker.client.rest import RestClient
+    from pybroker.reading.positions import Place
 
 NOT_FOUND = 404
 CONFLICT = 409
@@ -45,8 +45,14 @@ class RestTopics:
         self._rest = rest
 
     def partition_count(self, topic: TopicName) -> int:
-        """0 for a topic without partitions, whether it exists or not."""
-        answer = self._rest.json("GET", f"/admin/v2/persistent/{segments_of(topic)}/partitions")
+        """Return 0 for a topic without partitions. Raises TopicMissing if the broker reports that the topic does not
+        exist."""
+        try:
+            answer = self._rest.json("GET", f"/admin/v2/persistent/{segments_of(topic)}/partitions")
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                raise TopicMissing(str(error), str(topic)) from error
+            raise
         return int(answer["partitions"])
 
     def topics(self, namespace: str) -> list[str]:
@@ -55,7 +61,12 @@ class RestTopics:
         if not tenant or not name or "/" in name:
             raise ReadingFailed(f"{namespace!r} is no namespace: give tenant/namespace")
         path = f"/admin/v2/persistent/{quote(tenant, safe='')}/{quote(name, safe='')}"
-        return sorted(str(topic) for topic in self._rest.json("GET", path))
+        try:
+            return sorted(str(topic) for topic in self._rest.json("GET", path))
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                raise TopicMissing(str(error)) from error
+            raise
 
     def schema(self, topic: str, version: bytes | None) -> SchemaInfo | None:
         """The latest, or the one of that version; None if there is none."""
@@ -71,18 +82,28 @@ class RestTopics:
         return _schema(topic, found)
 
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
-        """Make the durable subscription if it is not there, and move it to `place`: forwards only."""
-        path = f"/admin/v2/persistent/{segments_of(parsed(topic))}/subscription/{quote(subscription, safe='')}"
+        """Move the durable subscription forwards to `place`, never back; create it if it is missing. Raises
+        TopicMissing."""
+        name = parsed(topic)
+        path = f"/admin/v2/persistent/{segments_of(name)}/subscription/{quote(subscription, safe='')}"
+        # This acknowledges all entries before `place`, and never moves the subscription back.
+        before = {"ledgerId": place.ledger_id, "entryId": place.entry_id - 1}
+        try:
+            self._rest.json("POST", path + "/expireMessages", before)
+        except Refused as error:
+            if error.status != NOT_FOUND:
+                raise
+        else:
+            return
+        self.partition_count(
+            name
+        )  # Raises TopicMissing. Without this check, the PUT would create a deleted topic again.
         try:
             self._rest.json("PUT", path, {"ledgerId": place.ledger_id, "entryId": place.entry_id})
         except Refused as error:
             if error.status != CONFLICT:
                 raise
-        else:
-            return
-        # Everything in front of the place, however far the subscription is; what is acknowledged already stays so.
-        before = {"ledgerId": place.ledger_id, "entryId": place.entry_id - 1}
-        self._rest.json("POST", path + "/expireMessages", before)
+            self._rest.json("POST", path + "/expireMessages", before)  # Another client has created it.
 
 
 def _schema(topic: str, found: dict[str, object]) -> SchemaInfo:

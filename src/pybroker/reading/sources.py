@@ -6,16 +6,17 @@ endpoint, when the broker has one; else the binary protocol, which every broker 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pybroker import logs
-from pybroker.reading.bulk import BulkSource
 from pybroker.reading.entry_source import EntrySource, ReadingFailed
-from pybroker.reading.options import MODES
-from pybroker.reading.segments import SegmentSource, broker_directory
+from pybroker.reading.read_options import MODES
+from pybroker.reading.transports.bulk_source import BulkSource
+from pybroker.reading.transports.segment_source import SegmentSource, broker_directory
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
-    from pybroker.reading.options import SourceOptions
+    from pybroker.reading.read_options import SourceOptions
 
 
 def open_source(options: SourceOptions) -> EntrySource:
@@ -34,7 +35,7 @@ def open_source(options: SourceOptions) -> EntrySource:
         directory, reason = broker_directory(source)
         if directory is not None:
             source.close()
-            return SegmentSource(options, directory)
+            return SegmentSource(replace(options, contact_patience_s=None), directory)  # The broker has answered.
         if mode == "segment":
             raise ReadingFailed(f"segment files cannot be read: {reason}")
         if source.has_entries():
@@ -49,6 +50,6 @@ def open_source(options: SourceOptions) -> EntrySource:
 
 def _binary(options: SourceOptions) -> EntrySource:
     # The client is imported by those who need it: Spark starts a Python process for each of a query's steps.
-    from pybroker.reading.binary import BinarySource  # noqa: PLC0415
+    from pybroker.reading.transports.binary_source import BinarySource  # noqa: PLC0415
 
     return BinarySource(options.access, options.patience_s)

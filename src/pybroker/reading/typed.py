@@ -14,19 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pybroker.columns.bad_records import BadEntry, BadRecords, CryptoFailureAction
+from pybroker.columns.bad_records import BadEntry, BadRecords, CryptoFailureAction, MissingFields
 from pybroker.columns.message_columns import DEFAULT_COLUMNS, ERROR_COLUMN, METADATA_TYPES, VALUE, metadata_field
 from pybroker.columns.payloads import DecoderLimits
 from pybroker.columns.values.declared import WrongColumns, as_declared, check_declared
 from pybroker.columns.values.value_decoder import ValueMode, fields_of, value_decoder
 from pybroker.columns.values.value_schema import SchemaInfo, ValueDecoder
 from pybroker.model.names import TopicName
-from pybroker.reading.messages import MessageReader, MessageReading
+from pybroker.reading.message_batches import MessageReader, MessageReading
 
 if TYPE_CHECKING:
     from pybroker.columns.encryption import PrivateKeyFiles, PrivateKeys
     from pybroker.reading.entry_source import EntrySource
-    from pybroker.reading.places import EntryRange
+    from pybroker.reading.positions import EntryRange
 
 _KEY, _VERSION = "__key", "__schemaVersion"
 _PLACE = ("__ledgerId", "__entryId", "__batchIndex")
@@ -46,6 +46,7 @@ class TypedReading:
     """What every batch has, exactly."""
     value_mode: ValueMode = "auto"
     bad_records: BadRecords = BadRecords.FAIL
+    missing_fields: MissingFields = MissingFields.FAIL
     crypto_failure_action: CryptoFailureAction = CryptoFailureAction.FAIL
     private_keys: PrivateKeyFiles | PrivateKeys | None = None
     limits: DecoderLimits = field(default_factory=DecoderLimits)
@@ -58,6 +59,7 @@ def typed_reading(
     value_mode: ValueMode = "auto",
     metadata: Sequence[str] = DEFAULT_COLUMNS,
     bad_records: BadRecords = BadRecords.FAIL,
+    missing_fields: MissingFields = MissingFields.FAIL,
     crypto_failure_action: CryptoFailureAction = CryptoFailureAction.FAIL,
     private_keys: PrivateKeyFiles | PrivateKeys | None = None,
     limits: DecoderLimits | None = None,
@@ -82,6 +84,7 @@ def typed_reading(
         columns,
         value_mode,
         bad_records,
+        missing_fields,
         crypto_failure_action,
         private_keys,
         limits or DecoderLimits(),
@@ -143,7 +146,9 @@ class TypedReader:
                 return self._source.schema(topic, version)
 
             reading = self._reading
-            decoder = value_decoder(reading.schema_info, schema_of_version, reading.value_mode, self._wanted)
+            decoder = value_decoder(
+                reading.schema_info, schema_of_version, reading.value_mode, self._wanted, reading.missing_fields
+            )
             self._decoders[topic] = decoder
         return decoder
 

@@ -1,5 +1,5 @@
-"""The binary protocol's edge: connections, sessions, commands. Start with `connection.py` and `command_table.py`.
+"""The server of the binary protocol: connections and commands. Start with `connection.py` and `command_table.py`.
 
-What a client may say is in `handlers/`, how large it may be in `handlers/request_limits.py`. What holds a client back, and what
-happens to one that does not read, is in `connection.py`; what all connections share and what bounds them together, in `context.py`.
+`handlers/` has one function for each command, `handlers/request_limits.py` the size limits of requests. `connection.py` pauses
+reading from a client and closes clients that do not read; `server_context.py` has the state and limits of all connections.
 """

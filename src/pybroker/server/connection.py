@@ -1,42 +1,35 @@
-"""One client's connection: bytes in, events to producers and consumers, replies out. A thin shell: decoding is `wire`'s, rules are
-the broker's.
+"""One client's connection: receives bytes, calls producers and consumers, and sends replies. `wire` decodes the bytes.
 
-This is one of the three fault boundaries: whatever goes wrong in here ends this connection at most, is answered as the client
-understands it, and is logged once. It is also where back-pressure acts, by not reading: see the holds below.
+This is one of the three fault boundaries: an error ends at most this connection, is answered as the client understands
+it, and is logged once. Back-pressure also acts here, by not reading from the client: see the holds below.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from pybroker import logs
 from pybroker.auth.authentication import Identity, PeerCertificate
-from pybroker.auth.tls import peer_certificate
+from pybroker.auth.server_tls import peer_certificate
+from pybroker.broker.context.peer import MemoryWaits, Peer, ThrottledPublish
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.limits.publish_rate_limit import PublishWaiter, WaitingPublishers
 from pybroker.broker.limits.publish_throttle import PublishThrottle
-from pybroker.broker.peer import MemoryWaits, Peer
 from pybroker.broker.publishing.publish_checks import rows
 from pybroker.dispatch.dispatcher import Delivery
-from pybroker.errors import (
-    BrokerError,
-    ConsumerNotFound,
-    ProtocolViolation,
-    StorageFull,
-    StoreError,
-    UnknownError,
-)
+from pybroker.errors import BrokerError, ConsumerNotFound, ProtocolViolation, StorageFull, StoreError, UnknownError
 from pybroker.model.events import Ack, CommandRefused, Flow, Redeliver, SendRefused, SendRun
 from pybroker.model.position import from_wire
-from pybroker.server import holds
-from pybroker.server.open_producer import OpenProducer
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.server import read_pauses
+from pybroker.server.handler import Handler, type_name, weight_of
+from pybroker.server.open_producer import OpenProducer, RecentIds, producer_success
 from pybroker.server.outbox import JOIN_BELOW_BYTES, Outbox
 from pybroker.server.outbox_shares import WATCHED_BYTES
-from pybroker.server.set_ups import SetUps
+from pybroker.server.pending_setups import PendingSetups
 from pybroker.server.waiters import Waiters
-from pybroker.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 from pybroker.wire.commands import Decoder, Event
@@ -45,15 +38,7 @@ from pybroker.wire.session import KeepAlive, Session, SessionState
 
 if TYPE_CHECKING:
     from pybroker.broker.lifecycle.watched_topics import TopicWatcher
-    from pybroker.server.context import ServerContext
-
-MAX_RECENTLY_CLOSED_PRODUCERS = 1000
-WEIGHED_REQUEST_BYTES = 4096
-"""A request counts once more for each of these that it has: what waits for an answer is memory."""
-END_OF_TOPIC_VERSION = 9  # of the protocol, from which on a client knows REACHED_END_OF_TOPIC
-ACTIVE_CONSUMER_VERSION = 12  # and ACTIVE_CONSUMER_CHANGE
-CLIENTS_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
-"""The C++ client, and Python and Node.js with it, closes its connection at that command, subscribes again, gets it again..."""
+    from pybroker.server.server_context import ServerContext
 
 
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
@@ -67,7 +52,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def __init__(self, context: ServerContext) -> None:
         self.context = context
         self.broker = context.broker
-        self.surroundings = context.surroundings
+        self.runtime = context.runtime
         self.session = Session()
         self.identity: Identity | None = None
         self.address = ""
@@ -83,24 +68,24 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.producers: dict[int, OpenProducer | None] = {}  # None: being set up, or waiting
         self.waiting_producers: dict[int, OpenProducer] = {}  # for exclusive access to their topics
         self.consumers: dict[int, Consumer | None] = {}
-        self.producer_set_ups = SetUps(self.producers)
-        self.consumer_set_ups = SetUps(self.consumers)
+        self.producer_set_ups = PendingSetups(self.producers)
+        self.consumer_set_ups = PendingSetups(self.consumers)
         self.topic_watchers: dict[int, TopicWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.memory_waits = MemoryWaits()
         self.list_turn = asyncio.Lock()  # of whoever makes a list of topics for it
         self.close_reason = ""
-        self._has_met_full_disk = (
-            False  # which was logged: whoever is refused asks again and again, until there is room
-        )
+        # Which was logged: whoever is refused asks again and again, until there is room.
+        self._has_met_full_disk = False
         self._requests = 0  # handlers that run, or are to, by weight
         self._decoder = Decoder()
-        self._closed_producers: dict[int, None] = {}
+        self._closed_producers = RecentIds()
         self._pending_publishes = 0
         self._not_stored_in_turn = 0  # messages for non-persistent topics
         self._held = 0
         self._deferred: list[Event] = []
-        self._held_by: WaitingPublishers | None = None  # that the first of these waits for
+        self._held_by: WaitingPublishers | None = None  # the queue that the first deferred event waits in
+        self._held_producer: OpenProducer | None = None  # the producer of that message
         self._many_ids: Iterator[Slice] | None = None  # or what is worked off before them
         self._is_watched = False  # whether so much is unsent that each more counts
         self.is_writable = True  # whether the client takes what it is sent; who attaches meanwhile waits as well
@@ -126,8 +111,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._alive_waiters.wake()
         self._deferred.clear()
         self._many_ids = None
+        self._decoder.release()  # Now: the garbage collector may take hours.
+        self.context.frames.count(self, self._decoder)
         if self._held_by is not None:
             self._held_by.leave(self)
+            self._held_by = self._held_producer = None
         self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
 
     def _detach_all(self) -> None:
@@ -155,14 +143,16 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if self._alive_waiters:
             self._alive_waiters.wake()
         decoder = self._decoder
-        if decoder.own_buffer() is not None:
+        if decoder.is_in_large_frame:
             self._take(lambda: decoder.own_buffer_filled(size_bytes))
         else:
             data = bytes(self.context.receive_buffer[:size_bytes])
             self._take(lambda: decoder.feed(data))
+        if decoder.is_in_large_frame or self.session.state is not SessionState.CONNECTED or self in self.context.frames:
+            self.context.frames.count(self, decoder)
         if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
-            # libuv would go on reading this socket for up to 32 buffers: others and the journal's completions come first.
-            self._hold(holds.BUDGET)
+            # libuv would read up to 32 buffers of this socket, before other sockets and the journal's completions.
+            self._hold(read_pauses.BUDGET)
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -172,7 +162,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self.context.loop.call_soon(self._go_on)
         else:
-            self._release(holds.BUDGET)
+            self._release(read_pauses.BUDGET)
 
     def _take(self, decode: Callable[[], list[Event]]) -> None:
         """Decode and act: the fault boundary of everything that a client sends."""
@@ -197,7 +187,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                     self._deferred += events
                 elif isinstance(event, CommandRefused):
                     self._require_connected("this")
-                    self.send(replies.error(event.request_id, event.error))
+                    self.send_error(event.command, event.request_id, event.error)
                 else:
                     self._command(event)
                 if self.session.state is SessionState.CLOSED:
@@ -208,11 +198,26 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def _failed(self, failure: Exception) -> None:
         """What escapes this boundary ends the connection."""
         if isinstance(failure, ProtocolViolation):
-            self.close(f"protocol violation: {failure}")
+            self._violated("any", failure)
             return
-        self.surroundings.stats.bugs += 1
+        self.runtime.stats.bugs += 1
         logs.error("connection.failed", connection=self.address, exc_info=failure)
         self.close("internal error")
+
+    def _violated(self, command: str, violation: ProtocolViolation) -> None:
+        """Close the connection after a protocol violation by the client."""
+        self.refused(command, violation)
+        self.close(f"protocol violation: {violation}")
+
+    def refused(self, command: str, failure: Exception, topic: str = "", count: int = 1) -> None:
+        """Count `count` refused commands of the client and log some of them. The caller sends the answer."""
+        reason = f"{failure} ({failure.__cause__})" if failure.__cause__ is not None else str(failure)
+        self.context.refused(self, command, type(failure).__name__, reason, topic, count)
+
+    def send_error(self, command: str, request_id: int, failure: BrokerError, topic: str = "") -> None:
+        """Refuse a request with ERROR."""
+        self.refused(command, failure, topic)
+        self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
         self.abort("by the client")  # closing would wait until it reads what is queued, which it never will
@@ -227,7 +232,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.context.report_unsent(self, 0)
         if not self.is_writable:
             self.context.unstalled(self)
-            self._release(holds.OUTBOUND)
+            self._release(read_pauses.OUTBOUND)
             self._set_writable(True)
 
     def _report_unsent(self) -> None:
@@ -239,7 +244,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def _set_writable(self, is_writable: bool) -> None:
         self.is_writable = is_writable
-        self.full_since_ms = None if is_writable else self.surroundings.clock.monotonic_ms()
+        self.full_since_ms = None if is_writable else self.runtime.clock.monotonic_ms()
         if is_writable:
             self.room_waiters.wake()
         for consumer in self.consumers.values():
@@ -252,7 +257,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     @property
     def not_heard_because(self) -> str | None:
-        return next((words for hold, words in holds.IN_WORDS.items() if self._held & hold), None)
+        return next((words for hold, words in read_pauses.IN_WORDS.items() if self._held & hold), None)
+
+    @property
+    def throttled_by(self) -> ThrottledPublish | None:
+        return None if self._held_producer is None else self._held_producer.throttled_by(self._held_by)
 
     def _hold(self, reason: int) -> None:
         if not self._held and not self._transport.is_closing():
@@ -268,11 +277,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def hold_publish_memory(self, is_held: bool) -> None:
         """The broker's bound on unanswered sends is reached, or has room again."""
         self.memory_waits.publishes_since_ms = self.context.now_s() * 1000 if is_held else None
-        (self._hold if is_held else self._release)(holds.PUBLISH_MEMORY)
+        (self._hold if is_held else self._release)(read_pauses.PUBLISH_MEMORY)
 
     def hold_for_stop(self) -> None:
         """The broker stops: nothing more is read."""
-        self._hold(holds.STOP)
+        self._hold(read_pauses.STOP)
 
     def close(self, reason: str) -> None:
         """Write what is queued, then close the connection; nothing of it is read any more."""
@@ -282,16 +291,14 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.close_reason = reason
         self._outbox.flush()
         self._transport.close()
-        # A client that reads nothing keeps the connection from ending, and must not keep its places meanwhile. Not at once: whoever
-        # closes it may be in the middle of something with them.
+        # A client that does not read must not keep its producers attached. Deferred, as the caller may use them.
         self.context.loop.call_soon(self._detach_all)
 
     def abort(self, reason: str) -> None:
         """Drop the connection without waiting for what is queued."""
         self.session.move_to(SessionState.CLOSED)
         self.close_reason = self.close_reason or reason
-        # At once: who asked whether this client is alive wants its place, and `connection_lost` comes a turn later.
-        self._detach_all()
+        self._detach_all()  # Not in `connection_lost`, one iteration later: other clients wait for it.
         self._transport.abort()
 
     # --- hot commands ------------------------------------------------------------------------------------------------
@@ -310,28 +317,28 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         topic = opened.topic
         throttle = topic.publish_throttle
         if throttle is not None and (passing := throttle.admit(run)) < len(run.payloads):
-            run = self._defer(run, passing, throttle)
+            run = self._defer(run, passing, throttle, opened)
             if not run.payloads:
                 return
         self._pending_publishes += len(run.sequence_ids)
         if self._pending_publishes >= self.context.max_pending_publishes:
-            self._hold(holds.PENDING_PUBLISHES)
+            self._hold(read_pauses.PENDING_PUBLISHES)
         if self.context.publish_started(run.size_bytes):
             self.context.hold_publisher(self)
         topic.publish(opened.producer, run)
 
-    def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle) -> SendRun:
+    def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle, opened: OpenProducer) -> SendRun:
         """Read nothing more until the rest of `run` may be published; what of it may be now."""
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
-        self._hold(holds.PUBLISH_RATE)
-        self._held_by = throttle.wait(self)
+        self._hold(read_pauses.PUBLISH_RATE)
+        self._held_by, self._held_producer = throttle.wait(self), opened
         return rows(run, range(passing))
 
     def publish_again(self) -> None:
-        self._held_by = None
+        self._held_by = self._held_producer = None
         self._take_deferred()
         if self._held_by is None:
-            self._release(holds.PUBLISH_RATE)
+            self._release(read_pauses.PUBLISH_RATE)
 
     def _take_deferred(self) -> None:
         """Go on with what waited; some of it may wait again."""
@@ -342,8 +349,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def _published(self, count: int, size_bytes: int) -> None:
         """`count` sends were answered: make room."""
         self._pending_publishes -= count
-        if self._held & holds.PENDING_PUBLISHES and self._pending_publishes <= self.context.max_pending_publishes // 2:
-            self._release(holds.PENDING_PUBLISHES)
+        if (
+            self._held & read_pauses.PENDING_PUBLISHES
+            and self._pending_publishes <= self.context.max_pending_publishes // 2
+        ):
+            self._release(read_pauses.PENDING_PUBLISHES)
         self.context.publish_completed(size_bytes)
 
     def _flow(self, flow: Flow) -> None:
@@ -365,7 +375,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Work off the ids slice by slice, a slice a turn; meanwhile nothing else of this client is."""
         self._require_connected(ids.command)
         self._many_ids = ids.slices()
-        self._hold(holds.MANY_IDS)
+        self._hold(read_pauses.MANY_IDS)
         self.context.loop.call_soon(self._go_on_with_ids)
 
     def _go_on_with_ids(self) -> None:
@@ -385,7 +395,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._many_ids = None
         self._take_deferred()
         if self._many_ids is None:
-            self._release(holds.MANY_IDS)
+            self._release(read_pauses.MANY_IDS)
 
     def _redeliver(self, asked: Redeliver) -> None:
         consumer = self.consumers.get(asked.consumer_id)
@@ -403,26 +413,26 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if handler.is_inline:
             handler.run_inline(self, command)
             return
-        weight = 1 + command.ByteSize() // WEIGHED_REQUEST_BYTES
+        weight = weight_of(command)
         self._requests += weight
         if self._requests >= self.context.max_concurrent_requests:
-            self._hold(holds.REQUESTS)
-        self.tasks.start(self._run(handler.run(self, command), handler.request_id(command), weight), handler.name)
+            self._hold(read_pauses.REQUESTS)
+        self.tasks.start(self._run(handler, command, weight), handler.name)
 
-    async def _run(self, work: Any, request_id: int, weight: int) -> None:
+    async def _run(self, handler: Handler[Connection], command: pb.BaseCommand, weight: int) -> None:
         """Await a handler and answer what it raises."""
         try:
-            await work
+            await handler.run(self, command)
         except ProtocolViolation as violation:
-            self.close(f"protocol violation: {violation}")
+            self._violated(type_name(command), violation)
         except Exception as failure:  # noqa: BLE001  (a fault boundary)
-            self.send(replies.error(request_id, self.answerable(failure)))
+            error, topic = self.answerable(failure), handler.topic(command)
+            self.send_error(type_name(command), handler.request_id(command), error, topic)
         finally:
-            # Counted here and not by tasks, which are forgotten a turn after they end: many that end in one turn, the last of
-            # them among it, would leave the connection held for ever.
+            # TaskOwner removes a task one iteration after its end. Nothing would release the hold then.
             self._requests -= weight
             if self._requests <= self.context.max_concurrent_requests // 2:
-                self._release(holds.REQUESTS)
+                self._release(read_pauses.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
         """The error that the client is told; what nobody expected is logged here, once, and of a full disk the first refusal."""
@@ -434,7 +444,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 logs.warning("storage.failed", connection=self.address, error=str(failure))
             self._has_met_full_disk = is_full
             return failure.answer()
-        self.surroundings.stats.bugs += 1
+        self.runtime.stats.bugs += 1
         logs.error("request.failed", connection=self.address, exc_info=failure)
         return UnknownError(f"internal error: {type(failure).__name__}")
 
@@ -446,36 +456,20 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 self._report_unsent()
             # Reading goes on while a client does not read, or nobody would see it leave; but answers to it are memory, too.
             if not self.is_writable and self._outbox.size_bytes > 2 * self.context.max_outbound_bytes:
-                self._hold(holds.OUTBOUND)
+                self._hold(read_pauses.OUTBOUND)
 
     def forget_producer(self, producer_id: int) -> None:
         """The producer is gone by the broker's will: sends that are on the way are dropped without an answer."""
         if self.producers.pop(producer_id, None) is not None:
-            self._closed_producers[producer_id] = None
-            if len(self._closed_producers) > MAX_RECENTLY_CLOSED_PRODUCERS:
-                del self._closed_producers[next(iter(self._closed_producers))]
+            self._closed_producers.add(producer_id)
 
     def tell_ready(self, opened: OpenProducer) -> None:
         """Its producer is attached: take what it sends from now on."""
         producer = opened.producer
         self.producers[producer.producer_id] = opened
-        self._closed_producers.pop(producer.producer_id, None)  # The client uses its id again.
+        self._closed_producers.discard(producer.producer_id)  # The client has reused the id.
         logs.info("producer.created", topic=opened.topic.name, producer=producer.name, connection=self.address)
-        self.reply_producer(producer.request_id, opened)
-
-    def reply_producer(self, request_id: int, opened: OpenProducer) -> None:
-        """Say what the producer is called, where it stands, and whether it waits."""
-        producer = opened.producer
-        reply = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
-        success = reply.producer_success
-        success.request_id = request_id
-        success.producer_name = producer.name
-        success.last_sequence_id = opened.topic.last_sequence_id(producer.name)
-        success.schema_version = producer.schema_version
-        success.producer_ready = not producer.is_waiting
-        if producer.topic_epoch is not None:
-            success.topic_epoch = producer.topic_epoch
-        self.send(replies.frame(reply))
+        self.send(producer_success(producer.request_id, opened))
 
     # --- peer --------------------------------------------------------------------------------------------------------
 
@@ -505,6 +499,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
         if size_bytes:
             self._published(len(sequence_ids), size_bytes)
+        opened = self.producers.get(producer_id)
+        self.refused("SEND", error, "" if opened is None else str(opened.topic.name), len(sequence_ids))
         for sequence_id in sequence_ids:
             self.send(replies.send_error(producer_id, sequence_id, error))
 
@@ -529,6 +525,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._report_unsent()
 
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
+        if error is not None:
+            self.refused("ACK", error)
         self.send(replies.ack_response(consumer_id, request_id, error))
 
     def close_producer(self, producer_id: int) -> None:
@@ -544,7 +542,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         waiting = self.waiting_producers.pop(producer_id, None)
         if waiting is not None:
             self.producers.pop(producer_id, None)
-            self.send(replies.error(waiting.producer.request_id, refusal))
+            self.send_error("PRODUCER", waiting.producer.request_id, refusal, str(waiting.topic.name))
 
     def producer_fenced(self, producer_id: int) -> None:
         # Not among those that were closed lately, whose messages on the way are dropped: these end the connection.
@@ -555,12 +553,11 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.send(replies.close_consumer(consumer_id))
 
     def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
-        if self.session.protocol_version >= ACTIVE_CONSUMER_VERSION:
+        if self.session.knows_active_consumer:
             self.send(replies.active_consumer_change(consumer_id, is_active))
 
     def reached_end_of_topic(self, consumer_id: int) -> None:
-        is_known = not self.client_version.startswith(CLIENTS_WITHOUT_END_OF_TOPIC)
-        if is_known and self.session.protocol_version >= END_OF_TOPIC_VERSION:
+        if self.session.knows_end_of_topic(self.client_version):
             self.send(replies.reached_end_of_topic(consumer_id))
 
     async def is_alive(self) -> bool:
@@ -568,7 +565,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._detach_all()
             return False
         timeout_ms = self.context.liveness_timeout_ms
-        if timeout_ms <= 0 or self._held & holds.WAITS:
+        if timeout_ms <= 0 or self._held & read_pauses.WAITS:
             return True  # Its answer would wait behind its messages or requests.
         self.send(replies.PING)
         try:
@@ -589,7 +586,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def keep_alive_tick(self) -> None:
         """One keep-alive interval has passed."""
-        if not self.is_writable or self._held & holds.WAITS:
+        if not self.is_writable or self._held & read_pauses.WAITS:
             return  # Nothing is read from it, so nothing is heard. Connections that stall are watched by the listener.
         action = self.session.tick()
         if action is KeepAlive.PING:

@@ -12,6 +12,11 @@ C = TypeVar("C")
 """Whose commands are served: a connection."""
 
 
+def type_name(command: pb.BaseCommand) -> str:
+    """Return the name of the command's type in the protocol; for a response, the name of the request's type."""
+    return pb.BaseCommand.Type.Name(command.type).removesuffix("_RESPONSE").removesuffix("_REQUEST")
+
+
 class Handler(Generic[C]):
     """How to serve one command. `field` is the name of its message in BaseCommand."""
 
@@ -33,7 +38,20 @@ class Handler(Generic[C]):
             assert task is not None
             self.run = task
 
+    def topic(self, command: pb.BaseCommand) -> str:
+        """Return the command's topic name as the client wrote it; empty without one."""
+        return str(getattr(getattr(command, self.field), "topic", ""))
+
     def request_id(self, command: pb.BaseCommand) -> int:
         """The request that an ERROR would answer."""
         message: Any = getattr(command, self.field)
         return int(getattr(message, "request_id", replies.NO_REQUEST_ID))
+
+
+WEIGHED_REQUEST_BYTES = 4096
+
+
+def weight_of(command: pb.BaseCommand) -> int:
+    """Return the number of requests that the command counts as: one plus one for each 4 KiB, because waiting commands
+    use memory."""
+    return 1 + command.ByteSize() // WEIGHED_REQUEST_BYTES

@@ -11,8 +11,8 @@ from pybroker.errors import CannotListen
 from pybroker.server.connection import Connection
 
 if TYPE_CHECKING:
-    from pybroker.network import Port
-    from pybroker.server.context import ServerContext
+    from pybroker.runtime.network import Port
+    from pybroker.server.server_context import ServerContext
 
 KEEP_ALIVE_SLICES = 10
 CLOSE_GRACE_S = 2.0
@@ -48,8 +48,8 @@ class Listener:
             raise CannotListen(*problems)
 
     def _bind_one(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        surroundings = self.context.surroundings
-        bound = surroundings.network.bind(host, port, surroundings.config.broker_service_accept_queue_size)
+        runtime = self.context.runtime
+        bound = runtime.network.bind(host, port, runtime.config.broker_service_accept_queue_size)
         self._ports.append((bound, tls))
         return bound.number
 
@@ -61,17 +61,17 @@ class Listener:
     async def watch(self) -> None:
         """Tick keep-alive, drop stalled connections and those that say nothing, for as long as the broker runs."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch_strangers(), name="strangers")
+            group.create_task(self._watch_unauthenticated(), name="strangers")
             group.create_task(self._keep_alive(), name="keep-alive")
 
-    async def _watch_strangers(self) -> None:
+    async def _watch_unauthenticated(self) -> None:
         while True:
             await asyncio.sleep(self.context.connect_timeout_s / KEEP_ALIVE_SLICES)
-            self.context.close_strangers()
+            self.context.close_unauthenticated()
 
     async def _keep_alive(self) -> None:
         """Spread over the interval."""
-        interval_s = self.context.surroundings.config.keep_alive_interval_seconds
+        interval_s = self.context.runtime.config.keep_alive_interval_seconds
         while True:
             await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)
             now_s = self.context.now_s()

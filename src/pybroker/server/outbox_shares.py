@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from pybroker.model.memory_budget import Part, Settled
+from pybroker.memory.memory_budget import Part, Settled
 
 WATCHED_BYTES = 128 * 1024
 """From so much unsent on a connection is known here: less is what the next write takes."""

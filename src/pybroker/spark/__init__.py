@@ -9,10 +9,18 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> str:
-    """Make the data sources known to `spark`, where the package came by `--py-files` or a jar holds the name `pulsar`.
+    """Register the data sources with `spark` if Spark does not find them (DATA_SOURCE_NOT_FOUND): because the
+    environment is not activated, the package was passed with `--py-files`, or a jar uses the name `pulsar`.
 
-    Returns the format name to use for topics: `pulsar`, or `pybroker` in the second case.
+    Afterwards, workers of a local session run in this interpreter, unless PYSPARK_PYTHON or spark.pyspark.python names
+    another one. Returns the format name for topics: `pulsar`, or `pybroker` if a jar uses that name. Raises
+    WrongInterpreter if the interpreter that Spark starts cannot import this package, and ImportError for PySpark before
+    4.0.
     """
-    from pybroker.spark.registration import register_all  # noqa: PLC0415  (options and offsets are of use without Spark)
+    # Imported here, because options and offsets can be used without Spark.
+    from pybroker.spark.pyspark_version import require_data_sources  # noqa: PLC0415
+
+    require_data_sources()
+    from pybroker.spark.registration import register_all  # noqa: PLC0415
 
     return register_all(spark)

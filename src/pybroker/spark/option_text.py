@@ -12,6 +12,30 @@ from difflib import get_close_matches
 
 from pybroker.reading.quantities import size_bytes
 
+OF_OTHER_SOURCES = {
+    "adminurl": "admin.url",
+    "endingoffsetsbytimestamp": "endingTime",
+    "endingtimestamp": "endingTime",
+    "groupidprefix": "subscriptionPrefix",
+    "kafka.bootstrap.servers": "service.url",
+    "kafka.group.id": "predefinedSubscription",
+    "maxentriespertrigger": "maxMessagesPerTrigger",
+    "maxoffsetspertrigger": "maxMessagesPerTrigger",
+    "maxrowspertrigger": "maxMessagesPerTrigger",
+    "serviceurl": "service.url",
+    "startingoffsetsbytimestamp": "startingTime",
+    "startingtimestamp": "startingTime",
+    "subscribe": "topics",
+    "subscribepattern": "topicsPattern",
+    "subscriptionname": "predefinedSubscription",
+}
+"""Options of other data sources, in lower case, with the equivalent option of this one."""
+NO_TABLES = (
+    "CREATE TABLE ... USING is not possible: Spark does not pass the options of a table in its catalog to data sources in Python. "
+    "Use CREATE TEMPORARY VIEW name USING pulsar OPTIONS (`service.url` '...', topic '...'), or spark.read"
+)
+"""Spark adds the property `provider` to the options when it creates such a table. It passes no options when it reads
+the table."""
 MAX_SHOWN_CHARACTERS = 60
 """Of a wrong value in an error."""
 
@@ -27,6 +51,8 @@ class OptionValues:
         """Raises InvalidOptions for a key that is none of `known`, with the nearest one. `what` names who takes them."""
         canonical = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
+        if "provider" in options:
+            raise InvalidOptions(NO_TABLES)
         for key, value in options.items():
             name = canonical.get(key.lower())
             if name is None:
@@ -88,6 +114,10 @@ class OptionValues:
 def _unknown(key: str, canonical: Mapping[str, str], what: str) -> str:
     if key.lower() == "path":
         return "there is no path to give to load() or save(): name topics by the option topic, topics or topicsPattern"
+    same = OF_OTHER_SOURCES.get(key.lower())
     near = get_close_matches(key.lower(), canonical, n=1, cutoff=0.6)
-    hint = f"did you mean {canonical[near[0]]}?" if near else "docs/spark.md lists them all"
+    if same is not None and same.lower() in canonical:
+        hint = f"use {same} instead, which has the same meaning"
+    else:
+        hint = f"did you mean {canonical[near[0]]}?" if near else "docs/spark.md lists them all"
     return f"{what} has no option {key!r}: {hint}"

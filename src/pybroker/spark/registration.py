@@ -1,7 +1,8 @@
-"""Makes the data sources known to a session where Spark does not find them by itself.
+"""Registers the data sources with a session if Spark does not find them.
 
-Spark looks for modules `pyspark_*` of installed packages, so after `pip install pybroker[spark]` nothing is to be done. Packages
-that come as `--py-files` are not looked at, and a jar may hold the name `pulsar` already: then this is called.
+Spark finds the modules `pyspark_*` of packages that are installed for the interpreter that it starts, so an activated
+environment needs no registration. It is needed if the environment is not activated, if the package is passed with
+`--py-files`, where Spark does not search, or if a jar uses the name `pulsar`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
+from pybroker.spark.description_tables import LedgersSource, SubscriptionsSource, TopicsSource
 from pybroker.spark.iceberg_table import IcebergTableSource
 from pybroker.spark.source import ALIAS, NAME, PulsarDataSource, PybrokerDataSource
-from pybroker.spark.tables import LedgersSource, SubscriptionsSource, TopicsSource
+from pybroker.spark.worker_python import use_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def register_all(spark: SparkSession) -> str:
-    """Register everything; the format name to read topics by: `pulsar`, or `pybroker` where a jar holds that."""
+    """Register all data sources. Return the format name for topics: `pulsar`, or `pybroker` if a jar uses that name.
+    Raises WrongInterpreter if the Python that Spark starts cannot import this package.
+    """
+    use_worker_python(spark)
     for source in (PybrokerDataSource, TopicsSource, LedgersSource, SubscriptionsSource, IcebergTableSource):
         spark.dataSource.register(source)
     try:

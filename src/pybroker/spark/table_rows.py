@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pybroker.model.names import TopicName
-from pybroker.reading.places import TopicPlan
+from pybroker.reading.positions import TopicPlan
 
 Document = Mapping[str, Any]
 _TIME = pa.timestamp("ms", tz="UTC")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pybroker.testing.test_case import PulsarTestCase
     from pybroker.testing.waiting import received, received_async, wait_for_backlog, wait_for_backlog_async
 
-_PLACES = {
+_MODULES = {
     "EmbeddedTestBroker": "broker",
     "PulsarTestCase": "test_case",
     "RemoteTestBroker": "remote",
@@ -41,8 +41,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _PLACES:
+    if name in _MODULES:
         from importlib import import_module  # noqa: PLC0415  (nothing is loaded with the package)
 
-        return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

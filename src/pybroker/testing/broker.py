@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
-import urllib.error
-import urllib.request
 from abc import ABC, abstractmethod
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
+
+from pybroker.client.access import Access
+from pybroker.client.rest import Refused, RestClient
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -25,6 +26,10 @@ class AdminError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
         self.status = status
+
+
+class BrokerNotRestarted(Exception):
+    """A test called `crash()` without `restart()`."""
 
 
 class TestClock(Protocol):
@@ -95,7 +100,12 @@ class TestBroker(ABC):
 
     @abstractmethod
     def undo_faults(self) -> None:
-        """Nothing goes wrong any more, and the broker runs."""
+        """End all faults at the end of a test; the broker runs afterwards. Warns of faults that never happened (UnusedFault).
+        Raises BrokerNotRestarted if the test did not restart a crashed broker."""
+
+    @abstractmethod
+    def require_running(self) -> None:
+        """Raise BrokerNotRestarted if the test uses the broker after `crash()`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -106,18 +116,14 @@ class TestBroker(ABC):
         return f"persistent://{self.namespace}/{name or f'topic-{next(self._serial)}'}"
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
-        """One call of the admin API, `path` being what comes after `/admin/v2/`; what it answers. Raises AdminError."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"{self.admin_url}/admin/v2/{path.lstrip('/')}", data, {"Content-Type": "application/json"}, method=method
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=ADMIN_TIMEOUT_S) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                raise AdminError(error.code, error.read().decode(errors="replace")) from None
-        return json.loads(text) if text else None
+        """Send one request to the admin API and return the document. `path` follows `/admin/v2/`. Raises AdminError."""
+        self.require_running()
+        access = Access(self.service_url, self.admin_url, operation_timeout_s=ADMIN_TIMEOUT_S)
+        with closing(RestClient(access, patience_s=0)) as rest:
+            try:
+                return rest.json(method, f"/admin/v2/{path.lstrip('/')}", body, may_repeat=False)
+            except Refused as error:
+                raise AdminError(error.status, error.reason) from None
 
     def stats(self, topic: str) -> dict[str, Any]:
         """What the admin API says of a topic, of all its partitions together if it has some. Raises AdminError."""
@@ -150,7 +156,7 @@ class EmbeddedTestBroker(TestBroker):
 
     def __init__(self, directory: str | Path | None = None, **settings: object) -> None:
         """As `pybroker.embed_in_thread`."""
-        from pybroker.embedding.broker import configuration  # noqa: PLC0415  (a broker's worth of modules)
+        from pybroker.embedding.embedded_broker import configuration  # noqa: PLC0415  (a broker's worth of modules)
         from pybroker.embedding.thread import BrokerThread  # noqa: PLC0415
 
         super().__init__()
@@ -182,9 +188,22 @@ class EmbeddedTestBroker(TestBroker):
         self._thread.reset()
 
     def undo_faults(self) -> None:
-        self._thread.faults.undo_all()
-        if not self._thread.is_running:
+        from pybroker.embedding.faults import warn_of  # noqa: PLC0415
+
+        unused = self._thread.faults.end_all()
+        was_running = self._thread.is_running
+        if not was_running:
             self._thread.restart()
+        warn_of(unused)
+        if not was_running:
+            raise BrokerNotRestarted(
+                "the test ended while its broker was crashed, so nothing that its clients did after crash() had an answer: "
+                "call restart() after crash()"
+            )
+
+    def require_running(self) -> None:
+        if not self._thread.is_running:
+            raise BrokerNotRestarted("the broker of this test is crashed: call restart() after crash()")
 
     def close(self) -> None:
         self._thread.close()

@@ -84,7 +84,10 @@ def pulsar_broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
     brokers.append(broker)
     yield broker
     brokers.remove(broker)
-    broker.close()
+    try:
+        broker.undo_faults()  # Of the last test: this fixture ends before `pytest_runtest_teardown` continues.
+    finally:
+        broker.close()
 
 
 @pytest.fixture
@@ -122,9 +125,15 @@ def received_async() -> Callable[..., Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
     yield
+    failures: list[Exception] = []
     for broker in list(item.config.stash.get(_BROKERS, ())):
-        broker.undo_faults()
+        try:
+            broker.undo_faults()
+        except Exception as error:  # noqa: BLE001  (raised after all brokers were reset)
+            failures.append(error)
         resets = str(item.config.getini("pulsar_reset"))
         is_last = nextitem is None or nextitem.getparent(pytest.Module) is not item.getparent(pytest.Module)
         if nextitem is not None and (resets == "test" or (resets == "module" and is_last)):
             broker.reset()
+    if failures:
+        raise failures[0]

@@ -103,6 +103,9 @@ class RemoteTestBroker(TestBroker):
     def undo_faults(self) -> None:
         """There are none."""
 
+    def require_running(self) -> None:
+        """Do nothing: a test cannot crash a real broker."""
+
     def close(self) -> None:
         while self._namespaces:
             namespace = self._namespaces.pop()

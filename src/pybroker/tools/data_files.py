@@ -15,16 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pybroker.data_directory import DataDirectoryInUse, DataDirectoryLock
+from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.info import ManagedLedgerInfo, decode_info
+from pybroker.ledgers.known_data import NOTHING_KNOWN, KnownData, decode_mark
+from pybroker.local_store.data_directory import DataDirectoryInUse, DataDirectoryLock
+from pybroker.local_store.journal.journal_files import JOURNAL_SUFFIX, parse_journal_file_name
+from pybroker.local_store.segments.segment_writer import parse_segment_name
+from pybroker.local_store.start_up import StoreDirectories, describe_files
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.leftovers import managed_ledger_documents
-from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.storage.disk import Disk
-from pybroker.storage.journal_files import JOURNAL_SUFFIX, parse_journal_file_name
-from pybroker.storage.segments import parse_segment_name
-from pybroker.storage.start_up import StoreDirectories, describe_files
+from pybroker.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info
+from pybroker.managed_ledger.orphaned_ledgers import managed_ledger_documents, named_entry_counts
+from pybroker.metadata.metadata_paths import JOURNAL_MARK
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 
 METADATA_FILE = "metadata.db"
 METADATA_MARK = "metadata.end"
@@ -79,13 +81,27 @@ class DataFiles:
         """What an error about a copy says of the file that was copied."""
         return str(error).replace(str(self._copies), str(self._directory))
 
+    def content_of(self, name: str) -> bytes:
+        """Return the content of a file in the directory itself; empty if it does not exist."""
+        path = self._directory / name
+        return path.read_bytes() if path.exists() else b""
+
     def log_of(self, name: str) -> bytes:
         """The write-ahead log of a database as the last process left it; empty for none."""
-        path = self._directory / (name + LOG_SUFFIX)
-        return path.read_bytes() if path.exists() else b""
+        return self.content_of(name + LOG_SUFFIX)
 
     def has(self, name: str) -> bool:
         return (self._directory / name).exists()
+
+    def known_data(self) -> KnownData:
+        """Return the store's data according to the metadata; nothing if these are missing or damaged (reported
+        elsewhere)."""
+        if not self.has(METADATA_FILE):
+            return NOTHING_KNOWN
+        try:
+            return asyncio.run(_load_known_data(self._copies / METADATA_FILE))
+        except StoreError:
+            return NOTHING_KNOWN
 
     def load_topics(self) -> tuple[list[TopicLedgers], list[tuple[str, str]]]:
         """What metadata names, and paths with the reasons why they cannot be read. Raises StoreError."""
@@ -136,6 +152,15 @@ def _has_files(directory: Path) -> bool:
 def _by_number(directory: Path, parse: Callable[[str], int | None]) -> dict[int, str]:
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     return dict(sorted((number, name) for name in names if (number := parse(name)) is not None))
+
+
+async def _load_known_data(path: Path) -> KnownData:
+    store = await SqliteMetadataStore.open(path, mark=path.with_name(METADATA_MARK))
+    try:
+        found = await store.get(JOURNAL_MARK)
+        return KnownData(decode_mark(None if found is None else found.value), await named_entry_counts(store))
+    finally:
+        await store.close()
 
 
 async def _load_values(path: Path) -> list[tuple[str, bytes]]:

@@ -15,18 +15,18 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
-from pybroker.dispatch.delayed_record import stored_runs
+from pybroker.disk.disk import DiskFile
+from pybroker.dispatch.delayed.delayed_record import stored_runs
 from pybroker.errors import DamagedEntries, ProtocolViolation, StoreError
+from pybroker.local_store.segments.ledger_location import LedgerLocation
+from pybroker.local_store.segments.segment_reader import load_sealed, read_entries, scan
+from pybroker.local_store.segments.segment_writer import segment_path
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR, delayed_record_id
 from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR, delayed_record_id
 from pybroker.model.position import Position
-from pybroker.storage.checkpoint import Moved
-from pybroker.storage.disk import DiskFile
-from pybroker.storage.layout.journal import AppendRecord, CursorRecord
-from pybroker.storage.layout.segment import EMPTY_EXTENT, SegmentIndex, no_publish_time
-from pybroker.storage.segment_reader import load_sealed, read_entries, scan
-from pybroker.storage.segments import segment_path
+from pybroker.storage_format.journal_layout import AppendRecord, CursorRecord
+from pybroker.storage_format.segment_layout import EMPTY_EXTENT, SegmentIndex, no_publish_time
 from pybroker.tools.data_files import METADATA_FILE, DataFiles, NotUsable, TopicLedgers, opened
 from pybroker.tools.stored_state import Finding, JournalItem, LiveBatch, StoredState
 from pybroker.wire.entry_metadata import metadata_span
@@ -144,14 +144,14 @@ class Dump:
             except StoreError as error:
                 yield {"kind": "damage", "text": f"{path.name}: {error}"}
 
-    def _place(self, file: DiskFile, ledger_id: int) -> Moved:
+    def _place(self, file: DiskFile, ledger_id: int) -> LedgerLocation:
         extent = self._state.extents.get(ledger_id)
         if extent is None:
             return load_sealed(file, ledger_id, no_publish_time).place
-        known = Moved(extent, SegmentIndex())
+        known = LedgerLocation(extent, SegmentIndex())
         return known if extent == EMPTY_EXTENT else scan(file, ledger_id, known, no_publish_time).place
 
-    def _ledger(self, ledger_id: int, place: Moved | None, topic: str | None) -> Item:
+    def _ledger(self, ledger_id: int, place: LedgerLocation | None, topic: str | None) -> Item:
         state = self._state.extents.get(ledger_id)
         extent = place.extent if place is not None else state or EMPTY_EXTENT
         return {
@@ -165,7 +165,7 @@ class Dump:
             "entries_in_journal": self._state.appended.get(ledger_id, 0),
         }
 
-    def _entries(self, file: DiskFile, path: Path, ledger_id: int, place: Moved) -> Iterator[Item]:
+    def _entries(self, file: DiskFile, path: Path, ledger_id: int, place: LedgerLocation) -> Iterator[Item]:
         entry_id = 0
         while entry_id < place.extent.entry_count:
             try:

@@ -1,12 +1,15 @@
-"""`pybroker ledger repair`: from what is whole of a damaged directory, one that a start takes.
+"""`pybroker ledger repair`: makes a directory that a broker can start with from the undamaged data of a damaged one.
 
-Nothing is thrown away: what is replaced goes to `taken-away-<time>` in the directory, and a segment file is copied there before
-it is changed. Segments are left as they are, as the gaps of damaged ones are told to readers: what is made anew is what a start
-cannot do without, `checkpoint.db` and `metadata.db`. Entries of the journal go behind those of their segment; where entries in
-between are lost their positions stay, and are told as damaged to readers.
+The repair deletes nothing: it moves replaced files to `taken-away-<time>` in the directory, and copies a segment file
+there before it changes the file. It does not change segments, since readers are notified of the gaps in damaged ones.
+Only the logs of transaction coordinators are rewritten, because a coordinator cannot serve with gaps in its log.
+`checkpoint.db`, and if necessary `metadata.db`, are rewritten. Entries of the journal are appended to their segment.
+Lost entries in between keep their positions, and readers are notified that these are damaged. `repair_cursors.py` makes
+cursors and transactions consistent.
 
-Memory: the entries of the journal, which has bounds of its own.
-Failure: cut off in the middle, it is run again after what it took away was moved back. The directory is locked all the time.
+Memory: the entries of the journal, and the file and log of a damaged database.
+Failure: after an interruption, move the files in `taken-away-<time>` back and run the repair again.
+Concurrency: the repair locks the directory.
 """
 
 from __future__ import annotations
@@ -15,39 +18,47 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
+from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.info import decode_info
+from pybroker.ledgers.ledger_store import LedgerSummary
+from pybroker.local_store.checkpoint.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
+from pybroker.local_store.journal.journal_end import JOURNAL_END_NAME
+from pybroker.local_store.journal.journal_files import file_number
+from pybroker.local_store.segments.ledger_location import LedgerLocation
+from pybroker.local_store.segments.segment_reader import BlockWalk, FoundBlock, load_sealed
+from pybroker.local_store.segments.segment_tail import held_entries
+from pybroker.local_store.segments.segment_writer import segment_path
+from pybroker.local_store.start_up import ids_not_given, older_table_text
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.leftovers import other_ledger_ids
-from pybroker.metadata.paths import MANAGED_LEDGERS
-from pybroker.model.position import Position
-from pybroker.storage.checkpoint_table import CheckpointTable, CursorChange, Facts, TableChange
-from pybroker.storage.disk import Disk
-from pybroker.storage.journal_end import JOURNAL_END_NAME
-from pybroker.storage.journal_files import file_number
-from pybroker.storage.layout.journal import AppendRecord, LedgerRecord, RecordType
-from pybroker.storage.layout.segment import (
+from pybroker.managed_ledger.managed_ledger_info import FORMAT_VERSION, ManagedLedgerInfo, decode_info
+from pybroker.managed_ledger.orphaned_ledgers import other_ledger_ids
+from pybroker.metadata.metadata_paths import MANAGED_LEDGERS
+from pybroker.storage_format.journal_end_layout import JournalEnd
+from pybroker.storage_format.journal_layout import AppendRecord, LedgerRecord, RecordType
+from pybroker.storage_format.segment_layout import (
     EMPTY_EXTENT,
     SEGMENT_HEADER_BYTES,
     LedgerExtent,
+    SegmentIndex,
     encode_block,
     encode_segment_header,
     no_publish_time,
     split_into_blocks,
 )
-from pybroker.storage.segment_leftovers import held_entries
-from pybroker.storage.segment_reader import load_sealed
-from pybroker.storage.segments import segment_path
-from pybroker.storage.start_up import ids_not_given, older_table_text
 from pybroker.tools.data_files import LOG_SUFFIX, METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, opened
-from pybroker.tools.repair_metadata import LAST_CHANGES, Row, lost_values, read_metadata, write_metadata
+from pybroker.tools.known_losses import NOT_ACCEPTED, certain_lines, finding_of, missing_ledgers, places_of_absent
+from pybroker.tools.repair_cursors import LOG_PREFIX, CursorRepair, RepairedTopic
+from pybroker.tools.repair_metadata import LAST_CHANGES, lost_values, read_metadata, write_metadata
 from pybroker.tools.repair_plan import JournalRun, Piece, RepairPlan, continue_ledger, lost_places, span
+from pybroker.tools.salvaged_metadata import Row
 from pybroker.tools.stored_state import NO_METADATA, NO_NAME, NO_TOPIC, Finding, StoredState
+from pybroker.tools.transaction_ends import record_of_nothing
 
 EXIT_OK = 0
 EXIT_NEEDED = 1
@@ -56,8 +67,11 @@ LAST_RECORDS = f"{JOURNAL_END_NAME}: perhaps the last entries and acknowledgemen
 _LOST_PLACES_IN_A_BLOCK = 4096
 
 
-def main(directory: Path, *, applies: bool) -> int:
-    """Print what is found, done and lost; do it if that is asked for. Exit code 1: something is to be done, and was only shown."""
+def main(directory: Path, *, applies: bool, accepts_loss: bool = False) -> int:
+    """Print findings, repairs and losses. Repair if `applies`. Exit code 1: a repair is needed and was not applied.
+
+    `accepts_loss`: repair even if stored data is missing.
+    """
     try:
         with opened(directory) as files:
             repair = Repair(directory, files)
@@ -65,6 +79,9 @@ def main(directory: Path, *, applies: bool) -> int:
             sys.stdout.write("".join(f"{line}\n" for line in plan.lines()))
             if not plan.is_needed:
                 return EXIT_OK
+            if plan.missing and not accepts_loss:
+                sys.stdout.write(f"{NOT_ACCEPTED}\n")
+                return EXIT_NEEDED
             if not applies:
                 sys.stdout.write("nothing was changed: with --apply it is done\n")
                 return EXIT_NEEDED
@@ -86,6 +103,7 @@ class Repair:
         self._state = StoredState(files, self._found, lambda _: None)
         self._rows: list[Row] = []
         self._cursors: dict[str, tuple[bytes | None, list[bytes]]] = {}
+        self._documents: dict[str, tuple[ManagedLedgerInfo, LedgerList]] = {}  # by path, of topics that are not deleted
         self._topic_of: dict[int, str] = {}
         self._topics: set[str] = set()
         self._sealed_entries: dict[int, int] = {}
@@ -126,12 +144,25 @@ class Repair:
             table = self._files.directories.table.name
             self._found(Finding(table, None, "", older_table_text(table, unknown)))
             plan.lost.append(LAST_RECORDS)
+        self._keep_absent_ledgers(held)
         unnamed = self._unnamed(held)
         if (unnamed or self._find_deleted_ledgers()) and LAST_CHANGES not in plan.lost:
             plan.lost.append(LAST_CHANGES)  # metadata is older than the ledgers
         if LAST_CHANGES in plan.lost:
             self._tell_what_topics_may_have_had()
-        plan.rebuilds_table = self._is_damaged or plan.rebuilds_metadata or bool(unnamed)
+        cursors = self._cursor_repair()
+        cursors.run()
+        for path, count in cursors.damaged_logs.items():
+            plan.findings.append(
+                Finding(
+                    METADATA_FILE, None, path, f"{count} records of this transaction log are lost or damaged"
+                ).line()
+            )
+        self._find_missing()
+        plan.rebuilds_table = (
+            self._is_damaged or bool(plan.missing) or plan.rebuilds_metadata or bool(unnamed) or cursors.is_needed
+        )
+        plan.lost += cursors.lost
         if not plan.rebuilds_table:
             return plan
         for ledger_id in state.deleted & held.keys():
@@ -142,11 +173,131 @@ class Repair:
             reached = plan.extents.get(ledger_id)
             pieces = plan.pieces.get(ledger_id, [])
             # What a damaged journal held last is not known; of a sealed ledger everything is in its file.
-            if (reached is not None and self._is_damaged) or (reached is None and ledger_id not in held):
+            is_certain = not (state.lacks_journal or state.is_end_unknown) and state.are_extents_known
+            if (reached is not None and not is_certain) or (reached is None and ledger_id not in held):
                 end = (reached or EMPTY_EXTENT).entry_count + sum(piece.count for piece in pieces)
                 topic = self._topic_of[ledger_id]
                 plan.lost.append(f"{topic}, perhaps positions from {ledger_id}:{end} on: what no file holds any more")
+        self._repair_cursors(cursors)
+        if plan.missing:
+            plan.certain = certain_lines(cursors.topics, plan.pieces, self._cursors)
         return plan
+
+    # Missing stored data
+
+    def _keep_absent_ledgers(self, held: Mapping[int, LedgerExtent | None]) -> None:
+        """Keep every ledger that a topic reads from, even if nothing is left of it, because a start must find it."""
+        plan = self._plan
+        listed = {ledger_id: self._stated.get(ledger_id, 0) for ledger_id in {*self._listed, *self._stated}}
+        extents, places = places_of_absent(listed, {*held, *plan.extents} - self._state.deleted)
+        plan.extents |= extents
+        plan.pieces |= places
+
+    def _find_missing(self) -> None:
+        plan, state = self._plan, self._state
+        named = {**dict.fromkeys(self._listed), **state.known.entry_counts}
+        ledgers = missing_ledgers(self._files, state, named)
+        plan.findings += [finding_of(missing).line() for missing in ledgers]
+        plan.missing = [*state.missing, *map(str, ledgers)]
+
+    # Cursors and transactions
+
+    def _cursor_repair(self) -> CursorRepair:
+        topics = {
+            path: RepairedTopic(path, info, self._repaired_ledgers(ledgers))
+            for path, (info, ledgers) in self._documents.items()
+        }
+        return CursorRepair(self._state, topics, self._entries_of, LAST_CHANGES in self._plan.lost)
+
+    def _repaired_ledgers(self, stored: LedgerList) -> LedgerList:
+        """Return the ledgers of a topic with their entry counts after the repair."""
+        ledgers = LedgerList()
+        for row in stored.rows():
+            count = row.entry_count if row.is_sealed else self._entry_count_of(row.ledger_id)
+            ledgers.add_ledger(row.ledger_id)
+            ledgers.close_ledger(LedgerSummary(row.ledger_id, count, count, 0), 0)
+        return ledgers
+
+    def _entry_count_of(self, ledger_id: int) -> int:
+        extent = self._plan.extents.get(ledger_id)
+        if extent is None:
+            return self._sealed_entries.get(ledger_id, 0)
+        return extent.entry_count + sum(piece.count for piece in self._plan.pieces.get(ledger_id, ()))
+
+    def _entries_of(self, ledger_id: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the readable entries of a ledger as they are after the repair."""
+        path = segment_path(self._files.directories.ledgers, ledger_id)
+        extent = self._plan.extents.get(ledger_id)
+        if path.exists() and extent != EMPTY_EXTENT:
+            with self._files.disk.open_for_read(path) as file:
+                sealed = load_sealed(file, ledger_id, no_publish_time).place
+                walk = BlockWalk(file, ledger_id, sealed if extent is None else LedgerLocation(extent, SegmentIndex()))
+                while (step := walk.next()) is not None:
+                    if isinstance(step, FoundBlock):
+                        payloads, is_right = walk.window.payloads(step, 0, len(step.block.lengths))
+                        for number, payload in enumerate(payloads):
+                            if is_right[number]:
+                                yield step.block.first_entry_id + number, payload
+        for piece in self._plan.pieces.get(ledger_id, ()):
+            for number, payload in enumerate(piece.payloads or ()):
+                yield piece.first_entry_id + number, payload
+
+    def _repair_cursors(self, cursors: CursorRepair) -> None:
+        plan = self._plan
+        plan.done += cursors.done
+        self._cursors = cursors.records
+        for path in cursors.damaged_logs:
+            self._fill_log(cursors, cursors.topics[path])
+        for coordinator, highest_id in cursors.ends.forgotten_ids().items():
+            self._remember_ids(cursors, coordinator, highest_id)
+        changed = {topic.path: topic.info for topic in cursors.topics.values() if topic.is_changed}
+        if changed:
+            plan.rebuilds_metadata = True
+            rows = {path: (path, value, version) for path, value, version in self._rows}
+            for path, info in changed.items():
+                version = rows[path][2] + 1 if path in rows else 0
+                rows[path] = (path, msgspec.json.encode(info), version)
+            self._rows = list(rows.values())
+
+    def _fill_log(self, cursors: CursorRepair, log: RepairedTopic) -> None:
+        """Rewrite the ledgers of a transaction log that lack records: a coordinator cannot serve with gaps in its
+        log."""
+        coordinator = int(log.path.removeprefix(LOG_PREFIX))
+        nothing = record_of_nothing(cursors.ends.highest_id(coordinator))
+        self._plan.lost.append(
+            f"{log.path}: records; transactions of coordinator {coordinator} that they say are open are aborted"
+        )
+        for row in log.ledgers.rows():
+            found = dict(self._entries_of(row.ledger_id))
+            if len(found) < row.entry_count:
+                payloads = [found.get(entry_id, nothing) for entry_id in range(row.entry_count)]
+                self._plan.extents[row.ledger_id] = EMPTY_EXTENT
+                self._plan.pieces[row.ledger_id] = [Piece(0, len(payloads), payloads, (1,) * len(payloads))]
+
+    def _remember_ids(self, cursors: CursorRepair, coordinator: int, highest_id: int) -> None:
+        """Record `highest_id` as assigned in a coordinator's log: topics would refuse the ids of transactions that
+        ended there."""
+        path = f"{LOG_PREFIX}{coordinator}"
+        if path not in self._documents:
+            document = ManagedLedgerInfo(FORMAT_VERSION, msgspec.Raw(LedgerList().encode()), {}, 0)
+            self._documents[path] = document, LedgerList()
+            cursors.topics[path] = RepairedTopic(path, document, LedgerList())
+        info, ledgers = self._documents[path]
+        ledger_id = max(ledgers.ledger_ids(), default=0)
+        if ledger_id not in self._plan.extents or ledger_id not in ledgers.open_ledger_ids():
+            ledger_id = max(self._state.next_ledger_id, self._max_ledger_id + 1, max(self._known_ledger_ids()) + 1)
+            self._max_ledger_id = ledger_id
+            ledgers.add_ledger(ledger_id)
+            info.ledgers = msgspec.Raw(ledgers.encode())
+            cursors.topics[path].is_changed = True
+            self._topic_of[ledger_id] = path
+            self._plan.extents[ledger_id] = EMPTY_EXTENT
+        piece = Piece(self._entry_count_of(ledger_id), 1, [record_of_nothing(highest_id)], (1,))
+        self._plan.pieces.setdefault(ledger_id, []).append(piece)
+        self._plan.done.append(f"have {path} say that transaction ids up to {highest_id} were given")
+
+    def _known_ledger_ids(self) -> Collection[int]:
+        return {0, *self._plan.extents, *self._topic_of, *self._plan.taken_ledgers}
 
     def _found(self, finding: Finding) -> None:
         self._plan.findings.append(finding.line())
@@ -241,24 +392,12 @@ class Repair:
         self._topics.add(path)
         if info.deleted:
             return True
+        self._documents[path] = info, ledgers
         self._listed.update(ledgers.ledger_ids())
         self._stated.update((row.ledger_id, row.entry_count) for row in ledgers.rows())
         if info.compacted is not None:
             self._stated[info.compacted.ledger] = info.compacted.entries
         self._last_ledgers[path] = max(ledgers.ledger_ids(), default=0)
-        for name, cursor in info.cursors.items():
-            for record_id in cursor.record_ids:
-                snapshot, deltas = self._state.cursor_records(record_id)
-                if record_id == cursor.id:
-                    if self._is_damaged:
-                        self._plan.lost.append(f"{path}, {name!r}: perhaps its last acknowledgements")
-                    try:
-                        CursorState.restore(ledgers, Position(*cursor.position), snapshot, deltas)
-                    except StoreError as error:
-                        self._plan.lost.append(f"{path}, {name!r}: all acknowledgements: {error}")
-                        continue
-                if snapshot is not None or deltas:
-                    self._cursors[record_id] = snapshot, deltas
         return True
 
     def _tell_what_topics_may_have_had(self) -> None:
@@ -359,7 +498,7 @@ class Repair:
             new_metadata.replace(self._directory / METADATA_FILE)
 
     def _write_table(self, path: Path, extents: dict[int, LedgerExtent], first_generation: int) -> None:
-        state, plan = self._state, self._plan
+        state = self._state
         for suffix in ("", LOG_SUFFIX, "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         changes = []
@@ -369,19 +508,21 @@ class Repair:
             numbered = list(enumerate(deltas, number + 1))
             number += len(deltas) + 1
             changes.append(CursorChange(cursor_id, False, first, numbered, number - 1))
-        known = max((0, *extents, *self._topic_of, *plan.taken_ledgers))
+        known = max(*self._known_ledger_ids(), *extents, 0)
+        end = state.known_end or JournalEnd(0, 0, 0, 0)
+        commit = max(state.facts.commit, end.commit)
         facts = Facts(
-            sequence=max(self._max_sequence + 1, state.facts.sequence),
+            sequence=max(self._max_sequence + 1, state.facts.sequence, end.next_sequence),
             first_generation=max(first_generation, state.facts.first_generation),
             cursor_number=number + 1,
-            ledger_id=max(state.facts.ledger_id, self._max_ledger_id + 1, known + 1),
-            commit=state.facts.commit + 1,
+            ledger_id=max(state.facts.ledger_id, self._max_ledger_id + 1, known + 1, state.known.mark.ledger),
+            commit=commit + 1,
             first_named_ledger_id=state.facts.first_named_ledger_id,
         )
         table = CheckpointTable(Disk(), path, "")
         try:
             table.check()
-            table.commit_count = state.facts.commit
+            table.commit_count = commit
             table.commit(TableChange(asdict(facts), extents=extents, cursors=changes))
         finally:
             table.close()

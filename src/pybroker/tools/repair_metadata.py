@@ -1,7 +1,8 @@
-"""What a repair finds of `metadata.db`: the values that are whole, what its damage may have cost, and a new file out of the values.
+"""Repair of `metadata.db`: reads the undamaged values, reports possible losses, and writes the values to a new file.
 
-The database's own checks say whether it is damaged; where they do, it is read row by row, from both ends, and what fits its
-checksum counts. Pages that SQLite does not find hold values of which nothing is left but how many they were.
+The database's own checks detect damage. A damaged database is read row by row from both ends, and then page by page
+without SQLite (`salvaged_metadata.py`). Each value with a correct checksum is used. Of the other values only the number
+is known.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pybroker.disk.database import SQLITE_FAILURES
 from pybroker.errors import StoreError
 from pybroker.metadata.commit_mark import decode_mark
-from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.metadata.sqlite_table import LAYOUT_VERSION, prepare, require_whole, row_checksum, save_totals
-from pybroker.storage.checkpoint_table import SQLITE_FAILURES
 from pybroker.tools.data_files import LOG_SUFFIX, METADATA_FILE, METADATA_MARK, DataFiles, NotUsable
+from pybroker.tools.salvaged_metadata import Row, SalvagedMetadata
 from pybroker.tools.sqlite_log import find_log_damage
 from pybroker.tools.stored_state import Finding
 
 LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: what they made is gone, what they deleted may be back"
-Row = tuple[str, bytes, int]
-"""Path, value and version."""
 
 
 @dataclass(slots=True)
@@ -132,10 +132,32 @@ def _read_rows(files: DataFiles, found: MetadataRows) -> None:
                 connection.close()
         except (*SQLITE_FAILURES, ValueError) as error:  # the last: not one row
             found.findings.append(f"damage: {METADATA_FILE}: {error}")
+    if found.is_damaged and _add_from_pages(files, found, rows, damaged):
+        found.rows = sorted(rows.values())
+        return
     found.rows = sorted(rows.values())
     found.lost += [f"metadata value {path}: {reason}" for path, reason in sorted(damaged.items())]
     if found.is_damaged and (stored_count is None or stored_count > len(rows) + len(damaged)):
         found.lost.append(lost_values(None if stored_count is None else stored_count - len(rows) - len(damaged)))
+
+
+def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row], damaged: dict[str, str]) -> bool:
+    """Add values that SQLite cannot read. Return True if these are exactly the values of the last commit: nothing is
+    lost."""
+    salvaged = SalvagedMetadata(files.content_of(METADATA_FILE), files.log_of(METADATA_FILE))
+    exact = salvaged.all_values({path for path in salvaged.older if repr(path) in damaged})
+    mark = decode_mark(files.content_of(METADATA_MARK)) if files.has(METADATA_MARK) else None
+    if exact is not None and salvaged.totals is not None and mark is not None and mark <= salvaged.totals.commits:
+        rows.clear()
+        rows.update(exact)
+        found.lost.remove(LAST_CHANGES)
+        return True
+    rows.update(salvaged.newest)
+    for path, row in salvaged.older.items():
+        if path not in rows and repr(path) in damaged:
+            rows[path] = row
+            damaged[repr(path)] += f"; version {row[2]} of it counts, which is older"
+    return False
 
 
 def lost_values(count: int | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from pybroker.storage.layout.segment import LedgerExtent
+from pybroker.storage_format.segment_layout import LedgerExtent
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,10 @@ class RepairPlan:
     pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by ledger
     extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers, before the pieces
     taken_ledgers: dict[int, str] = field(default_factory=dict)  # with the reason
+    done: list[str] = field(default_factory=list)  # changes of cursors and transactions
     lost: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # missing stored data, which the user must accept as lost
+    certain: list[str] = field(default_factory=list)  # the certain positions without it, by topic and cursor
 
     @property
     def is_needed(self) -> bool:
@@ -67,8 +70,10 @@ class RepairPlan:
             count = sum(piece.count for piece in pieces if piece.payloads is not None)
             if count:
                 lines.append(f"do: put {count} entries of the journal into ledger {ledger_id}")
+        lines += [f"do: {text}" for text in self.done]
         lines += [f"do: take ledger {ledger_id} away: {why}" for ledger_id, why in sorted(self.taken_ledgers.items())]
-        return lines + [f"lost: {text}" for text in self.lost]
+        lines += [f"lost: {text}" for text in self.lost]
+        return lines + [f"certain: {text}" for text in self.certain]
 
 
 def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:

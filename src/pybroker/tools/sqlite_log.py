@@ -9,6 +9,7 @@ transaction begins only when the one before it is on the device. So damage is pr
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
@@ -16,6 +17,49 @@ _MAGIC_LITTLE = 0x377F0682
 _MASK = 0xFFFFFFFF
 
 _Sums = tuple[int, int]
+
+
+class LogFrame(NamedTuple):
+    """One page in the log."""
+
+    page_number: int
+    data: bytes
+    is_commit: bool
+    """Whether the frame ends a transaction."""
+    is_whole: bool
+    """Whether the checksum is correct. The page number of a damaged frame may be wrong."""
+
+
+def log_page_size(data: bytes) -> int:
+    """Return the page size in the log's header; 0 without a header."""
+    return int(_HEADER.unpack_from(data)[2]) if len(data) >= _HEADER.size else 0
+
+
+def log_frames(data: bytes, page_size: int) -> list[LogFrame]:
+    """Return the frames since the log was last restarted, including damaged ones, up to the last undamaged one."""
+    frame_bytes = _FRAME.size + page_size
+    if len(data) < _HEADER.size + frame_bytes:
+        return []
+    magic, _, _, _, *salts, first, second = _HEADER.unpack_from(data)
+    order = "<" if magic == _MAGIC_LITTLE else ">"
+    # A checksum continues that of the frame before. If that frame is damaged, try its stored and its computed checksum.
+    sums: list[_Sums] = [(first, second)]
+    if _add(order, (0, 0), data[: _HEADER.size - 8]) != sums[0]:
+        salts = list(_FRAME.unpack_from(data, _HEADER.size)[2:4])
+    frames: list[LogFrame] = []
+    end = 0  # behind the last undamaged frame
+    for offset in range(_HEADER.size, len(data) - frame_bytes + 1, frame_bytes):
+        page_number, database_pages, *_, first, second = _FRAME.unpack_from(data, offset)
+        checked = [_check(order, each, data, offset, page_size, salts) for each in sums]
+        is_whole = any(is_right for _, is_right in checked)
+        start = offset + _FRAME.size
+        frames.append(LogFrame(page_number, data[start : start + page_size], database_pages != 0, is_whole))
+        sums = [(first, second)]
+        if is_whole:
+            end = len(frames)
+        else:
+            sums.append(checked[0][0])
+    return frames[:end]
 
 
 def find_log_damage(data: bytes) -> int | None:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pybroker.disk.database import SQLITE_FAILURES
 from pybroker.errors import StoreError
-from pybroker.storage.checkpoint_rows import (
+from pybroker.ledgers.known_data import NOTHING_KNOWN
+from pybroker.local_store.checkpoint.checkpoint_rows import (
     DIGESTED_TABLES,
     FIRST_VERSION,
     TABLE_VERSION,
@@ -24,11 +26,14 @@ from pybroker.storage.checkpoint_rows import (
     read_rows,
     schema_version,
 )
-from pybroker.storage.checkpoint_table import NAMES_NOT_CERTAIN, SQLITE_FAILURES, Facts, missing_facts
-from pybroker.storage.cursor_shelf import CursorShelf, merge
-from pybroker.storage.journal_end import JOURNAL_END_NAME, read_journal_end
-from pybroker.storage.layout.fields import LayoutError
-from pybroker.storage.layout.journal import (
+from pybroker.local_store.checkpoint.checkpoint_table import NAMES_NOT_CERTAIN, Facts, missing_facts
+from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry, merge
+from pybroker.local_store.journal.journal_end import JOURNAL_END_NAME, latest_end, read_journal_end
+from pybroker.local_store.journal.journal_recovery import BatchOrder, DamagedJournal, scan_file
+from pybroker.local_store.start_up import known_ends
+from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.journal_end_layout import JournalEnd
+from pybroker.storage_format.journal_layout import (
     AppendRecord,
     BatchHeader,
     CursorRecord,
@@ -36,9 +41,10 @@ from pybroker.storage.layout.journal import (
     RecordType,
     decode_records,
 )
-from pybroker.storage.layout.segment import EMPTY_EXTENT, LedgerExtent
-from pybroker.storage.recovery import BatchOrder, DamagedJournal, scan_file
+from pybroker.storage_format.segment_layout import EMPTY_EXTENT, LedgerExtent
 from pybroker.tools.data_files import DataFiles, NotUsable
+from pybroker.tools.journal_header import with_new_header
+from pybroker.tools.salvaged_table import SalvagedTable, is_whole_record
 from pybroker.tools.sqlite_log import find_log_damage
 
 NO_NAME = "no topic names it, so metadata is lost"
@@ -47,6 +53,8 @@ NO_TOPIC = "names no topic, although there are ledgers with entries"
 NO_METADATA = (
     "is missing, although there are ledgers with entries (only with metadataStore=memory that is as it should be)"
 )
+ANY_SEQUENCE = 1 << 63
+"""Higher than the sequence number of any batch."""
 JournalItem = AppendRecord | LedgerRecord | CursorRecord
 
 
@@ -84,13 +92,25 @@ class StoredState:
         self.deleted: set[int] = set()  # by the journal
         self.appended: dict[int, int] = {}  # entries that are in the journal only
         self.are_extents_known = True
+        self.lacks_journal = False
+        """Whether durable batches are lost or damaged."""
+        self.is_end_unknown = False
+        """Whether it is unknown if the last batches and the last transactions of the table exist."""
+        self.known = NOTHING_KNOWN
+        """The store's data according to the metadata."""
+        self.known_end: JournalEnd | None = None
+        """The end of the durable journal, the latest of all marks."""
+        self.missing: list[str] = []
+        """Texts that describe the missing parts of the journal and of all ledgers."""
         self._files = files
-        self._report = report
+        self._report_to = report
         self._advance = advance
         self._are_facts_known = True
+        self._is_table_damaged = False
+        self._salvaged: SalvagedTable | None = None
         self._version = TABLE_VERSION
         self._stored_cursors: dict[str, tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]] = {}
-        self._shelf = CursorShelf(0)
+        self._shelf = CursorRegistry(0)
         self._touched_cursors: set[str] = set()
         self._max_created_id = 0
 
@@ -110,10 +130,23 @@ class StoredState:
         """Snapshot and deltas of a cursor as a start would find them."""
         return merge(self._stored_cursors.get(cursor_id, (None, [])), self._shelf.shelved(cursor_id))
 
+    def may_lack_records(self, cursor_id: str, *, is_each_whole: bool = False) -> bool:
+        """Return whether records may be lost that the state of the cursor depends on.
+
+        `is_each_whole`: each record replaces the earlier ones, as transaction buffer records do.
+        """
+        if self.lacks_journal:
+            return True
+        if not self._is_table_damaged or (self._salvaged is not None and not self._salvaged.may_lack(cursor_id)):
+            return False
+        _, snapshot, deltas = self._shelf.shelved(cursor_id)
+        has_whole = snapshot is not None or any(is_each_whole or is_whole_record(data) for _, data in deltas)
+        return not (self._are_facts_known and has_whole)  # The live journal is newer than the table.
+
     # The table
 
     def load_table(self) -> None:
-        """Read checkpoint.db. Raises NotUsable when it is of a newer version."""
+        """Read checkpoint.db with SQLite; if it is damaged, also page by page. Raises NotUsable for a newer version."""
         name = self._files.directories.table.name
         if not self._files.has(name):
             self._lose_facts(name, f"is missing, beside {self._files.what_is_there()}")
@@ -132,14 +165,45 @@ class StoredState:
                     # Alone it was cut off in its first start, and the next one makes it.
                     if what_is_there := self._files.what_is_there():
                         self._lose_facts(name, f"is empty, beside {what_is_there}")
-                    return
-                self._load_facts(connection, name)
-                self._load_extents(connection, name)
-                self._load_cursors(connection, name)
+                else:
+                    self._load_facts(connection, name)
+                    self._load_extents(connection, name)
+                    self._load_cursors(connection, name)
             finally:
                 connection.close()
         except (*SQLITE_FAILURES, DamagedTable) as error:
             self._lose_facts(name, f"cannot be read: {error}")
+        if self._is_table_damaged:
+            self._salvage(name)
+
+    def _require_ledger_files(self) -> None:
+        facts, end = self.facts, self.known_end
+        is_table_last = self._are_facts_known and (end is None or end.commit <= facts.commit)
+        if is_table_last and facts.is_clean and facts.segment_files and not self._files.segment_names():
+            self._miss("ledgers", None, f"is empty; it held {facts.segment_files} files when the broker stopped")
+
+    def _miss(self, file: str, offset: int | None, text: str) -> None:
+        finding = Finding(file, offset, "", text)
+        self.missing.append(finding.line())
+        self._report(finding)
+
+    def _salvage(self, name: str) -> None:
+        """Use the undamaged rows of all pages."""
+        found = self._salvaged = SalvagedTable(self._files.content_of(name), self._files.log_of(name))
+        if (version := found.facts.get("version", TABLE_VERSION)) > TABLE_VERSION:
+            raise NotUsable(f"{name} has version {version}, this program knows {TABLE_VERSION}")
+        for fact, value in found.facts.items():
+            if hasattr(self.facts, fact):
+                setattr(self.facts, fact, value)
+        if "first_named_ledger_id" not in found.facts:
+            self.facts.first_named_ledger_id = NAMES_NOT_CERTAIN if found.facts else 0
+        self._are_facts_known = not missing_facts(set(found.facts)) and found.is_facts_page_certain
+        self.extents, self.are_extents_known = found.extents, found.has_all_extents
+        self._stored_cursors = {cursor_id: rows.stored() for cursor_id, rows in found.cursors.items()}
+
+    def _report(self, finding: Finding) -> None:
+        self._is_table_damaged |= finding.is_damage and finding.file.startswith(self._files.directories.table.name)
+        self._report_to(finding)
 
     def _lose_facts(self, name: str, reason: str) -> None:
         self._are_facts_known = self.are_extents_known = False
@@ -210,16 +274,26 @@ class StoredState:
                 scanned = scan_file(data, generation, self.facts.sequence)
             except LayoutError as error:
                 self._report(Finding(name, 0, "", str(error)))
-                continue
+                repaired = with_new_header(data, generation)
+                if repaired is None:
+                    self.lacks_journal = True
+                    continue
+                data = repaired
+                scanned = scan_file(data, generation, self.facts.sequence)
             for offset in scanned.covered_damage:
                 self._report(Finding(name, offset, "", "damaged batch, which the checkpoint covers", is_damage=False))
             live = scanned.batches
+            if live and not self._are_facts_known and not order.next_sequence:
+                order = BatchOrder(live[0].sequence, is_synced=True)  # The table's last batch is unknown.
             try:
-                live = order.live_batches(name, scanned) if self._are_facts_known else live
+                live = order.live_batches(name, scanned)
             except DamagedJournal as error:
-                self._report(Finding(name, scanned.end_offset, "", str(error)))
-                live = [batch for batch in live if batch.sequence >= self.facts.sequence]
-                order = BatchOrder(live[-1].sequence + 1 if live else order.next_sequence, is_synced=True)
+                self._lose_batches(Finding(name, error.offset or scanned.end_offset, "", str(error)))
+            if self.lacks_journal or not self._are_facts_known:
+                # All undamaged batches are used, also those behind damaged ones.
+                live = [each for each in scan_file(data, generation, ANY_SEQUENCE).batches if self._counts(each)]
+                next_sequence = live[-1].sequence + 1 if live else order.next_sequence
+                order = BatchOrder(max(next_sequence, order.next_sequence), is_synced=True)
             view = memoryview(data)
             for batch in live:
                 records = self._apply(name, view, batch)
@@ -227,22 +301,41 @@ class StoredState:
             self._advance(len(data))
         self._check_journal_end(order)
 
+    def _lose_batches(self, finding: Finding) -> None:
+        self.lacks_journal = True
+        self._report(finding)
+
+    def _counts(self, batch: BatchHeader) -> bool:
+        """Return whether a batch is used. Without the table's facts, any batch may hold data that is stored nowhere
+        else."""
+        return not self._are_facts_known or batch.sequence >= self.facts.sequence
+
     def _check_journal_end(self, order: BatchOrder) -> None:
         """As a start does: whether the journal goes as far as it was durable, and what of its end is cut."""
-        directory = self._files.directories.journal
-        end = read_journal_end(self._files.disk, directory) if self._are_facts_known else None
-        if end is None and self._are_facts_known and _is_written(directory / JOURNAL_END_NAME):
+        directories = self._files.directories
+        directory, facts = directories.journal, self.facts
+        self.known = self._files.known_data()
+        noted = [read_journal_end(self._files.disk, path) for path in (directory, directories.table.parent)]
+        in_table, in_metadata = known_ends(facts if self._are_facts_known else Facts(), self.known.mark)
+        end = self.known_end = latest_end((*noted, in_table, in_metadata))
+        self._require_ledger_files()
+        if noted == [None, None] and _is_written(directory / JOURNAL_END_NAME):
             reason = "damaged: whether the last that was stored is there is not known"
             self._report(Finding(JOURNAL_END_NAME, None, "", reason))
-        if end is not None and self.facts.commit < end.commit:
+            self.is_end_unknown = True
+        if end is not None and self.facts.commit < end.commit and self._are_facts_known:
+            # The journal replaces the lost transactions if it continues from the table's last batch.
             lost = end.commit - self.facts.commit
-            self._report(
+            self._report_to(
                 Finding(self._files.directories.table.name, None, "", f"its last {lost} transactions are lost")
             )
         try:
+            if self._are_facts_known and facts.is_journal_made and not facts.is_clean:
+                order.require_files(facts.first_generation, self._files.journal_names())
             order.check_end(end, self._files.journal_names())
         except DamagedJournal as error:
-            self._report(Finding(error.file_name, error.offset, "", str(error)))
+            self.lacks_journal = True
+            self._miss(error.file_name, error.offset, str(error))
             return
         for cut in order.cut_tails:
             reason = f"{cut.reason}: a start cuts {cut.size_bytes} bytes"
@@ -258,10 +351,11 @@ class StoredState:
                     self._shelf.apply(record)
                 elif isinstance(record, LedgerRecord):
                     self._change_ledger(record)
-                else:
-                    self._append(record)
+                elif (problem := self._append(record)) and not self.lacks_journal:
+                    self._report(Finding(name, batch.body_offset, "", problem))
         except StoreError as error:
             self._report(Finding(name, batch.body_offset, "", str(error)))
+            self.lacks_journal = True
         return records
 
     def _change_ledger(self, record: LedgerRecord) -> None:
@@ -273,17 +367,18 @@ class StoredState:
             self.extents.pop(record.ledger_id, None)
             self.appended.pop(record.ledger_id, None)
 
-    def _append(self, record: AppendRecord) -> None:
+    def _append(self, record: AppendRecord) -> str:
+        """Apply the record. Return a text that describes the problem with it, empty if there is none."""
         ledger_id = record.ledger_id
         extent = self.extents.get(ledger_id)
         if extent is None:
-            if self.are_extents_known:
-                raise LayoutError(f"entries of ledger {ledger_id}, which does not exist")
-            return
+            return f"entries of ledger {ledger_id}, which does not exist" if self.are_extents_known else ""
         expected = extent.entry_count + self.appended.get(ledger_id, 0)
-        self.appended[ledger_id] = record.first_entry_id + len(record.payloads) - extent.entry_count
-        if record.first_entry_id != expected:
-            raise LayoutError(f"entry {ledger_id}:{record.first_entry_id} follows on {ledger_id}:{expected - 1}")
+        end = record.first_entry_id + len(record.payloads)
+        self.appended[ledger_id] = max(end, expected) - extent.entry_count
+        if record.first_entry_id == expected or not self._are_facts_known:
+            return ""
+        return f"entry {ledger_id}:{record.first_entry_id} follows on {ledger_id}:{expected - 1}"
 
     def _read(self, name: str) -> bytes:
         with self._files.disk.open_for_read(self._files.directories.journal / name) as file:

@@ -7,32 +7,33 @@ that does not hold is a torn tail, as a start takes it: a crash leaves such, and
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
-from pybroker.dispatch.delayed_record import stored_runs
+from pybroker.disk.disk import DiskFile
+from pybroker.dispatch.delayed.delayed_record import stored_runs
 from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_store import LedgerSummary
+from pybroker.local_store.segments.ledger_location import LedgerLocation
+from pybroker.local_store.segments.segment_reader import BlockWalk, FoundBlock, Gap, load_sealed
+from pybroker.local_store.segments.segment_tail import held_entries, unknown_entry
+from pybroker.local_store.start_up import ids_not_given, older_table_text
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR, delayed_record_id
-from pybroker.managed_ledger.leftovers import other_ledger_ids
+from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR, delayed_record_id
+from pybroker.managed_ledger.orphaned_ledgers import other_ledger_ids
 from pybroker.model.position import Position
-from pybroker.storage.checkpoint import Moved
-from pybroker.storage.disk import DiskFile
-from pybroker.storage.layout.fields import LayoutError
-from pybroker.storage.layout.segment import (
+from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.segment_layout import (
     SEGMENT_HEADER_BYTES,
     LedgerExtent,
     SegmentIndex,
     check_segment_header,
     no_publish_time,
 )
-from pybroker.storage.ledger_store import LedgerSummary
-from pybroker.storage.segment_leftovers import held_entries, unknown_entry
-from pybroker.storage.segment_reader import BlockWalk, FoundBlock, Gap, load_sealed
-from pybroker.storage.start_up import ids_not_given, older_table_text
 from pybroker.tools.data_files import METADATA_FILE, METADATA_MARK, DataFiles, NotUsable, TopicLedgers, opened
 from pybroker.tools.repair_metadata import doubts
 from pybroker.tools.stored_state import NO_METADATA, NO_NAME, NO_TOPIC, Finding, StoredState
@@ -119,7 +120,7 @@ class Verifier:
                     check_segment_header(file.read_at(SEGMENT_HEADER_BYTES, 0), ledger_id)
                 except LayoutError as error:
                     self._damage(name, 0, f"ledger {ledger_id}", str(error))
-                self._verify_blocks(file, ledger_id, name, Moved(extent, SegmentIndex()))
+                self._verify_blocks(file, ledger_id, name, LedgerLocation(extent, SegmentIndex()))
                 self._ledgers[ledger_id] = extent
             if extent is not None:
                 self._verify_leftovers(file, ledger_id, name, extent)
@@ -143,7 +144,7 @@ class Verifier:
         self._verify_blocks(file, ledger_id, name, loaded.place)
         self._ledgers[ledger_id] = loaded.place.extent
 
-    def _verify_blocks(self, file: DiskFile, ledger_id: int, name: str, place: Moved) -> None:
+    def _verify_blocks(self, file: DiskFile, ledger_id: int, name: str, place: LedgerLocation) -> None:
         index = place.index
         points = dict(zip(index.offsets, range(len(index)), strict=True))
         messages = size_bytes = 0
@@ -307,13 +308,13 @@ def _span(ledger_id: int, first_id: int, end_id: int) -> str:
 
 
 def _show_nothing(_done_bytes: int, _total_bytes: int) -> None:
-    """Nobody looks."""
+    """The progress when there is no bar."""
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal, if there is one."""
-    if not sys.stderr.isatty():
+    """Show a progress bar if stderr is a terminal and the extra `tools` is installed."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield _show_nothing
         return
     # Imported here: a broker never needs it.

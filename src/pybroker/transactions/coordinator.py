@@ -13,35 +13,31 @@ Concurrency: between asking the state and appending nobody else runs, so each re
 from __future__ import annotations
 
 import asyncio
-import enum
 import functools
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.errors import NotAllowedError, PersistenceError, ServiceNotReady, StoreError, TooManyRequests
-from pybroker.model.stats import Buckets
-from pybroker.model.transactions import TxnAction, TxnId
-from pybroker.tasks import TaskOwner
-from pybroker.transactions.coordinator_state import CoordinatorState, Status, Transaction
-from pybroker.transactions.endings import Ending, Endings, EndParticipant, Participant
+from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.transactions.coordinator_counters import Counters
+from pybroker.transactions.coordinator_state import ALL_IN_FULL, CoordinatorState, Phase, Status, Transaction
+from pybroker.transactions.participant_notification import Ending, Endings, EndParticipant, Participant
 from pybroker.transactions.sinks import Asking, Label
 from pybroker.transactions.timeouts import LONGEST_MS, Timeouts
 from pybroker.transactions.transaction_log import TransactionLog
+from pybroker.transactions.transaction_slots import Place, TransactionRoom, TransactionSlots
+from pybroker.waiting.fair_shares import Holder, holder_of_role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
-    from pybroker.surroundings import Surroundings
-    from pybroker.transactions.log_places import PlaceKey
+    from pybroker.runtime.runtime import Runtime
+    from pybroker.transactions.log_positions import PlaceKey
     from pybroker.transactions.records import Record
 
-MAX_WAITING = 10_000
-"""Requests for a new transaction that wait for room, of one coordinator; more are refused."""
-WAIT_S = 25.0
-"""How long they wait: less than a client does, so that it learns why."""
 READY_WAIT_S = 20.0
 """How long a request waits for the log to be read."""
 TIMED_OUT_AT_ONCE = 256
@@ -53,57 +49,29 @@ FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
 TOLD_A_TURN = 256
 """Transactions of a batch of a sink whose topics begin to be told; and those that are forgotten when a full log has room again."""
-MIB = 1 << 20
-LATENCIES_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 1500000, 3000000)
 
 
-class Phase(enum.StrEnum):
-    """Named as Pulsar's REST shows it."""
-
-    INITIALIZING = "Initializing"
-    READY = "Ready"
-    CLOSED = "Close"
-
-
-@dataclass
-class Counters:
-    """What a coordinator has done since the broker started."""
-
-    created: int = 0
-    committed: int = 0
-    aborted: int = 0
-    timed_out: int = 0
-    batches: int = 0
-    """Of sinks, that were committed."""
-    repeated_batches: int = 0
-    """That were committed before, and came again."""
-    appended: int = 0
-    took_ms: Buckets = field(default_factory=lambda: Buckets(LATENCIES_MS))
-    """From open to ended, of those that were committed or aborted."""
-
-
-class CoordinatorCommons:
+class CoordinatorContext:
     """What all coordinators of a broker share."""
 
-    def __init__(
-        self, surroundings: Surroundings, ledgers: ManagedLedgerFactory, end_participant: EndParticipant
-    ) -> None:
-        self.surroundings = surroundings
+    def __init__(self, runtime: Runtime, ledgers: ManagedLedgerFactory, end_participant: EndParticipant) -> None:
+        self.runtime = runtime
         self.ledgers = ledgers
         self.end_participant = end_participant
-        self.slots = asyncio.Semaphore(surroundings.config.transaction_buffer_client_max_concurrent_requests)
+        self.slots = asyncio.Semaphore(runtime.config.transaction_buffer_client_max_concurrent_requests)
         self.coordinators: dict[int, Coordinator] = {}
+        self.room = TransactionRoom(runtime.config)
 
-    def has_room(self) -> bool:
-        """Whether there is memory for more of what is open."""
-        limit_bytes = self.surroundings.config.max_open_transactions_size_in_mb * MIB
-        return sum(each.state.size_bytes for each in self.coordinators.values()) < limit_bytes
+    def let_in(self) -> None:
+        """Serve waiting requests of all coordinators: a transaction has ended, and they share memory."""
+        for each in self.coordinators.values():
+            each.let_in()
 
 
 class Coordinator:
     """Owned by the coordinators of the broker, from its first use to the broker's end."""
 
-    def __init__(self, commons: CoordinatorCommons, coordinator_id: int, log_path: str) -> None:
+    def __init__(self, context: CoordinatorContext, coordinator_id: int, log_path: str) -> None:
         self.id = coordinator_id
         self.log_path = log_path
         self.phase = Phase.INITIALIZING
@@ -112,10 +80,10 @@ class Coordinator:
         self.recover_started_ms = 0
         self.recover_ended_ms = 0
         self.counters = Counters()
-        self.state = CoordinatorState(coordinator_id)
+        self.state = CoordinatorState(coordinator_id, context.room.sizes)
         self.log: TransactionLog | None = None
-        self._commons = commons
-        self._surroundings = commons.surroundings
+        self._context = context
+        self._runtime = context.runtime
         self._tasks = TaskOwner(f"transaction coordinator {coordinator_id}")
         self._ready = asyncio.Event()
         self._timeouts = Timeouts()
@@ -123,19 +91,18 @@ class Coordinator:
         self._ended: dict[int, asyncio.Future[None]] = {}  # who waits for the end of a transaction
         self._told: dict[int, Transaction] = {}  # all that take part know their end, and the log does not say so yet
         self._is_log_full = False  # which was said
-        self._waiting: dict[asyncio.Future[None], None] = {}  # for room for a new one, in the order of arrival
-        self._granted = 0  # who waited and has room now, but has not used it yet
+        self._places = TransactionSlots(coordinator_id, context.room, lambda: self.state)
         self._failures = 0
         self.endings = self._new_endings()
         self._tasks.start(self._recover(), "recover")
 
     def _new_endings(self) -> Endings:
-        commons = self._commons
+        context = self._context
         return Endings(
-            self._surroundings,
+            self._runtime,
             self._tasks,
-            commons.slots,
-            commons.end_participant,
+            context.slots,
+            context.end_participant,
             lambda: self.state.low_water_mark,
             self._all_told,
         )
@@ -154,6 +121,11 @@ class Coordinator:
         if self.phase is not Phase.READY:
             raise self._not_ready()
 
+    @property
+    def is_read(self) -> asyncio.Event:
+        """An event that is set when the log has been read or the coordinator is closed."""
+        return self._ready
+
     def _not_ready(self) -> ServiceNotReady:
         why = f": {self.last_error}" if self.last_error else ""
         return ServiceNotReady(f"Transaction coordinator {self.id} reads its log, try again{why}")
@@ -161,7 +133,7 @@ class Coordinator:
     @property
     def waiting(self) -> int:
         """Requests for a new transaction that wait for room."""
-        return len(self._waiting)
+        return self._places.waiting
 
     @property
     def log_entries(self) -> int:
@@ -170,11 +142,12 @@ class Coordinator:
 
     async def _recover(self) -> None:
         while True:
-            self.recover_started_ms = self._surroundings.clock.wall_ms()
-            state = CoordinatorState(self.id)
+            self.recover_started_ms = self._runtime.clock.wall_ms()
+            self.state.leave()
+            state = CoordinatorState(self.id, self._context.room.sizes)
             self.state = state
             try:
-                log = await TransactionLog.open(self._commons.ledgers, self.log_path, state.apply, self._whole)
+                log = await TransactionLog.open(self._context.ledgers, self.log_path, state.apply, self._whole)
             except StoreError as error:
                 self._failures += 1
                 self.last_error = str(error)
@@ -185,7 +158,7 @@ class Coordinator:
         state.all_applied()
         log.failed = self._log_failed
         self.log = log
-        self.recover_ended_ms = self._surroundings.clock.wall_ms()
+        self.recover_ended_ms = self._runtime.clock.wall_ms()
         self.last_error = ""
         self.phase = Phase.READY
         self._ready.set()
@@ -203,7 +176,7 @@ class Coordinator:
 
     async def _go_on(self, state: CoordinatorState) -> None:
         """With what an earlier run, or a failure of the log, has left: a few at once, while others are served."""
-        now_wall_ms, now_ms = self._surroundings.clock.wall_ms(), self._surroundings.clock.monotonic_ms()
+        now_wall_ms, now_ms = self._runtime.clock.wall_ms(), self._runtime.clock.monotonic_ms()
         # As they were read: what somebody ends meanwhile is told once that is durable, and not before.
         found = [(transaction, transaction.status) for transaction in state.transactions()]
         for count, (transaction, status) in enumerate(found):
@@ -212,6 +185,7 @@ class Coordinator:
             if self.state is not state or self.phase is not Phase.READY:
                 return  # it is read anew, or closed
             if status is Status.OPEN:
+                transaction.timeout_ms = min(transaction.timeout_ms, self._longest_ms())
                 # A wall clock that was set back must not keep it open for longer than it asked for.
                 left_ms = min(transaction.timeout_ms, transaction.opened_ms + transaction.timeout_ms - now_wall_ms)
                 self._time_out_at(transaction, now_ms + max(0, left_ms))
@@ -236,13 +210,13 @@ class Coordinator:
         self._tasks.start(self._begin_anew(failed), "begin anew")
 
     def _refuse_all(self, refusal: Exception) -> None:
-        waiting = [*self._ended.values(), *self._waiting]
+        ended = list(self._ended.values())
         self._ended.clear()
-        self._waiting.clear()
-        for each in waiting:
+        for each in ended:
             if not each.done():
                 each.set_exception(refusal)
                 each.exception()  # retrieved: nobody may be waiting
+        self._places.refuse_all(refusal)
 
     async def _begin_anew(self, failed: TransactionLog | None) -> None:
         if failed is not None:
@@ -278,83 +252,87 @@ class Coordinator:
 
     # --- what clients ask ----------------------------------------------------------------------------------------------
 
-    async def new(self, timeout_ms: int, owner: str | None) -> TxnId:
-        """Open a transaction that is aborted after `timeout_ms`; durable when it returns.
+    async def new(self, timeout_ms: int, owner: str | None, holder: Holder | None = None) -> TxnId:
+        """Open a transaction that is aborted after `timeout_ms`; durable when it returns. It counts for `holder`, by
+        default the owner.
 
-        Waits while there are as many as may be. Raises TooManyRequests after a while, ServiceNotReady and StoreError.
+        Waits while the limit is reached or `holder` has its share. Raises TooManyRequests after a time-out,
+        ServiceNotReady and StoreError.
         """
         await self.ready()
-        await self._room()
-        return await self._open(timeout_ms, owner, None)
+        place = await self._places.take(holder_of_role(owner) if holder is None else holder)
+        try:
+            return await self._open(place, timeout_ms, owner, None)
+        finally:
+            place.release()
 
-    async def _open(self, timeout_ms: int, owner: str | None, label: Label | None) -> TxnId:
-        now_ms = self._surroundings.clock.wall_ms()
-        record = self.state.new(now_ms, min(max(0, timeout_ms), LONGEST_MS), owner, label)
+    async def _open(self, place: Place, timeout_ms: int, owner: str | None, label: Label | None) -> TxnId:
+        now_ms = self._runtime.clock.wall_ms()
+        record = self.state.new(now_ms, min(max(0, timeout_ms), self._longest_ms()), owner, label)
         durable = self._append(record)
+        place.release()
         self.counters.created += 1
         transaction = self.state.find(record.least)
         assert transaction is not None
-        self._time_out_at(transaction, self._surroundings.clock.monotonic_ms() + transaction.timeout_ms)
+        self.state.held_by(transaction, place.holder.name)
+        self._time_out_at(transaction, self._runtime.clock.monotonic_ms() + transaction.timeout_ms)
         await _settled(durable)
         return transaction.id
 
-    def _has_room(self) -> bool:
-        limit = self._surroundings.config.max_active_transactions_per_coordinator
-        return (limit <= 0 or len(self.state) + self._granted < limit) and self._commons.has_room()
-
-    async def _room(self) -> None:
-        """Wait for room for one more, which is to be used at once. Raises TooManyRequests, ServiceNotReady."""
-        if self._has_room() and not self._waiting:
-            return
-        keys = "maxActiveTransactionsPerCoordinator, maxOpenTransactionsSizeInMB"
-        if len(self._waiting) >= MAX_WAITING:
-            raise TooManyRequests(f"too many requests wait for room for a new transaction ({keys}), try again")
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = None
-        self.let_in()  # memory may have become free at another coordinator
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await turn
-        except BaseException as failure:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._granted -= 1  # the room that was given is not used
-                self.let_in()
-            self._waiting.pop(turn, None)
-            if isinstance(failure, TimeoutError):
-                raise TooManyRequests(
-                    f"transaction coordinator {self.id} has {len(self.state)} transactions open, as many as may be ({keys}): "
-                    "end some, and try again"
-                ) from None
-            raise
-        self._granted -= 1
+    def _longest_ms(self) -> int:
+        """The longest time that a transaction may be open, whichever time-out its client requests."""
+        longest_ms = self._runtime.config.max_transaction_timeout_in_seconds * 1000
+        return min(longest_ms, LONGEST_MS) if longest_ms > 0 else LONGEST_MS
 
     def let_in(self) -> None:
-        """Room may have become free: so many of those who wait go on."""
-        while self._waiting and self._has_room():
-            turn = next(iter(self._waiting))
-            del self._waiting[turn]
-            if not turn.done():
-                self._granted += 1
-                turn.set_result(None)
+        """Give free slots to waiting requests, round robin over their holders."""
+        self._places.let_in()
+
+    async def abort_of(self, name: str) -> int:
+        """Abort all open transactions of the holder `name` and return their number. The aborts are durable when it
+        returns; participants are notified in the background. Raises StoreError, ServiceNotReady.
+        """
+        await self.ready()
+        count, state = 0, self.state
+        for looked_at, transaction in enumerate(list(state.transactions())):
+            if looked_at % TOLD_A_TURN == TOLD_A_TURN - 1:
+                await asyncio.sleep(0)
+            if transaction.holder == name and transaction.status is Status.OPEN and self.state is state:
+                self._begin_end(transaction, TxnAction.ABORT)
+                count += 1
+        await self._written()
+        return count
 
     async def add(
-        self, transaction: Transaction, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]]
+        self,
+        transaction: Transaction,
+        partitions: Iterable[str],
+        subscriptions: Iterable[tuple[str, str]],
+        as_sent: Mapping[str, str] = ALL_IN_FULL,
+        *,
+        is_operator: bool = False,
     ) -> None:
-        """Have these take part; durable when it returns. Raises InvalidTxnStatus, NotAllowedError for too many, and StoreError."""
-        record = self.state.add(transaction, partitions, subscriptions)
+        """Add participants; durable when it returns. Raises InvalidTxnStatus, NotAllowedError for too many,
+        TooManyRequests for lack of memory, and StoreError.
+
+        `as_sent`: the client's spelling of topic names that it did not write in full. `is_operator`: the caller is a
+        super user.
+        """
+        record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
             await self._written()  # who asked for the same before may not have been answered yet
             return
-        limit = self._surroundings.config.max_participants_per_transaction
+        limit = self._runtime.config.max_participants_per_transaction
         count = transaction.participants + len(record.partitions) + len(record.subscriptions)
         if count > limit:
             raise NotAllowedError(
                 f"transaction {transaction.id} would have {count} partitions and subscriptions, {limit} are the most "
                 "(maxParticipantsPerTransaction)"
             )
-        if not self._commons.has_room():
+        room, holder = self._context.room, Holder(transaction.holder, is_operator)
+        if not room.has_memory(holder):
             raise TooManyRequests(
-                "open transactions take all the memory that they may (maxOpenTransactionsSizeInMB), try again"
+                f"nothing more can take part in transaction {transaction.id}: {room.no_memory(holder)}"
             )
         await _settled(self._append(record))
 
@@ -433,7 +411,7 @@ class Coordinator:
                 if not self._is_log_full:
                     self._is_log_full = True
                     logs.warning("transaction.not_forgotten", transaction=str(transaction.id), error=str(error))
-                self._surroundings.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._forget(told))
+                self._runtime.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._forget(told))
                 return
             except ServiceNotReady:
                 return  # it is read anew, and told again
@@ -441,10 +419,9 @@ class Coordinator:
             del told[transaction.id.least]
             durable.add_done_callback(functools.partial(self._is_ended, transaction, action))
             self._timeouts.tidy(len(self.state), lambda least: self.state.find(least) is not None)
-            for each in self._commons.coordinators.values():
-                each.let_in()  # memory is shared by all
+        self._context.let_in()
         if told:
-            self._surroundings.call_later(0, lambda: self._forget(told))
+            self._runtime.call_later(0, lambda: self._forget(told))
 
     def waits_for_room(self, transaction: Transaction) -> bool:
         """Whether all that take part know its end, and only the log has no room to say so: clients have their answer."""
@@ -458,7 +435,7 @@ class Coordinator:
             counters.committed += 1
         else:
             counters.aborted += 1
-        counters.took_ms.add(max(0, self._surroundings.clock.wall_ms() - transaction.opened_ms))
+        counters.took_ms.add(max(0, self._runtime.clock.wall_ms() - transaction.opened_ms))
 
     # --- sinks ---------------------------------------------------------------------------------------------------------
 
@@ -468,17 +445,38 @@ class Coordinator:
         What an earlier run of the writer has left open, up to that batch, is aborted. Raises as `new`, and as `Marks.is_repeat`.
         """
         await self.ready()
-        if self.state.marks.is_repeat(label, asking, takes_over=takes_over):
+        if self._room_for_mark(label, asking, takes_over=takes_over) is None:
             await self._written()
             return None
         for each in self.state.left_by_other_runs(label, asking):
             self._begin_end(each, TxnAction.ABORT)
-        await self._room()
-        if self.state.marks.is_repeat(label, asking, takes_over=takes_over):  # committed while this waited
+        place = await self._places.take(asking.holder)
+        try:
+            if self._room_for_mark(label, asking, takes_over=takes_over) is None:  # Committed during the wait.
+                await self._written()
+                return None
+            return await self._open(place, timeout_ms, asking.owner, label)
+        finally:
+            place.release()
             self.let_in()
-            await self._written()
+
+    def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
+        """Return the sink whose mark must be deleted before this batch can be committed, empty if there is none. Return
+        None if the batch or a later one is already committed.
+
+        Both `open_of_sink` and `commit_together` check this, so that no transaction is opened that could not be
+        committed. Raises as `Marks.is_repeat` and `Marks.makes_room`.
+        """
+        config, marks = self._runtime.config, self.state.marks
+        if marks.is_repeat(label, asking, takes_over=takes_over):
             return None
-        return await self._open(timeout_ms, asking.owner, label)
+        return marks.makes_room(
+            label.sink,
+            asking.holder,
+            config.max_transaction_sinks_per_coordinator,
+            config.transaction_sink_retention_in_minutes * 60_000,
+            self._runtime.clock.wall_ms(),
+        )
 
     async def commit_together(self, label: Label, leasts: Sequence[int], asking: Asking, *, takes_over: bool) -> bool:
         """Commit these transactions of the sink as one, and abort what else is open of it up to that batch. Durable when it
@@ -488,19 +486,16 @@ class Coordinator:
         `CoordinatorState.together`, NotAllowedError and TooManyRequests for what is over a limit, ServiceNotReady and StoreError.
         """
         await self.ready()
-        config = self._surroundings.config
+        config = self._runtime.config
         if len(leasts) > config.max_transactions_committed_together:
             raise NotAllowedError(
                 f"{len(leasts)} transactions at once, {config.max_transactions_committed_together} are the most "
                 "(maxTransactionsCommittedTogether)"
             )
-        now_ms = self._surroundings.clock.wall_ms()
-        stands_for_ms = config.transaction_sink_retention_in_minutes * 60_000
         record = None
-        if not self.state.marks.is_repeat(label, asking, takes_over=takes_over):
-            forgets = self.state.marks.makes_room(
-                label.sink, config.max_transaction_sinks_per_coordinator, stands_for_ms, now_ms
-            )
+        forgets = self._room_for_mark(label, asking, takes_over=takes_over)
+        if forgets is not None:
+            now_ms = self._runtime.clock.wall_ms()
             record = self.state.together(label, leasts, asking, now_ms, forgets, takes_over=takes_over)
         if record is None:
             self.counters.repeated_batches += 1
@@ -510,6 +505,7 @@ class Coordinator:
         else:
             self.counters.batches += 1
             durable = self._append(record)
+            self.state.marks.held_by(label.sink, asking.holder.name)
             ending = [self.state.existing(TxnId(self.id, least)) for least in (*record.commits, *record.aborts)]
             for each in ending:
                 self._ended[each.id.least] = asyncio.get_running_loop().create_future()
@@ -536,6 +532,15 @@ class Coordinator:
         if self.state.marks.get(sink) is not None:
             await _settled(self._append(self.state.forget_sink(sink)))
 
+    async def forget_sinks_of(self, name: str) -> int:
+        """Durably delete all sinks of the holder `name` and return their number. Raises StoreError, ServiceNotReady."""
+        await self.ready()
+        found = self.state.marks.of(name)
+        for sink in found:
+            self._append(self.state.forget_sink(sink))
+        await self._written()
+        return len(found)
+
     async def _written(self) -> None:
         """What was asked for before may not be durable yet. Raises StoreError."""
         if self.log is not None:
@@ -560,8 +565,8 @@ class Coordinator:
             return
         self._timer_ms = due_ms
         # A timer waits for a day at most: loops take no longer ones, and then there is only another look.
-        delay_s = min(86400.0, max(0.0, due_ms - self._surroundings.clock.monotonic_ms()) / 1000)
-        self._surroundings.call_later(delay_s, lambda: self._timer_fired(due_ms))
+        delay_s = min(86400.0, max(0.0, due_ms - self._runtime.clock.monotonic_ms()) / 1000)
+        self._runtime.call_later(delay_s, lambda: self._timer_fired(due_ms))
 
     def _timer_fired(self, due_ms: float) -> None:
         if self._timer_ms == due_ms:
@@ -571,7 +576,7 @@ class Coordinator:
 
     def check_timeouts(self) -> None:
         """Abort what has been open for too long, some at once and the rest in the next turns."""
-        now_ms = self._surroundings.clock.monotonic_ms()
+        now_ms = self._runtime.clock.monotonic_ms()
         for least in self._timeouts.due(now_ms, TIMED_OUT_AT_ONCE):
             transaction = self.state.find(least)
             if transaction is None or transaction.status is not Status.OPEN:

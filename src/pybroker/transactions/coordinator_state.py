@@ -17,14 +17,16 @@ long as its writer is the same.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from pybroker.errors import InvalidTxnStatus, TransactionNotFound
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.transactions.records import FORMAT_VERSION, WITHOUT_SINKS, Kind, Record
 from pybroker.transactions.sinks import Asking, Label, Mark, Marks, OpenOfSinks
+from pybroker.waiting.fair_shares import FairShares, holder_of_role
 
 TRANSACTION_BYTES = 700
 """What an open transaction without participants takes of memory, about: objects here, in the log and among the time-outs."""
@@ -32,6 +34,19 @@ LABEL_BYTES = 200
 """What it takes more when it is a sink's, besides the names."""
 PARTICIPANT_BYTES = 950
 """What a participant takes besides its name: 150 here, and as much as 800 at the topic or subscription."""
+
+ALL_IN_FULL: Mapping[str, str] = MappingProxyType({})
+"""The value of `as_sent` if the client wrote all topic names in full."""
+SENT_NAME_BYTES = 150
+"""Memory for a topic name that the client did not write in full, in addition to its text."""
+
+
+class Phase(enum.StrEnum):
+    """Named as Pulsar's REST shows it."""
+
+    INITIALIZING = "Initializing"
+    READY = "Ready"
+    CLOSED = "Close"
 
 
 class Status(enum.StrEnum):
@@ -51,6 +66,8 @@ class Transaction:
     """One that has not ended."""
 
     __slots__ = (
+        "_holder",
+        "as_sent",
         "id",
         "label",
         "opened_ms",
@@ -70,13 +87,25 @@ class Transaction:
         self.opened_ms = opened_ms
         self.timeout_ms = timeout_ms
         self.owner = owner
+        self._holder: str | None = None
         self.label = label
         """Which batch of which sink it is for; None for none."""
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
+        self.as_sent: dict[str, str] = {}
+        """How the client wrote the topics among these whose names it did not write in full."""
         self.size_bytes = TRANSACTION_BYTES
         if label is not None:
             self.size_bytes += LABEL_BYTES + len(label.sink) + len(label.writer) + len(label.run)
+
+    @property
+    def holder(self) -> str:
+        """The holder that the transaction is counted for (`waiting/fair_shares.py`)."""
+        return holder_of_role(self.owner).name if self._holder is None else self._holder
+
+    def held_by(self, name: str) -> None:
+        """Count the transaction for the holder `name`."""
+        self._holder = None if self.owner is not None and holder_of_role(self.owner).name == name else name
 
     @property
     def action(self) -> TxnAction | None:
@@ -88,8 +117,14 @@ class Transaction:
         """How many partitions and subscriptions take part."""
         return len(self.partitions) + len(self.subscriptions)
 
-    def add(self, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
+    def add(
+        self, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]], as_sent: Mapping[str, str]
+    ) -> None:
         """These take part from now on, those that do already among them."""
+        for name, sent in as_sent.items():
+            if name not in self.as_sent:
+                self.as_sent[name] = sent
+                self.size_bytes += SENT_NAME_BYTES + len(sent)
         for name in partitions:
             if name not in self.partitions:
                 self.partitions[name] = None
@@ -103,8 +138,12 @@ class Transaction:
 class CoordinatorState:
     """Owned by its coordinator, which applies each record once it is in the log."""
 
-    def __init__(self, coordinator_id: int) -> None:
+    def __init__(self, coordinator_id: int, sizes: FairShares | None = None) -> None:
+        """`sizes`: the bytes of the transactions of all coordinators, by holder."""
         self.coordinator_id = coordinator_id
+        self.counts = FairShares()
+        """How many transactions each holder has here."""
+        self.sizes = FairShares() if sizes is None else sizes
         self.last_least = 0
         """The highest `least` that was given."""
         self.size_bytes = 0
@@ -136,6 +175,24 @@ class CoordinatorState:
             raise TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
         return found
 
+    def held_by(self, transaction: Transaction, name: str) -> None:
+        """Count the transaction for the holder `name`. The log does not contain holders that are connections."""
+        self._count(transaction.holder, -1, -transaction.size_bytes)
+        transaction.held_by(name)
+        self._count(name, 1, transaction.size_bytes)
+
+    def leave(self) -> None:
+        """Remove all transactions and marks from the shares: the log will be read again into another state."""
+        for transaction in self._live.values():
+            self._count(transaction.holder, -1, -transaction.size_bytes)
+        self._live = {}
+
+    def _count(self, holder: str, count: int, size_bytes: int) -> None:
+        if count:
+            self.counts.add(holder, count)
+        self.sizes.add(holder, size_bytes)
+        self.size_bytes += size_bytes
+
     def of_sink(self, sink: str) -> list[Transaction]:
         """Those that were opened for the sink and have not ended, the oldest first."""
         return [self._live[least] for least in self._of_sinks.of(sink)]
@@ -153,9 +210,16 @@ class CoordinatorState:
         return record if label is None else _labelled(record, label)
 
     def add(
-        self, transaction: Transaction, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]]
+        self,
+        transaction: Transaction,
+        partitions: Iterable[str],
+        subscriptions: Iterable[tuple[str, str]],
+        as_sent: Mapping[str, str] = ALL_IN_FULL,
     ) -> Record | None:
-        """Have these take part; None when all of them do. Raises InvalidTxnStatus for one that is ending."""
+        """Add participants; None when all of them are known. Raises InvalidTxnStatus for a transaction that is ending.
+
+        `as_sent`: the client's spelling of the topic names that it did not write in full.
+        """
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(
                 f"transaction {transaction.id} is {transaction.status}: nothing more can take part in it, open another one"
@@ -173,6 +237,7 @@ class CoordinatorState:
             self.last_least,
             partitions=new_partitions,
             subscriptions=new_subscriptions,
+            as_sent={name: sent for name, sent in as_sent.items() if name not in transaction.as_sent},
         )
 
     def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
@@ -299,6 +364,7 @@ class CoordinatorState:
             transaction.status,
             tuple(transaction.partitions),
             tuple(transaction.subscriptions),
+            dict(transaction.as_sent),
         )
         return record if transaction.label is None else _labelled(record, transaction.label)
 
@@ -317,15 +383,15 @@ class CoordinatorState:
             return None  # Its beginning is in a part of the log that was trimmed, since it has ended.
         if record.kind is Kind.ADD:
             before = transaction.size_bytes
-            transaction.add(record.partitions, record.subscriptions)
-            self.size_bytes += transaction.size_bytes - before
+            transaction.add(record.partitions, record.subscriptions, record.as_sent)
+            self._count(transaction.holder, 0, transaction.size_bytes - before)
         elif record.kind is Kind.COMMITTING:
             transaction.status = Status.COMMITTING
         elif record.kind is Kind.ABORTING:
             transaction.status = Status.ABORTING
         else:
             del self._live[record.least]
-            self.size_bytes -= transaction.size_bytes
+            self._count(transaction.holder, -1, -transaction.size_bytes)
             if transaction.label is not None:
                 self._of_sinks.remove(transaction.label, record.least)
         return transaction
@@ -350,11 +416,13 @@ class CoordinatorState:
             TxnId(self.coordinator_id, record.least), record.opened_ms, record.timeout_ms, record.owner, label
         )
         transaction.status = Status(record.status or Status.OPEN)
-        transaction.add(record.partitions, record.subscriptions)
+        transaction.add(record.partitions, record.subscriptions, record.as_sent)
         self._live[record.least] = transaction
         if label is not None:
             self._of_sinks.add(label, record.least)
-        self.size_bytes += transaction.size_bytes - (before.size_bytes if before is not None else 0)
+        if before is not None:
+            self._count(before.holder, -1, -before.size_bytes)
+        self._count(transaction.holder, 1, transaction.size_bytes)
         return transaction
 
     def all_applied(self) -> None:
@@ -367,6 +435,13 @@ class CoordinatorState:
         assert list(self._live) == sorted(self._live), "transactions stand in the order of their ids"
         assert all(least <= self.last_least for least in self._live), "an id that was never given"
         assert self.size_bytes == sum(each.size_bytes for each in self._live.values()), "bytes are counted wrong"
+        self.counts.check_invariants()
+        self.sizes.check_invariants()
+        for name in {each.holder for each in self._live.values()}:
+            held = [each for each in self._live.values() if each.holder == name]
+            assert self.counts.used_by(name) == len(held), "counted for another holder"
+            assert self.sizes.used_by(name) >= sum(each.size_bytes for each in held)
+        assert self.counts.used == len(self._live)
         of_sinks = {least for sink in self._of_sinks.sinks() for least in self._of_sinks.of(sink)}
         assert of_sinks == {least for least, each in self._live.items() if each.label is not None}, "of which sink"
         assert self.low_water_mark <= self.last_least

@@ -13,22 +13,24 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.errors import AdminError, NotAllowedError, ServiceNotReady, TransactionCoordinatorNotFound
-from pybroker.metadata import paths
+from pybroker.metadata import metadata_paths
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TRANSACTION_LOG
-from pybroker.transactions.coordinator import Coordinator, CoordinatorCommons, Phase
+from pybroker.runtime import logs
+from pybroker.transactions.coordinator import Coordinator, CoordinatorContext
+from pybroker.transactions.coordinator_state import Phase
 from pybroker.transactions.sinks import HOMES, home_of
 
 if TYPE_CHECKING:
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
+    from pybroker.metadata.metadata_store import MetadataStore
     from pybroker.metadata.partitioned_topics import PartitionedTopics
-    from pybroker.metadata.store import MetadataStore
-    from pybroker.model.transactions import TxnId
-    from pybroker.surroundings import Surroundings
+    from pybroker.model.txn_id import TxnId
+    from pybroker.runtime.runtime import Runtime
     from pybroker.transactions.coordinator_state import Transaction
-    from pybroker.transactions.endings import EndParticipant
+    from pybroker.transactions.participant_notification import EndParticipant
+    from pybroker.waiting.fair_shares import FairShares
 
 ASSIGN = TopicName(PERSISTENT, SYSTEM_NAMESPACE, COORDINATOR_ASSIGN)
 DEFAULT_COORDINATORS = HOMES
@@ -43,23 +45,23 @@ class Coordinators:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        runtime: Runtime,
         metadata: MetadataStore,
         ledgers: ManagedLedgerFactory,
         partitioned: PartitionedTopics,
         end_participant: EndParticipant,
     ) -> None:
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._metadata = metadata
         self._partitioned = partitioned
-        self._commons = CoordinatorCommons(surroundings, ledgers, end_participant)
+        self._context = CoordinatorContext(runtime, ledgers, end_participant)
         self._is_closed = False
         self._changing = asyncio.Lock()
 
     @property
     def is_enabled(self) -> bool:
         """Whether this broker serves transactions."""
-        return self._surroundings.config.transaction_coordinator_enabled
+        return self._runtime.config.transaction_coordinator_enabled
 
     @property
     def count(self) -> int:
@@ -76,15 +78,15 @@ class Coordinators:
 
     def running(self) -> list[Coordinator]:
         """Those that were begun, by their ids."""
-        return [each for _, each in sorted(self._commons.coordinators.items())]
+        return [each for _, each in sorted(self._context.coordinators.items())]
 
     def begun(self, coordinator_id: int) -> Coordinator | None:
         """None for one of which nobody has any transaction."""
-        return self._commons.coordinators.get(coordinator_id)
+        return self._context.coordinators.get(coordinator_id)
 
     def find(self, coordinator_id: int) -> Coordinator:
         """One that was begun. Raises TransactionCoordinatorNotFound."""
-        found = self._commons.coordinators.get(coordinator_id)
+        found = self._context.coordinators.get(coordinator_id)
         if found is None:
             raise TransactionCoordinatorNotFound(f"Transaction coordinator with id {coordinator_id} not found!")
         return found
@@ -105,11 +107,9 @@ class Coordinators:
 
         Raises TransactionCoordinatorNotFound for one that there is none of, ServiceNotReady, StoreError.
         """
-        if coordinator_id not in self._commons.coordinators:
+        if coordinator_id not in self._context.coordinators:
             if coordinator_id >= self.count:
-                raise TransactionCoordinatorNotFound(
-                    f"Transaction coordinator with id {coordinator_id} not found! There are {self.count}: 0 to {self.count - 1}"
-                )
+                raise TransactionCoordinatorNotFound(f"Transaction coordinator with id {coordinator_id} not found!")
             await self._require_document(DEFAULT_COORDINATORS)
         coordinator = self._begin(coordinator_id)
         await coordinator.ready()
@@ -122,11 +122,11 @@ class Coordinators:
     def _begin(self, coordinator_id: int) -> Coordinator:
         if self._is_closed:
             raise ServiceNotReady("the broker is stopping, try again")
-        found = self._commons.coordinators.get(coordinator_id)
+        found = self._context.coordinators.get(coordinator_id)
         if found is None:
             name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{TRANSACTION_LOG}{coordinator_id}")
-            found = Coordinator(self._commons, coordinator_id, paths.managed_ledger(name))
-            self._commons.coordinators[coordinator_id] = found
+            found = Coordinator(self._context, coordinator_id, metadata_paths.managed_ledger(name))
+            self._context.coordinators[coordinator_id] = found
         return found
 
     async def _require_document(self, count: int) -> None:
@@ -156,13 +156,34 @@ class Coordinators:
             )
         logs.info("transaction_coordinators.grown", coordinators=self.count)
 
+    # --- shares --------------------------------------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> FairShares:
+        """Bytes of the open transactions of each holder."""
+        return self._context.room.sizes
+
+    @property
+    def limit_bytes(self) -> int:
+        """Maximum bytes of all open transactions."""
+        return self._context.room.limit_bytes
+
+    async def abort_all_of(self, name: str) -> int:
+        """Abort all open transactions of the holder `name` and return their number. Raises StoreError,
+        ServiceNotReady."""
+        return sum([await each.abort_of(name) for each in self.running()])
+
+    async def forget_sinks_of(self, name: str) -> int:
+        """Delete all sinks of the holder `name` and return their number. Raises StoreError, ServiceNotReady."""
+        return sum([await each.forget_sinks_of(name) for each in self.running()])
+
     # --- life ----------------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
         """Begin those that have a log; they read it in the background. Raises StoreError."""
         if not self.is_enabled:
             return
-        for segment in await self._metadata.children(paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT)):
+        for segment in await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT)):
             number = segment.removeprefix(TRANSACTION_LOG)
             if number != segment and number.isdecimal():
                 self._begin(int(number))

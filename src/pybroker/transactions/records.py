@@ -53,6 +53,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
     """Topic and subscription."""
+    as_sent: dict[str, str] = {}
+    """The client's spelling of topic names that it did not write in full. Older broker versions skip this field."""
     sink: str = ""
     """Of a transaction: the sink that it was opened for, empty for none; of the last three kinds: whose mark it is."""
     batch: int = 0

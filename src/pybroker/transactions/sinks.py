@@ -1,14 +1,18 @@
-"""Sinks: whoever writes batch after batch, each in several transactions that commit together, and each batch once. Pure.
+"""Sinks: targets of numbered batches. The transactions of a batch commit together, and each batch commits once. Pure.
 
-A sink has a mark: the last of its batches that was committed. Batches rise, so a batch at or below the mark is a repeat, and is
-without effect, whatever transactions it comes with. The mark is moved by the same record that commits the batch's transactions,
-so neither can be without the other.
+A sink has a mark: its last committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no
+effect, whichever transactions it contains. One log record both moves the mark and commits the batch's transactions, so
+both are durable together.
 
-A mark belongs to a writer, a name of whoever counts the batches (a query with its checkpoint): another writer begins to count anew,
-so that its batches would be taken for repeats, and lost. It is refused instead, until it says that it takes over.
+A mark belongs to a writer, which is the name of the program that numbers the batches (a query with its checkpoint).
+Another writer starts its own numbers, and its batches would be taken for repeats and lost. It is therefore refused
+until it explicitly takes over.
 
-Marks are kept in the order in which they were moved. There are at most so many; beyond that the one that has stood still for the
-longest makes room, if that was long enough, else a new sink is refused. While there is room, no mark is forgotten.
+Marks are kept in the order of their last move. Their number is limited, and each holder has a share of it
+(`waiting/fair_shares.py`). A new sink of a holder that has its share replaces the least recently moved mark of that
+holder. When all marks are in use, it replaces the least recently moved mark of all holders. Only a mark that has not
+moved for the retention time is replaced; otherwise the new sink is refused. While capacity is available, no mark is
+deleted.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from pybroker.errors import AuthorizationError, InvalidTxnStatus, TooManyRequests
+from pybroker.waiting.fair_shares import UNKNOWN, FairShares, Holder, holder_of_role
 
 HOMES = 16
 """Coordinators that keep marks: as many as there are at least, so that a sink's never changes."""
@@ -39,6 +44,8 @@ class Asking(NamedTuple):
     """Its role; None where nobody is asked for a role."""
     may_all: bool
     """A super user, or nobody is asked for a role."""
+    holder: Holder = UNKNOWN
+    """The holder that transactions and marks are counted for."""
 
     def may(self, owner: str | None) -> bool:
         """Whether it may use what that role has made."""
@@ -71,6 +78,9 @@ class Marks:
 
     def __init__(self) -> None:
         self._marks: dict[str, Mark] = {}
+        self._holders: dict[str, str] = {}
+        self.counts = FairShares()
+        """The number of marks of each holder."""
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -98,27 +108,56 @@ class Marks:
             )
         return label.batch <= mark.batch
 
-    def makes_room(self, sink: str, most: int, stands_for_ms: int, now_ms: int) -> str:
+    def makes_room(self, sink: str, holder: Holder, most: int, stands_for_ms: int, now_ms: int) -> str:
         """The sink to be forgotten for this one, empty for none. Raises TooManyRequests when there is no room."""
-        if sink in self._marks or len(self._marks) < most:
+        if sink in self._marks or self.counts.may_take(holder, most):
             return ""
-        oldest, mark = next(iter(self._marks.items()))
-        if now_ms - mark.marked_ms < stands_for_ms:
-            raise TooManyRequests(
-                f"the coordinator of the sink {sink} keeps the last batches of {len(self._marks)} sinks, as many as may be "
-                "(maxTransactionSinksPerCoordinator), and all of them were used within transactionSinkRetentionInMinutes: delete "
-                "those that have ended (DELETE /admin/v3/transactions/sinks/...)"
-            )
-        return oldest
+        is_full = self.counts.is_full(most)
+        for each, mark in self._marks.items():
+            if now_ms - mark.marked_ms < stands_for_ms:
+                break  # All marks behind this one moved later.
+            if is_full or self._holders[each] == holder.name:
+                return each
+        refusal = self.counts.refusal(
+            holder, most, "sinks whose last batch is kept", "maxTransactionSinksPerCoordinator"
+        )
+        raise TooManyRequests(
+            f"cannot begin the sink {sink}: {refusal}. All of them were used within transactionSinkRetentionInMinutes; those that "
+            "have ended can be deleted (DELETE /admin/v3/transactions/sinks/...)"
+        )
 
     def put(self, sink: str, mark: Mark) -> None:
         """It is moved, behind all others."""
+        holder = self._holders.get(sink)
         self.remove(sink)
         self._marks[sink] = mark
+        if holder is None or mark.owner is not None:
+            holder = holder_of_role(mark.owner).name
+        self._hold(sink, holder)
+
+    def held_by(self, sink: str, name: str) -> None:
+        """Count the mark for the holder `name`, unless a role owns it. The log does not contain holders that are
+        addresses."""
+        mark = self._marks.get(sink)
+        if mark is not None and mark.owner is None and self._holders[sink] == UNKNOWN.name:
+            self._drop(sink)
+            self._hold(sink, name)
+
+    def of(self, name: str) -> list[str]:
+        """Return the sinks whose marks are counted for the holder `name`."""
+        return [sink for sink, holder in self._holders.items() if holder == name]
 
     def remove(self, sink: str) -> None:
         """It is forgotten, if it was known."""
-        self._marks.pop(sink, None)
+        if self._marks.pop(sink, None) is not None:
+            self._drop(sink)
+
+    def _hold(self, sink: str, name: str) -> None:
+        self._holders[sink] = name
+        self.counts.add(name, 1)
+
+    def _drop(self, sink: str) -> None:
+        self.counts.add(self._holders.pop(sink), -1)
 
     def in_order(self) -> None:
         """The whole log was read: what was written again stands where it was written, so the order is made anew."""

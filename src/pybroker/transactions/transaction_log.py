@@ -1,8 +1,8 @@
 """The durable log of one coordinator, on a managed ledger: append, read all of it, and let go of what is not needed any more.
 
 Operation: `append` hands a record to the managed ledger at once, so the order of the log is the order of the calls; the future
-that it returns is done when the record is durable. What is durable moves the place of its transaction (`log_places.py`) and, behind
-it, the cursor; whole ledgers before the cursor are trimmed.
+that it returns is done when the record is durable. What is durable moves the position of its transaction
+(`log_positions.py`) and, behind it, the cursor; whole ledgers before the cursor are trimmed.
 
 Failure: a full disk refuses an append before anything has happened. Any other failure ends this log: what was appended behind it
 is refused too, `failed` is called once, and whoever owns it reads everything anew from a log that is opened again. So memory never
@@ -15,19 +15,19 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.errors import LedgerFenced, StoreError
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.model.position import Position
-from pybroker.transactions.log_places import LogPlaces, PlaceKey
+from pybroker.runtime import logs
+from pybroker.transactions.log_positions import LogPositions, PlaceKey
 from pybroker.transactions.records import Kind, Record, decode, encode
 
 if TYPE_CHECKING:
+    from pybroker.ledgers.ledger_store import AppendRun
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
-    from pybroker.storage.ledger_store import AppendRun
 
 CURSOR = "transaction.subscription"
 """Named as in Pulsar."""
@@ -49,7 +49,7 @@ class TransactionLog(ManagedLedgerListener):
         """Told once; set by the owner."""
         self.appended = 0
         self._whole_of = whole_of
-        self._places = LogPlaces()
+        self._places = LogPositions()
         self._failure: StoreError | None = None
         self._last: asyncio.Future[None] | None = None
 

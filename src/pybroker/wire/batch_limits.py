@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pybroker.errors import BrokerError, NotAllowedError
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.entry_metadata import LARGE_METADATA_BYTES, metadata_head
 from pybroker.wire.varint import decode, skip_field
 
 LEAST_MESSAGE_BYTES = 6
@@ -44,6 +45,10 @@ def uncompressed_bytes(data: bytes, pos: int, end: int, payload_bytes: int) -> i
     """How many bytes the payload has at most before compression, by the MessageMetadata at [pos, end)."""
     codec: int = pb.NONE
     claimed_bytes = 0
+    if end - pos > LARGE_METADATA_BYTES:
+        head = metadata_head(data, pos, end)
+        codec, claimed_bytes = head.compression, head.uncompressed_size
+        pos = end
     while pos < end:
         tag, pos = decode(data, pos, end)
         if tag == _COMPRESSION_TAG:

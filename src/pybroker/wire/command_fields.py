@@ -1,8 +1,9 @@
-"""How many fields a large command, or the metadata of a message, has, counted before protobuf makes an object of each.
+"""How many fields a large command has, counted before protobuf makes an object of each.
 
-Two bytes of a command can become a message of a hundred, and looking at each of its texts takes longer than reading it. What
-clients send has some hundreds of fields at most; so a command of more than `LARGE_COMMAND_BYTES` is walked through first, no
-further than the limit.
+Two bytes of a command can become an object of a hundred bytes, and decoding its strings takes longer than scanning it.
+Commands of real clients have at most some hundreds of fields. Therefore the fields of a command larger than
+`LARGE_COMMAND_BYTES` are counted first, up to the limit. The metadata of a message has no such limit: see
+`entry_metadata`.
 """
 
 from __future__ import annotations
@@ -43,17 +44,14 @@ class FieldCount:
 
         Raises ProtocolViolation when the fields are malformed.
         """
-        if not self.is_over(data, start, end, command.DESCRIPTOR):
+        descriptor: Any = command.DESCRIPTOR
+        self._count(data, start, end, descriptor)
+        if self._left >= 0:
             return None
         error = _ERRORS.get(self._own_field, NotAllowedError)
         return error(
             f"{command.DESCRIPTOR.name} has more than {self._limit} fields, in {self._own_field} (maxFieldsInCommand)"
         )
-
-    def is_over(self, data: bytes, start: int, end: int, descriptor: Any) -> bool:
-        """Whether the message at [start, end) has more fields. Raises ProtocolViolation when they are malformed."""
-        self._count(data, start, end, descriptor)
-        return self._left < 0
 
     def _count(self, data: bytes, pos: int, end: int, message: Descriptor) -> None:
         """Go through the fields of `message` at [pos, end). Raises ProtocolViolation when they are malformed."""
@@ -78,15 +76,3 @@ class FieldCount:
                 self.request_id, pos = decode(data, pos, end)
             else:
                 pos = skip_field(data, tag, pos, end)
-
-
-def has_too_many_fields(data: bytes, start: int, end: int, limit: int) -> bool:
-    """Whether the MessageMetadata at [start, end) has more than `limit`: it is gone through for every subscription.
-
-    What does not parse is gone through no further than what does.
-    """
-    fields = FieldCount(limit)
-    try:
-        return fields.is_over(data, start, end, pb.MessageMetadata.DESCRIPTOR)
-    except ProtocolViolation:
-        return False

@@ -16,33 +16,33 @@ from struct import Struct
 from crc32c import crc32c
 from google.protobuf.message import DecodeError, Message
 
-from pybroker.errors import BrokerError, ChecksumError, NotAllowedError, ProtocolViolation
+from pybroker.errors import BrokerError, ChecksumError, ProtocolViolation
 from pybroker.model.ack_set import word_count
 from pybroker.model.events import Ack, CommandRefused, Flow, PartialAck, SendRefused, SendRun
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, batch_refusal
-from pybroker.wire.command_fields import LARGE_COMMAND_BYTES, LENGTH_DELIMITED, FieldCount, has_too_many_fields
-from pybroker.wire.entry_metadata import (
-    MAGIC_CRC32C,
-    MARKER_BYTE,
-    NUM_MESSAGES_BYTE,
-    has_marker_type,
-    message_count,
-)
+from pybroker.wire.command_fields import LARGE_COMMAND_BYTES, LENGTH_DELIMITED, FieldCount
+from pybroker.wire.entry_metadata import MAGIC_CRC32C, MARKER_BYTE, NUM_MESSAGES_BYTE, has_marker_type, message_count
 from pybroker.wire.many_ids import ManyIds
 from pybroker.wire.varint import decode, encode, skip_field
 
 FRAME_PADDING_BYTES = 10240
 """A frame may be this much longer than the maximum message size."""
-MAX_UNAUTHENTICATED_FRAME_BYTES = 128 * 1024
-"""Before CONNECTED nothing longer than a large token is legal: memory per stranger stays bounded."""
+MAX_UNAUTHENTICATED_FRAME_BYTES = 72 * 1024
+"""Before CONNECTED, no frame may be longer than a large token (64 KiB). This bounds an unauthenticated connection's
+memory."""
 MAX_UNAUTHENTICATED_FIELDS = 1000
 """CONNECT has some thirty."""
 MAX_SMALL_COMMANDS = 256
 """So many commands other than SEND are decoded at a time: a read of the socket can bring thousands of them."""
 OWN_BUFFER_BYTES = 32 * 1024
-"""A frame of which more than this is missing gets a buffer of its own instead of being accumulated."""
+"""If more bytes of a frame than this are missing, it is received into its own buffers instead of being accumulated."""
+PIECE_BYTES = 256 * 1024
+"""Size of such a buffer. The next buffer is allocated when the last one is full, so announced bytes use no memory until
+sent."""
+UNAUTHENTICATED_PIECE_BYTES = 4 * 1024
+"""Size of such a buffer before CONNECTED."""
 
 # The frame's two sizes, what command it is (its type and the tag of its message), and where a usual SEND has its fields.
 _HEAD = Struct(">IIIBBBB").unpack_from
@@ -67,16 +67,19 @@ Event = SendRun | SendRefused | Ack | Flow | ManyIds | CommandRefused | pb.BaseC
 class Decoder:
     """Turns the bytes of one connection into events.
 
-    Owner: the connection. `feed` takes what was received; `own_buffer` is where the rest of a large frame wants to be received.
-    Invariant: `_rest` holds less than one whole frame, unless `has_more`.
+    Owner: the connection. `feed` takes received bytes; the connection receives the rest of a large frame into
+    `own_buffer`. Invariants: `_rest` holds less than one whole frame, unless `has_more`. While a large frame is
+    incomplete, `_missing_bytes` of it have not been received, and only the last of its `_pieces` has free space.
     """
 
     __slots__ = (
         "_filled",
-        "_frame",
         "_max_batch_messages",
         "_max_fields",
         "_max_frame_bytes",
+        "_missing_bytes",
+        "_piece_bytes",
+        "_pieces",
         "_rest",
         "has_more",
     )
@@ -85,8 +88,10 @@ class Decoder:
         self._rest = b""
         self.has_more = False
         """Whole frames wait: call `feed` with nothing, after others had their turn."""
-        self._frame: bytearray | None = None
-        self._filled = 0
+        self._pieces: list[bytearray] = []
+        self._filled = 0  # bytes used in the last piece
+        self._missing_bytes = 0
+        self._piece_bytes = UNAUTHENTICATED_PIECE_BYTES
         self._max_frame_bytes = MAX_UNAUTHENTICATED_FRAME_BYTES
         self._max_batch_messages = 1
         self._max_fields = MAX_UNAUTHENTICATED_FIELDS
@@ -95,34 +100,58 @@ class Decoder:
         """The client is authenticated: from now on frames may be as long as a message, hold batches, and many fields."""
         self._max_batch_messages = max_batch_messages
         self._max_fields = max_fields
+        self._piece_bytes = PIECE_BYTES
         # `total` does not count its own four bytes; the limit does.
         self._max_frame_bytes = max_message_bytes + FRAME_PADDING_BYTES - 4
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the incomplete frame."""
+        return sum(map(len, self._pieces)) + len(self._rest)
+
+    @property
+    def is_in_large_frame(self) -> bool:
+        """Whether the next bytes must be received into `own_buffer`."""
+        return self._missing_bytes > 0
+
+    def release(self) -> None:
+        """Release the memory of an incomplete frame at the end of the connection, because other objects may keep this
+        decoder."""
+        self._rest = b""
+        self._pieces = []
+        self._missing_bytes = 0
+        self.has_more = False
+
     def own_buffer(self) -> memoryview | None:
         """Where the next bytes belong while a large frame is incomplete; None when any buffer will do."""
-        if self._frame is None:
+        if not self._missing_bytes:
             return None
-        return memoryview(self._frame)[self._filled :]
+        if self._filled == len(self._pieces[-1]):
+            self._pieces.append(bytearray(min(self._missing_bytes, self._piece_bytes)))
+            self._filled = 0
+        return memoryview(self._pieces[-1])[self._filled :]
 
     def own_buffer_filled(self, size_bytes: int) -> list[Event]:
         """`size_bytes` were received into `own_buffer()`."""
-        assert self._frame is not None
+        assert self._missing_bytes >= size_bytes
         self._filled += size_bytes
-        if self._filled < len(self._frame):
+        self._missing_bytes -= size_bytes
+        if self._missing_bytes:
             return []
-        data = bytes(self._frame)
-        self._frame = None
+        data = b"".join(self._pieces)
+        self._pieces = []
         return self._decode(data)
 
     def feed(self, data: bytes) -> list[Event]:
         """Decode `data`, which follows everything fed before. Raises ProtocolViolation for what no client may send."""
-        if self._frame is not None:
-            taken = min(len(self._frame) - self._filled, len(data))
-            self._frame[self._filled : self._filled + taken] = data[:taken]
-            events = self.own_buffer_filled(taken)
-            if len(data) > taken:
-                events += self._decode(data[taken:])
-            return events
+        if self._missing_bytes:
+            events: list[Event] = []
+            while data and (own := self.own_buffer()) is not None:
+                taken = min(len(own), len(data))
+                own[:taken] = data[:taken]
+                events = self.own_buffer_filled(taken)
+                data = data[taken:]
+            return events + self._decode(data) if data else events
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -136,9 +165,9 @@ class Decoder:
             if total > self._max_frame_bytes:
                 raise ProtocolViolation(f"frame of {total} bytes is longer than the limit of {self._max_frame_bytes}")
             if total + 4 - kept > OWN_BUFFER_BYTES:
-                self._frame = bytearray(total + 4)
-                self._frame[:kept] = data[pos:]
+                self._pieces = [bytearray(data[pos:])]
                 self._filled = kept
+                self._missing_bytes = total + 4 - kept
                 self.has_more = False  # only the rest of this frame can come next
                 return
         self._rest = data[pos:]
@@ -223,14 +252,6 @@ class Decoder:
                     metadata_end = metadata_start + metadata_size
                     if metadata_end > frame_end:
                         raise ProtocolViolation("message metadata is longer than its frame")
-                    if metadata_size > LARGE_COMMAND_BYTES and has_too_many_fields(
-                        data, metadata_start, metadata_end, self._max_fields
-                    ):
-                        run_producer_id, ack = -1, None
-                        refusal = NotAllowedError(f"message metadata of more than {self._max_fields} fields")
-                        events.append(SendRefused(max(producer_id, -2 - producer_id), sequence_id, refusal))
-                        pos = frame_end
-                        continue
                     if next_count < metadata_start:
                         next_count = data.find(NUM_MESSAGES_BYTE, metadata_start)
                         if next_count < 0:
@@ -338,7 +359,7 @@ class Decoder:
             return _parse(data[command_start:end])
         if fields.request_id is None:
             raise ProtocolViolation(str(refusal))
-        return CommandRefused(fields.request_id, refusal)
+        return CommandRefused(pb.BaseCommand.Type.Name(command_type), fields.request_id, refusal)
 
     def _decode_short(self, data: bytes, pos: int, events: list[Event]) -> int:
         """Frames of less than 16 bytes at the end of what was received: no SEND, ACK or FLOW is that short."""

@@ -1,7 +1,11 @@
 """The few fields of a stored entry's metadata that the broker looks at, read without protobuf objects.
 
-An entry is stored exactly as it was sent: `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`. What the broker may
-have put in front of it (`broker_entry_metadata`) is passed over here.
+An entry is stored exactly as it was sent: `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`. What the
+broker may have put in front of it (`broker_entry_metadata`) is passed over here.
+
+Protobuf parses metadata over `LARGE_METADATA_BYTES` as a `MetadataHead`, which has no properties. A producer may send
+as many properties as fit into a message, and a loop in Python takes about a microsecond for each. `metadata_head` takes
+0.1 ms for 20,000 properties, and at most 5 ms for a megabyte of the smallest fields.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from google.protobuf.message import DecodeError
 from pybroker.errors import ProtocolViolation
 from pybroker.model.chunk import Chunk
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.metadata_head_pb2 import MetadataHead
 from pybroker.wire.varint import decode, skip_field
 
 MAGIC_CRC32C = 0x0E01
@@ -39,6 +44,8 @@ _MARKER_TYPE_TAG = 20 << 3
 MARKER_BYTE = b"\xa0"
 """The first of the two bytes of a marker's tag; text and most metadata do not hold it."""
 _MARKER_BYTES = b"\xa0\x01"
+LARGE_METADATA_BYTES = 1024
+"""Protobuf parses longer metadata. A call of protobuf costs as much as a loop over some twenty fields."""
 NO_KEY = b"NONE_KEY"
 """The sticky key of an entry whose metadata says nothing of its origin."""
 
@@ -73,6 +80,19 @@ def message_metadata(entry: bytes) -> pb.MessageMetadata:
         raise ProtocolViolation(f"message metadata does not parse: {error}") from error
 
 
+def metadata_head(data: bytes, start: int, end: int) -> MetadataHead:
+    """Parse the MessageMetadata at [start, end) as a `MetadataHead`. Raises ProtocolViolation for invalid data."""
+    try:
+        return MetadataHead.FromString(data[start:end])
+    except DecodeError as error:
+        raise ProtocolViolation(f"message metadata does not parse: {error}") from error
+
+
+def entry_head(entry: bytes) -> MetadataHead:
+    """Parse the entry's metadata as a `MetadataHead`. Raises ProtocolViolation for invalid data."""
+    return metadata_head(entry, *metadata_span(entry))
+
+
 def message_count(data: bytes, start: int, end: int) -> int:
     """`num_messages_in_batch` of the MessageMetadata at [start, end): 1 for a single message.
 
@@ -81,13 +101,16 @@ def message_count(data: bytes, start: int, end: int) -> int:
     if data.find(NUM_MESSAGES_BYTE, start, end) < 0:
         return 1
     count = 1
-    pos = start
-    while pos < end:
-        tag, pos = decode(data, pos, end)
-        if tag == _NUM_MESSAGES_TAG:
-            count, pos = decode(data, pos, end)
-        else:
-            pos = skip_field(data, tag, pos, end)
+    if end - start > LARGE_METADATA_BYTES:
+        count = metadata_head(data, start, end).num_messages_in_batch
+    else:
+        pos = start
+        while pos < end:
+            tag, pos = decode(data, pos, end)
+            if tag == _NUM_MESSAGES_TAG:
+                count, pos = decode(data, pos, end)
+            else:
+                pos = skip_field(data, tag, pos, end)
     if not 0 < count < 1 << 31:
         raise ProtocolViolation(f"num_messages_in_batch is {count}")
     return count
@@ -96,6 +119,8 @@ def message_count(data: bytes, start: int, end: int) -> int:
 def is_batch(entry: bytes) -> bool:
     """Whether the entry holds a batch, which may be of one message: its metadata then has `num_messages_in_batch`."""
     pos, end = metadata_span(entry)
+    if end - pos > LARGE_METADATA_BYTES:
+        return metadata_head(entry, pos, end).HasField("num_messages_in_batch")
     while pos < end:
         tag, pos = decode(entry, pos, end)
         if tag == _NUM_MESSAGES_TAG:
@@ -108,6 +133,8 @@ def has_marker_type(data: bytes, start: int, end: int) -> bool:
     """Whether the MessageMetadata at [start, end) says that it is a marker: nothing for applications."""
     if data.find(_MARKER_BYTES, start, end) < 0:
         return False
+    if end - start > LARGE_METADATA_BYTES:
+        return metadata_head(data, start, end).HasField("marker_type")
     pos = start
     while pos < end:
         tag, pos = decode(data, pos, end)
@@ -129,6 +156,8 @@ def is_encrypted(entry: bytes) -> bool:
     """Whether the metadata names a key that the entry is encrypted with. Never raises."""
     try:
         pos, end = metadata_span(entry)
+        if end - pos > LARGE_METADATA_BYTES:
+            return metadata_head(entry, pos, end).HasField("encryption_keys")
         while pos < end:
             tag, pos = decode(entry, pos, end)
             if tag == _ENCRYPTION_KEYS_TAG:
@@ -146,6 +175,8 @@ def publish_time_ms(entry: bytes) -> int:
     """
     try:
         pos, end = metadata_span(entry)
+        if end - pos > LARGE_METADATA_BYTES:
+            return metadata_head(entry, pos, end).publish_time
         while pos < end:
             tag, pos = decode(entry, pos, end)
             if tag == _PUBLISH_TIME_TAG:  # the third field of three that every client writes: the scan ends soon
@@ -169,15 +200,21 @@ def deliver_at_ms(entry: bytes) -> int:
         pos, end = metadata_span(entry)
         if entry.find(_DELIVER_AT_TIME_BYTES, pos, end) < 0:
             return 0
+        if end - pos > LARGE_METADATA_BYTES:
+            return _not_negative(metadata_head(entry, pos, end).deliver_at_time)
         while pos < end:
             tag, pos = decode(entry, pos, end)
             if tag == _DELIVER_AT_TIME_TAG:
-                value, pos = decode(entry, pos, end)
-                return value if value < 1 << 63 else 0  # negative times are long past
+                return _not_negative(decode(entry, pos, end)[0])
             pos = skip_field(entry, tag, pos, end)
     except ProtocolViolation:
         return 0
     return 0
+
+
+def _not_negative(time_ms: int) -> int:
+    """Return 0 for a negative time, which is in the past."""
+    return time_ms if time_ms < 1 << 63 else 0
 
 
 def chunk_of(entry: bytes) -> Chunk | None:
@@ -191,6 +228,10 @@ def chunk_of(entry: bytes) -> Chunk | None:
         pos, end = metadata_span(entry)
         if entry.find(_UUID_BYTES, pos, end) < 0:
             return None
+        if end - pos > LARGE_METADATA_BYTES:
+            head = metadata_head(entry, pos, end)
+            uuid, index, count = head.uuid, head.chunk_id, head.num_chunks_from_msg
+            pos = end
         while pos < end:
             tag, pos = decode(entry, pos, end)
             if tag == _UUID_TAG:
@@ -217,6 +258,13 @@ def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
     sequence_id = highest = 0
     try:
         pos, end = metadata_span(entry)
+        if end - pos > LARGE_METADATA_BYTES:
+            head = metadata_head(entry, pos, end)
+            if head.HasField("marker_type"):
+                return None
+            name = head.producer_name.decode()
+            sequence_id, highest = head.sequence_id, head.highest_sequence_id
+            pos = end
         while pos < end:
             tag, pos = decode(entry, pos, end)
             if tag == _PRODUCER_NAME_TAG:
@@ -247,9 +295,21 @@ def sticky_key(entry: bytes) -> bytes:
     """
     try:
         pos, end = metadata_span(entry)
+        if end - pos > LARGE_METADATA_BYTES:
+            return _sticky_key_of(metadata_head(entry, pos, end))
         return _sticky_key(entry, pos, end)
     except (ProtocolViolation, IndexError):
         return NO_KEY
+
+
+def _sticky_key_of(head: MetadataHead) -> bytes:
+    if head.HasField("ordering_key"):
+        return head.ordering_key
+    if head.HasField("partition_key"):
+        return from_base64(head.partition_key) if head.partition_key_b64_encoded else head.partition_key
+    if not (head.HasField("producer_name") and head.HasField("sequence_id")):
+        return NO_KEY
+    return b"%s-%d" % (head.producer_name, head.sequence_id)
 
 
 def _sticky_key(data: bytes, pos: int, end: int) -> bytes:

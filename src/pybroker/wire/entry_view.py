@@ -7,15 +7,17 @@ allows; of one that is encrypted, or damaged, its own metadata is all there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import NOT_COMPRESSED, DamagedPayload, decompress
-from pybroker.wire.entry_metadata import from_base64, message_metadata, metadata_span
+from pybroker.wire.entry_metadata import entry_head, from_base64, metadata_head, metadata_span
+from pybroker.wire.metadata_head_pb2 import MetadataHead
+from pybroker.wire.varint import decode, skip_field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +27,9 @@ MAX_KEY_BYTES = 1024
 MAX_PROPERTIES_CHARACTERS = 16 * 1024
 """Further properties of a message are left out."""
 _SIZE_BYTES = 4
+_PROPERTIES_TAG = 4 << 3 | 2
+_MAX_OTHER_FIELDS = 10_000
+"""Maximum number of other fields. Real clients send about thirty."""
 
 
 class MessageOfEntry(NamedTuple):
@@ -58,40 +63,41 @@ def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
     if len(entry) > quick_bytes:
         return True
     try:
-        metadata = message_metadata(entry)
+        head = entry_head(entry)
     except ProtocolViolation:
         return False
-    return metadata.uncompressed_size > quick_bytes or metadata.num_messages_in_batch > quick_bytes // 64
+    return head.uncompressed_size > quick_bytes or head.num_messages_in_batch > quick_bytes // 64
 
 
 def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int) -> EntryView:
     """What `entry` holds; of a batch those messages whose indexes are `wanted`, all without. Never raises."""
     try:
-        metadata = message_metadata(entry)
-        end = metadata_span(entry)[1]
+        start, end = metadata_span(entry)
+        head = metadata_head(entry, start, end)
     except ProtocolViolation as error:
         return EntryView((), 1, 0, 0, is_encrypted=False, problem=f"the metadata cannot be read: {error}")
-    is_encrypted = bool(metadata.encryption_keys)
-    times = _time(metadata.publish_time), _time(metadata.deliver_at_time)
-    if not metadata.HasField("num_messages_in_batch"):
-        return EntryView([_message(metadata, -1, len(entry))], 1, *times, is_encrypted=is_encrypted, problem="")
-    count = max(1, metadata.num_messages_in_batch)
+    is_encrypted = head.HasField("encryption_keys")
+    times = _time(head.publish_time), _time(head.deliver_at_time)
+    if not head.HasField("num_messages_in_batch"):
+        message = _message(_key(head, head.partition_key), _properties_at(entry, start, end), -1, len(entry))
+        return EntryView([message], 1, *times, is_encrypted=is_encrypted, problem="")
+    count = max(1, head.num_messages_in_batch) if head.num_messages_in_batch < 1 << 31 else 1
     problem = ""
     if is_encrypted:
         problem = "the batch is encrypted"
-    elif metadata.compression != NOT_COMPRESSED and metadata.uncompressed_size > max_opened_bytes:
-        problem = f"the batch says that it is {metadata.uncompressed_size} bytes large"
+    elif head.compression != NOT_COMPRESSED and head.uncompressed_size > max_opened_bytes:
+        problem = f"the batch says that it is {head.uncompressed_size} bytes large"
     else:
         try:
             payload = entry[end:]
-            if metadata.compression != NOT_COMPRESSED:
-                payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
+            if head.compression != NOT_COMPRESSED:
+                payload = decompress(head.compression, payload, head.uncompressed_size)
             return EntryView(_messages(payload, count, wanted), count, *times, is_encrypted=is_encrypted, problem="")
         except (DamagedPayload, DecodeError) as error:
             problem = f"the batch cannot be read: {error}"
     # Its own metadata has the key of all its messages, where the producer made batches by key.
     indexes = range(count) if wanted is None else wanted
-    of_batch = _message(metadata, 0, -1)
+    of_batch = _message(_key(head, head.partition_key), _properties_at(entry, start, end), 0, -1)
     return EntryView(
         [of_batch._replace(batch_index=index) for index in indexes],
         count,
@@ -104,9 +110,11 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
 def key_of_entry(entry: bytes) -> bytes | None:
     """The key that the entry's own metadata has; None without one, and when it cannot be read."""
     try:
-        return _message(message_metadata(entry), -1, 0).key
+        head = entry_head(entry)
     except ProtocolViolation:
         return None
+    key = _key(head, head.partition_key)
+    return key[:MAX_KEY_BYTES] if key is not None else None
 
 
 def _messages(payload: bytes, count: int, wanted: Iterable[int] | None) -> list[MessageOfEntry]:
@@ -123,28 +131,31 @@ def _messages(payload: bytes, count: int, wanted: Iterable[int] | None) -> list[
         if single.payload_size < 0 or at > len(payload):
             raise DamagedPayload("a message of it is longer than the batch")
         if asked is None or index in asked:
-            found.append(_message(single, index, single.payload_size))
+            pairs = ((pair.key, pair.value) for pair in single.properties)
+            found.append(_message(_key(single, single.partition_key.encode()), pairs, index, single.payload_size))
             if asked is not None and len(found) == len(asked):
                 break
     return found
 
 
-def _message(metadata: Any, batch_index: int, size_bytes: int) -> MessageOfEntry:
-    """From the metadata of an entry or of a message in a batch, which name these fields alike."""
-    key: bytes | None = None
+def _key(metadata: MetadataHead | pb.SingleMessageMetadata, partition_key: bytes) -> bytes | None:
+    """Return the key that Key_Shared uses, from the metadata of an entry or of a message in a batch; None without
+    one."""
     if metadata.HasField("ordering_key"):
-        key = metadata.ordering_key
-    elif metadata.HasField("partition_key"):
-        key = metadata.partition_key.encode()
-        if metadata.partition_key_b64_encoded:
-            key = from_base64(key)
+        return metadata.ordering_key
+    if not metadata.HasField("partition_key"):
+        return None
+    return from_base64(partition_key) if metadata.partition_key_b64_encoded else partition_key
+
+
+def _message(key: bytes | None, pairs: Iterable[tuple[str, str]], batch_index: int, size_bytes: int) -> MessageOfEntry:
     properties: dict[str, str] = {}
     left = MAX_PROPERTIES_CHARACTERS
-    for pair in metadata.properties:
-        left -= len(pair.key) + len(pair.value)
+    for name, value in pairs:
+        left -= len(name) + len(value) + 1
         if left < 0:
             break
-        properties[pair.key] = pair.value
+        properties[name] = value
     is_key_cut = key is not None and len(key) > MAX_KEY_BYTES
     return MessageOfEntry(
         batch_index,
@@ -154,6 +165,30 @@ def _message(metadata: Any, batch_index: int, size_bytes: int) -> MessageOfEntry
         properties,
         left < 0,
     )
+
+
+def _properties_at(entry: bytes, pos: int, end: int) -> Iterator[tuple[str, str]]:
+    """Yield the properties of the MessageMetadata at [pos, end) one by one, because there may be hundreds of thousands
+    of them.
+
+    Stops at the first invalid property, and after `_MAX_OTHER_FIELDS` other fields.
+    """
+    others_left = _MAX_OTHER_FIELDS
+    try:
+        while pos < end and others_left:
+            tag, pos = decode(entry, pos, end)
+            if tag != _PROPERTIES_TAG:
+                pos = skip_field(entry, tag, pos, end)
+                others_left -= 1
+                continue
+            size, start = decode(entry, pos, end)
+            pos = start + size
+            if pos > end:
+                return
+            pair = pb.KeyValue.FromString(entry[start:pos])
+            yield pair.key, pair.value
+    except (ProtocolViolation, DecodeError):
+        return
 
 
 def _time(value: int) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from pybroker.errors import ProtocolViolation
 from pybroker.model.events import Ack, PartialAck, Redeliver
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 from pybroker.wire.varint import decode, skip_field
 
 SLICE_IDS = 500

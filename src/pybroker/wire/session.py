@@ -16,6 +16,11 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 Type = pb.BaseCommand.Type
 MAX_PROTOCOL_VERSION = 21
+END_OF_TOPIC_VERSION = 9  # the first version with REACHED_END_OF_TOPIC
+ACTIVE_CONSUMER_VERSION = 12  # the first version with ACTIVE_CONSUMER_CHANGE
+CLIENTS_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
+"""The C++ client, on which the Python and Node.js clients are based, closes its connection at that command and
+subscribes again, which would repeat without end."""
 
 
 class SessionState(enum.Enum):
@@ -105,6 +110,16 @@ class Session:
         if command_type not in LEGAL_COMMANDS[self.state]:
             name = pb.BaseCommand.Type.Name(command_type)
             raise ProtocolViolation(f"{name} is not legal while {self.state.value}")
+
+    @property
+    def knows_active_consumer(self) -> bool:
+        """Whether the client supports ACTIVE_CONSUMER_CHANGE."""
+        return self.protocol_version >= ACTIVE_CONSUMER_VERSION
+
+    def knows_end_of_topic(self, client_version: str) -> bool:
+        """Return whether the client supports REACHED_END_OF_TOPIC."""
+        is_known = not client_version.startswith(CLIENTS_WITHOUT_END_OF_TOPIC)
+        return is_known and self.protocol_version >= END_OF_TOPIC_VERSION
 
     def heard(self) -> None:
         """Something arrived: any frame is a sign of life."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pybroker.errors import ProtocolViolation
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed, framed_header
-from pybroker.wire.entry_metadata import message_metadata, message_start, metadata_span
+from pybroker.wire.entry_metadata import entry_head, message_start, metadata_head, metadata_span
 from pybroker.wire.varint import encode
 
 _LEAST_BYTES = b"\xb0\x01"  # the tag of txnid_least_bits as a varint
@@ -37,7 +37,7 @@ def of_transaction(entry: bytes) -> OfTransaction | None:
         start, end = metadata_span(entry)
         if entry.find(_LEAST_BYTES, start, end) < 0:
             return None
-        metadata = message_metadata(entry)
+        metadata = metadata_head(entry, start, end)
     except ProtocolViolation:
         return None
     if not (metadata.HasField("txnid_least_bits") and metadata.HasField("txnid_most_bits")):
@@ -48,7 +48,7 @@ def of_transaction(entry: bytes) -> OfTransaction | None:
         if ends is None:
             return None
     txn = TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
-    return OfTransaction(txn, ends, metadata.producer_name, metadata.publish_time)
+    return OfTransaction(txn, ends, metadata.producer_name.decode(errors="replace"), metadata.publish_time)
 
 
 def put_into(entry: bytes, txn: TxnId) -> bytes | None:
@@ -58,7 +58,7 @@ def put_into(entry: bytes, txn: TxnId) -> bytes | None:
     """
     try:
         start, end = metadata_span(entry)
-        metadata = message_metadata(entry)
+        metadata = metadata_head(entry, start, end)
     except ProtocolViolation:
         return None
     if message_start(entry) or any(map(metadata.HasField, ("txnid_least_bits", "txnid_most_bits", "marker_type"))):
@@ -70,7 +70,7 @@ def put_into(entry: bytes, txn: TxnId) -> bytes | None:
 def is_end_marker(entry: bytes) -> bool:
     """Whether the entry says that a transaction has ended, which only the broker may say. Never raises."""
     try:
-        metadata = message_metadata(entry)
+        metadata = entry_head(entry)
     except ProtocolViolation:
         return False
     return metadata.HasField("marker_type") and metadata.marker_type in (_COMMIT_MARKER, _ABORT_MARKER)

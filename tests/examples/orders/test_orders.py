@@ -8,7 +8,7 @@ from typing import Any
 import pulsar
 import pulsar.asyncio
 import pytest
-from orders import OrderDesk, PaymentWorker
+from orders import OrderDesk, PaymentWorker  # type: ignore[import-not-found]
 
 from pybroker.testing import PulsarTestCase
 

@@ -15,10 +15,11 @@ from tests.unit.managed_ledger.stack import SMALL, FakeClock, LocalStack
 from pybroker.config import BrokerConfig
 from pybroker.errors import BrokerError, PersistenceError, StoreError
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.model.transactions import TxnAction, TxnId
-from pybroker.surroundings import Surroundings
-from pybroker.transactions.coordinator import Coordinator, CoordinatorCommons, Phase
-from pybroker.transactions.endings import Participant
+from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.runtime.runtime import Runtime
+from pybroker.transactions.coordinator import Coordinator, CoordinatorContext
+from pybroker.transactions.coordinator_state import Phase
+from pybroker.transactions.participant_notification import Participant
 
 PATH = "/managed-ledgers/pulsar/system/persistent/__transaction_log_7"
 ID = 7
@@ -27,14 +28,14 @@ Step = tuple[str, int, int]
 """What is done, to which, and how many turns of the loop it is given."""
 
 
-class ManualSurroundings(Surroundings):
+class ManualRuntime(Runtime):
     """Timers ring when the test says so."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(BrokerConfig(), clock)
         self.timers: list[Callable[[], None]] = []
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:  # type: ignore[override]
         self.timers.append(callback)
 
     def ring(self) -> None:
@@ -76,10 +77,10 @@ class World:
         await self.settle()
 
     def _begin(self) -> None:
-        self.surroundings = ManualSurroundings(self.stack.clock)
-        commons = CoordinatorCommons(self.surroundings, cast(ManagedLedgerFactory, self.stack.factory), self._end)
-        self.coordinator = Coordinator(commons, ID, PATH)
-        commons.coordinators[ID] = self.coordinator
+        self.runtime = ManualRuntime(self.stack.clock)
+        broker_context = CoordinatorContext(self.runtime, cast(ManagedLedgerFactory, self.stack.factory), self._end)  # type: ignore[redundant-cast]
+        self.coordinator = Coordinator(broker_context, ID, PATH)
+        broker_context.coordinators[ID] = self.coordinator
 
     async def _end(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         coordinator = self.coordinator
@@ -104,7 +105,7 @@ class World:
                 if name in ("refuse", "allow"):
                     (self.refusing.add if name == "refuse" else self.refusing.discard)(TOPICS[which % 3])
                 elif name == "ring":
-                    self.surroundings.ring()
+                    self.runtime.ring()
                 else:
                     step(self, name, which)
                 await self.turn(turns)
@@ -128,7 +129,7 @@ class World:
 
     def pass_time(self, passed_ms: int) -> None:
         self.stack.clock.now_ms += passed_ms
-        self.surroundings.ring()
+        self.runtime.ring()
 
     def ask(self, work: Callable[[], object]) -> None:
         """Begin a request; what it is answered becomes known whenever that is, unless the broker dies before."""
@@ -225,7 +226,7 @@ class World:
         self.refusing.clear()
         self.stack.clock.now_ms += 10_000_000
         for _ in range(60):
-            self.surroundings.ring()
+            self.runtime.ring()
             await self.settle()
             if not len(self.coordinator.state):
                 break

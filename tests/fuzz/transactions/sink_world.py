@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from tests.fuzz.transactions.coordinator_world import Known, World
 
-from pybroker.model.transactions import TxnAction, TxnId
-from pybroker.transactions import log_places
+from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.transactions import log_positions
 from pybroker.transactions.coordinator_state import Status
 from pybroker.transactions.sinks import Asking, Label
 
@@ -40,7 +40,7 @@ class SinkWorld(World):
     @property
     def kept_entries(self) -> int:
         # At most so many before they are written again, and what is written then.
-        return log_places.FEW_RECORDS + (log_places.RECORDS_EACH + 1) * len(self.coordinator.state.marks) + 2
+        return log_positions.FEW_RECORDS + (log_positions.RECORDS_EACH + 1) * len(self.coordinator.state.marks) + 2
 
     # --- steps -----------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,12 +13,12 @@ from tests.fuzz.transactions.coordinator_world import TOPICS, Step, World
 from tests.support.planting import Plant, found_by_walk
 
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.model.transactions import TxnAction, TxnId
-from pybroker.transactions import log_places, transaction_log
+from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.transactions import log_positions, transaction_log
 from pybroker.transactions.coordinator import Coordinator
 from pybroker.transactions.coordinator_state import CoordinatorState, Status, Transaction
-from pybroker.transactions.endings import Endings
-from pybroker.transactions.log_places import LogPlaces
+from pybroker.transactions.log_positions import LogPositions
+from pybroker.transactions.participant_notification import Endings
 from pybroker.transactions.records import WITHOUT_SINKS, Kind, Record
 from pybroker.transactions.transaction_log import TransactionLog
 
@@ -177,7 +178,7 @@ def _recovers_only_open_ones(patch: pytest.MonkeyPatch) -> None:
     go_on = Coordinator._go_on
 
     async def partly(self: Coordinator, state: CoordinatorState) -> None:
-        self._tell = lambda _transaction: None  # type: ignore[method-assign]
+        self._tell = lambda _transaction: None  # type: ignore[assignment, method-assign]
         await go_on(self, state)
         del self._tell
 
@@ -188,7 +189,7 @@ def _forgets_time_outs_of_an_earlier_run(patch: pytest.MonkeyPatch) -> None:
     go_on = Coordinator._go_on
 
     async def without(self: Coordinator, state: CoordinatorState) -> None:
-        self._time_out_at = lambda _transaction, _due_ms: None  # type: ignore[method-assign]
+        self._time_out_at = lambda _transaction, _due_ms: None  # type: ignore[assignment, method-assign]
         await go_on(self, state)
         del self._time_out_at
 
@@ -196,13 +197,13 @@ def _forgets_time_outs_of_an_earlier_run(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keeps_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log_places, "FEW_RECORDS", 1 << 30)
+    patch.setattr(log_positions, "FEW_RECORDS", 1 << 30)
     patch.setattr(TransactionLog, "_let_go", lambda _self: None)
 
 
 def _trims_what_is_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log_places, "FEW_RECORDS", 1 << 30)
-    patch.setattr(LogPlaces, "needed_from", lambda _self, last: last)
+    patch.setattr(log_positions, "FEW_RECORDS", 1 << 30)
+    patch.setattr(LogPositions, "needed_from", lambda _self, last: last)
 
 
 def _low_water_mark_too_high(patch: pytest.MonkeyPatch) -> None:
@@ -234,8 +235,8 @@ def _reads_from_the_end(patch: pytest.MonkeyPatch) -> None:
 def _add_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     add = CoordinatorState.add
 
-    def silent(self: CoordinatorState, transaction: Transaction, partitions: object, subscriptions: object) -> None:
-        record = add(self, transaction, partitions, subscriptions)  # type: ignore[arg-type]
+    def silent(self: CoordinatorState, transaction: Transaction, *participants: Any) -> None:
+        record = add(self, transaction, *participants)
         if record is not None:
             self.apply(record)
 

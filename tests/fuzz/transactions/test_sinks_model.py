@@ -14,12 +14,13 @@ from tests.fuzz.transactions.sink_world import ANYBODY, SinkWorld
 from tests.support.planting import Plant, found_by_walk
 
 from pybroker.errors import AuthorizationError, InvalidTxnStatus, TooManyRequests, TransactionNotFound
-from pybroker.model.transactions import TxnAction
+from pybroker.model.txn_id import TxnAction
 from pybroker.transactions.coordinator import Coordinator
 from pybroker.transactions.coordinator_state import CoordinatorState, Transaction
-from pybroker.transactions.log_places import LogPlaces, PlaceKey
+from pybroker.transactions.log_positions import LogPositions, PlaceKey
 from pybroker.transactions.records import Kind, Record
 from pybroker.transactions.sinks import Asking, Label, Mark, Marks, home_of
+from pybroker.waiting.fair_shares import Holder
 
 OPENING = ["open", "open", "open"]
 COMMITTING = ["together", "together", "again", "part", "unheard", "abort"]
@@ -154,13 +155,13 @@ def _marks_are_not_written_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _marks_have_no_place(patch: pytest.MonkeyPatch) -> None:
-    stands = LogPlaces.stands
+    stands = LogPositions.stands
 
-    def partly(self: LogPlaces, key: PlaceKey, position: object) -> None:
+    def partly(self: LogPositions, key: PlaceKey, position: object) -> None:
         if not isinstance(key, str):
             stands(self, key, position)  # type: ignore[arg-type]
 
-    patch.setattr(LogPlaces, "stands", partly)
+    patch.setattr(LogPositions, "stands", partly)
 
 
 def _commits_what_has_been_aborted(patch: pytest.MonkeyPatch) -> None:
@@ -303,11 +304,24 @@ def test_marks_are_bounded_and_the_one_that_stood_still_for_long_makes_room() ->
     for number in range(3):
         marks.put(f"s{number}", Mark(0, "w", None, number))
     marks.put("s0", Mark(1, "w", None, 100))
-    assert marks.makes_room("s1", 3, 1000, 500) == "", "it is there"
-    assert marks.makes_room("new", 4, 1000, 500) == "", "there is room"
+    holder = Holder("address 10.0.0.1")
+    assert marks.makes_room("s1", holder, 3, 1000, 500) == "", "it is there"
+    assert marks.makes_room("new", holder, 4, 1000, 500) == "", "there is room"
     with pytest.raises(TooManyRequests, match="maxTransactionSinksPerCoordinator"):
-        marks.makes_room("new", 3, 1000, 500)
-    assert marks.makes_room("new", 3, 499, 500) == "s1"
+        marks.makes_room("new", holder, 3, 1000, 500)
+    assert marks.makes_room("new", holder, 3, 499, 500) == "s1"
+
+
+def test_a_role_with_its_share_of_marks_replaces_its_own_oldest_and_others_have_room() -> None:
+    marks, greedy, honest = Marks(), Holder("role greedy"), Holder("role honest")
+    marks.put("honest-0", Mark(0, "w", "honest", 0))
+    for number in range(11):
+        assert marks.makes_room(f"s{number}", greedy, 16, 1000, 500) == ""
+        marks.put(f"s{number}", Mark(0, "w", "greedy", number))
+    with pytest.raises(TooManyRequests, match="role greedy holds 11 of 16"):
+        marks.makes_room("s11", greedy, 16, 1000, 500)
+    assert marks.makes_room("s-more", greedy, 16, 400, 500) == "s0", "its own oldest, not that of another role"
+    assert marks.makes_room("honest-1", honest, 16, 400, 500) == "", "another role has room"
 
 
 def test_a_sinks_home_never_changes() -> None:

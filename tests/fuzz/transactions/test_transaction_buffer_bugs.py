@@ -12,7 +12,7 @@ from tests.unit.transactions.buffer_world import finish, random_steps, walk
 
 from pybroker.broker.transactions.transaction_buffer import OpenTransaction, TransactionBuffer
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 
 SEEDS = range(40)
 STEP_COUNT = 150

@@ -82,7 +82,7 @@ class Client:
             self._connecting.cancel()
         if self.link is not None:
             self.link.cut()
-        await self._work.__aexit__(*exc)
+        await self._work.__aexit__(*exc)  # type: ignore[arg-type]
 
     def broken(self, rule: str, text: str) -> None:
         self.tape.note(self.name, tape.BROKEN, rule=rule, text=text)
@@ -158,7 +158,7 @@ class Client:
             slot.message(command.message, entry)
             self.arrived.set()
         elif not isinstance(found := incoming(command.message, entry), str):
-            slot.passed_over(found)
+            slot.skipped_ranges(found)
 
     def receipt(self, command: Command) -> None:
         slot = self._by_id.get(command.send_receipt.producer_id)

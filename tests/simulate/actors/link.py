@@ -108,7 +108,7 @@ class Link:
 
     def send(self, command: int, **fields: Any) -> None:
         """A command without an answer; nothing happens on a connection that is lost."""
-        self._write(framed(encode(command, **fields)))
+        self._write(framed(encode(command, **fields)))  # type: ignore[arg-type]
 
     def send_entry(self, head: bytes, entry: bytes) -> None:
         self._write(framed(head, entry))
@@ -219,7 +219,7 @@ class Link:
             )
             return
         asked, future = entry
-        if command.type not in (Type.ERROR, ANSWER_OF[asked]):
+        if command.type not in (Type.ERROR, ANSWER_OF[asked]):  # type: ignore[index]
             self._tape.note(self._actor, tape.BROKEN, rule="answers", text=f"{name} answers {_NAME(asked)}")
         if command.type == Type.PRODUCER_SUCCESS and not found.producer_ready:
             hear: Callable[[Command], None] = self._hearer.told

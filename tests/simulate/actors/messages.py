@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from pybroker.client.packing import batch_payload
+from pybroker.client.producing.packing import batch_payload
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed
@@ -105,7 +105,7 @@ def incoming(command: pb.CommandMessage, tail: bytes) -> Incoming | str:
     values = _values(payload, metadata.num_messages_in_batch) if is_batch else [payload.decode()]
     left = set(range(len(values)))
     if command.ack_set:
-        left = {index for index in left if _bit(command.ack_set, index)}
+        left = {index for index in left if _bit(command.ack_set, index)}  # type: ignore[arg-type]
         if not left:
             return "a MESSAGE with nothing left in it"
     is_chunk = metadata.HasField("chunk_id")

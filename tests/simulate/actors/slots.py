@@ -157,7 +157,7 @@ class ProducerSlot(Slot):
         if link is None or not self.is_open:
             return
         self.client.tape.note(self.client.name, tape.SENT, **self._facts(outgoing))
-        send = pb.CommandSend(producer_id=self.id, sequence_id=outgoing.sequence_id, **bits(outgoing.txn))
+        send = pb.CommandSend(producer_id=self.id, sequence_id=outgoing.sequence_id, **bits(outgoing.txn))  # type: ignore[arg-type]
         if outgoing.message_count > 1:
             send.num_messages = outgoing.message_count
             send.highest_sequence_id = outgoing.sequence_id + outgoing.message_count - 1
@@ -338,7 +338,7 @@ class ConsumerSlot(Slot):
         count = len(found.left)
         self.permits -= count
         if command.HasField("consumer_epoch") and command.consumer_epoch < self.epoch:
-            self.passed_over(found)  # Sent before the broker heard that everything is wanted again.
+            self.skipped_ranges(found)  # Sent before the broker heard that everything is wanted again.
             return
         self.note(
             tape.GOT,
@@ -353,7 +353,7 @@ class ConsumerSlot(Slot):
         self.seen.append(found.position)
         self.got.set()
 
-    def passed_over(self, found: Incoming) -> None:
+    def skipped_ranges(self, found: Incoming) -> None:
         self.client.tape.note(self.client.name, tape.PASSED, topic=self.topic, values=sorted(found.left))
 
     # --- acknowledging -----------------------------------------------------------------------------------------------

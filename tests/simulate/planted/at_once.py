@@ -13,22 +13,22 @@ from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.delivery.cursor_moves import _fenced
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
-from pybroker.broker.delivery.subscription_registry import SubscriptionRegistry
 from pybroker.broker.lifecycle import open_topic
 from pybroker.broker.lifecycle.topic_closing import TopicClosing
 from pybroker.broker.lifecycle.topic_loading import TopicLoading
 from pybroker.broker.publishing.producer import Producer
-from pybroker.broker.publishing.producer_places import ProducerPlaces
+from pybroker.broker.publishing.producer_registry import ProducerRegistry
+from pybroker.broker.topic.subscription_registry import SubscriptionRegistry
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.dispatch.draining_hashes import DrainingHashes
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.server.connection import Connection
-from pybroker.server.handlers import consumer as consumer_handlers
-from pybroker.server.handlers import producer as producer_handlers
+from pybroker.server.handlers import consumer_commands as consumer_handlers
+from pybroker.server.handlers import producer_commands as producer_handlers
 
 
 def subscriptions_have_no_turns(patch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def a_reader_takes_the_place_of_a_subscription_in_the_making(patch: pytest.Monke
 
 
 def a_topic_that_is_closed_refuses(patch: pytest.MonkeyPatch) -> None:
-    async def once(surroundings: Any, find: Callable[[], Any], action: Callable[[Any], Any]) -> Any:
+    async def once(runtime: Any, find: Callable[[], Any], action: Callable[[Any], Any]) -> Any:
         return await action(await find())
 
     for module in (open_topic, consumer_handlers, producer_handlers):
@@ -142,10 +142,10 @@ def dead_consumers_are_not_asked_whether_they_live(patch: pytest.MonkeyPatch) ->
 
 
 def dead_producers_are_not_asked_whether_they_live(patch: pytest.MonkeyPatch) -> None:
-    async def nobody_is_dead(self: ProducerPlaces, producer: Any) -> bool:
+    async def nobody_is_dead(self: ProducerRegistry, producer: Any) -> bool:
         return False
 
-    patch.setattr(ProducerPlaces, "_outlives_holder", nobody_is_dead)
+    patch.setattr(ProducerRegistry, "_outlives_holder", nobody_is_dead)
 
 
 def who_says_nothing_lives_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -153,14 +153,14 @@ def who_says_nothing_lives_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def who_waits_for_exclusive_access_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    async def never(self: ProducerPlaces, producer: Any) -> None:
+    async def never(self: ProducerRegistry, producer: Any) -> None:
         """Its turn does not come."""
 
-    patch.setattr(ProducerPlaces, "_give_turn", never)
+    patch.setattr(ProducerRegistry, "_give_turn", never)
 
 
 def exclusive_access_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ProducerPlaces, "_fence_out", lambda self, producer, successor: None)
+    patch.setattr(ProducerRegistry, "_fence_out", lambda self, producer, successor: None)
 
 
 def what_comes_behind_a_fence_is_dropped(patch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.explain import subscription as explain
+from pybroker.broker.explain import subscriptions as explain
 from pybroker.broker.explain.steps import Steps
-from pybroker.broker.explain.waiting import Waiting
+from pybroker.broker.explain.subscription_state import Waiting
 from pybroker.broker.topic.topic import Topic
-from pybroker.memory import Holding
-from pybroker.storage.ledger_store import AppendRun
+from pybroker.ledgers.ledger_store import AppendRun
+from pybroker.memory.broker_memory import Holding
 
 
 def nobody_says_why_something_waits(patch: pytest.MonkeyPatch) -> None:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged
-from pybroker.broker.transactions import recovery
-from pybroker.broker.transactions.subscription_transactions import SubscriptionTransactions
+from pybroker.broker.delivery.subscription_transactions import SubscriptionTransactions
+from pybroker.broker.transactions import transaction_recovery
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
-from pybroker.managed_ledger.held_acks import Groups, HeldAcks, Parts
-from pybroker.managed_ledger.visibility import Visibility
+from pybroker.managed_ledger.max_read_position import ReadLimit
+from pybroker.managed_ledger.pending_transaction_acks import Groups, Parts, PendingTransactionAcks
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.transactions.coordinator import Coordinator
 from pybroker.transactions.coordinator_state import CoordinatorState
-from pybroker.transactions.endings import Endings, Participant
-from pybroker.transactions.log_places import LogPlaces
+from pybroker.transactions.log_positions import LogPositions
+from pybroker.transactions.participant_notification import Endings, Participant
 
 
 def readers_see_open_transactions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Visibility, "readable", lambda self, position, max_entries: max_entries)
+    patch.setattr(ReadLimit, "readable", lambda self, position, max_entries: max_entries)
 
 
 def aborted_messages_are_not_hidden(patch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def nothing_of_a_buffer_is_read_again(patch: pytest.MonkeyPatch) -> None:
     async def nothing(buffer: TransactionBuffer, *_: object) -> int:
         return 0
 
-    patch.setattr(recovery, "_replay", nothing)
+    patch.setattr(transaction_recovery, "_replay", nothing)
 
 
 def a_commit_forgets_what_it_acknowledged(patch: pytest.MonkeyPatch) -> None:
@@ -82,10 +82,12 @@ def what_is_held_is_delivered(patch: pytest.MonkeyPatch) -> None:
 
 
 def two_transactions_hold_one_message(patch: pytest.MonkeyPatch) -> None:
-    def never(self: HeldAcks, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
+    def never(
+        self: PendingTransactionAcks, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts
+    ) -> Position | None:
         return None
 
-    patch.setattr(HeldAcks, "conflict", never)
+    patch.setattr(PendingTransactionAcks, "conflict", never)
 
 
 def what_is_acknowledged_is_taken_again(patch: pytest.MonkeyPatch) -> None:
@@ -110,14 +112,14 @@ def time_never_ends_a_transaction(patch: pytest.MonkeyPatch) -> None:
 
 def an_open_transaction_is_lost_from_the_log(patch: pytest.MonkeyPatch) -> None:
     """Its place is given up when another one ends."""
-    ended = LogPlaces.ended
+    ended = LogPositions.ended
 
-    def and_the_oldest(self: LogPlaces, least: int) -> None:
+    def and_the_oldest(self: LogPositions, least: int) -> None:
         ended(self, least)
         for other in list(self._places)[:1]:
             ended(self, other)
 
-    patch.setattr(LogPlaces, "ended", and_the_oldest)
+    patch.setattr(LogPositions, "ended", and_the_oldest)
 
 
 def ids_of_transactions_begin_anew_after_a_crash(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.delayed import DelayedIndex
+from pybroker.dispatch.delayed.delayed_entries import DelayedIndex
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.errors import BrokerError
 from pybroker.managed_ledger.cursor_state import CursorState

@@ -13,10 +13,10 @@ from tests.tables.lake.made_up_topic import MadeUpPlanner
 from tests.tables.lake.tables import open_table, pipeline_of
 
 from pybroker.lake import steps
-from pybroker.lake.maintenance import Maintenance, MaintenanceOptions
+from pybroker.lake.lake_pipeline import LeaseHeld, LeaseLost
 from pybroker.lake.partitioning import parse_partitioning
-from pybroker.lake.pipeline import LeaseHeld, LeaseLost
-from pybroker.lake.table import TableMissing
+from pybroker.lake.table_format import TableMissing
+from pybroker.lake.table_maintenance import Maintenance, MaintenanceOptions
 
 EXIT_REFUSED = 3
 
@@ -101,7 +101,7 @@ def _listen_inside_the_catalog() -> None:
         write(*arguments, **named)
         steps.reached("metadata-written")
 
-    SqlCatalog._write_metadata = staticmethod(write_and_tell)  # type: ignore[method-assign]
+    SqlCatalog._write_metadata = staticmethod(write_and_tell)
 
 
 if __name__ == "__main__":

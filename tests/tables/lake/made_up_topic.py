@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pybroker.lake.pipeline import Planner
-from pybroker.reading.places import EntryRange, Place, PlannedLedger, TopicPlan
+from pybroker.lake.lake_pipeline import Planner
+from pybroker.reading.positions import EntryRange, Place, PlannedLedger, TopicPlan
 
 HOUR_MICROS = 3_600_000_000
 START_MICROS = 1_700_000_000_000_000

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pybroker.lake.delta import DeltaLakeTable
-from pybroker.lake.iceberg.table import IcebergTable, open_catalog
+from pybroker.lake.delta.delta_table import DeltaLakeTable
+from pybroker.lake.iceberg.iceberg_format import IcebergTable, open_catalog
+from pybroker.lake.lake_pipeline import LakeOptions, LakePipeline, Planner
 from pybroker.lake.parquet import ParquetTable
-from pybroker.lake.pipeline import LakeOptions, LakePipeline, Planner
-from pybroker.lake.table import LakeTable
+from pybroker.lake.table_format import LakeTable
 from pybroker.lake.workers import ThreadWorkers
 
 FORMATS = ("iceberg", "delta", "parquet")

@@ -26,14 +26,14 @@ from pybroker.lake.parquet import ParquetTable
 FIRST = 300
 
 
-class Click(Record):  # type: ignore[misc]
+class Click(Record):
     """The first version of a schema."""
 
     user = String()
     count = Integer()
 
 
-class WiderClick(Record):  # type: ignore[misc]
+class WiderClick(Record):
     """The second one: a wider number, and a new field."""
 
     user = String()

@@ -16,8 +16,8 @@ from tests.tables.lake.child import EXIT_REFUSED
 from tests.tables.lake.made_up_topic import MadeUpPlanner
 from tests.tables.lake.tables import FORMATS, identities, open_table, rows_of
 
-from pybroker.lake.iceberg.table import IcebergTable
-from pybroker.lake.maintenance import Maintenance, MaintenanceOptions
+from pybroker.lake.iceberg.iceberg_format import IcebergTable
+from pybroker.lake.table_maintenance import Maintenance, MaintenanceOptions
 
 ROOT = Path(__file__).resolve().parents[3]
 STEPS = {
@@ -42,9 +42,10 @@ def expected(entries: int = ENTRIES) -> list[tuple[str, int, int]]:
 
 
 def check_files(kind: str, directory: Path) -> None:
-    """After cleaning, the data files on disk are exactly those that versions of the table name."""
+    """After maintenance, the data files on disk are exactly those that versions of the table name."""
     table = open_table(kind, directory)
     maintenance = Maintenance(table, MaintenanceOptions(orphan_age_ms=0))
+    maintenance.expire(2**60)  # a merge that was killed behind its commit has left the files of the version before
     maintenance.clean(2**60)
     state = table.load()
     if isinstance(table, IcebergTable):

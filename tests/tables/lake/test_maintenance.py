@@ -7,10 +7,10 @@ import pytest
 from tests.tables.lake.made_up_topic import MadeUpPlanner
 from tests.tables.lake.tables import FORMATS, identities, open_table, pipeline_of, rows_of, run_to_end
 
-from pybroker.lake.maintenance import Maintenance, MaintenanceOptions
 from pybroker.lake.partitioning import parse_partitioning
-from pybroker.lake.service import LakeService, ServiceOptions
-from pybroker.lake.table import Change, LakeTable, TableState
+from pybroker.lake.pipeline_service import LakeService, ServiceOptions
+from pybroker.lake.table_format import Change, LakeTable, TableState
+from pybroker.lake.table_maintenance import Maintenance, MaintenanceOptions
 
 pytestmark = pytest.mark.parametrize("kind", FORMATS)
 ALL = MaintenanceOptions(merge_at_count=2, keep_versions=1, orphan_age_ms=0)

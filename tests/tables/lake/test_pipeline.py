@@ -8,10 +8,10 @@ from tests.tables.lake.made_up_topic import SCHEMA, MadeUpPlanner, MadeUpReading
 from tests.tables.lake.tables import FORMATS, identities, open_table, pipeline_of, rows_of, run_to_end
 
 from pybroker.lake.evolution import EvolutionRefused
+from pybroker.lake.lake_pipeline import LeaseHeld, LeaseLost
 from pybroker.lake.partitioning import parse_partitioning
-from pybroker.lake.pipeline import LeaseHeld, LeaseLost
-from pybroker.lake.table import Change, CommitConflict
-from pybroker.reading.places import Place
+from pybroker.lake.table_format import Change, CommitConflict
+from pybroker.reading.positions import Place
 
 pytestmark = pytest.mark.parametrize("kind", FORMATS)
 A, B = "persistent://t/n/a", "persistent://t/n/b"

@@ -8,7 +8,7 @@ import pyarrow as pa
 from tests.tables.lake.made_up_topic import SCHEMA, MadeUpPlanner, MadeUpReading
 from tests.tables.lake.tables import identities, open_table, pipeline_of, rows_of, run_to_end
 
-from pybroker.lake.iceberg.table import IcebergTable
+from pybroker.lake.iceberg.iceberg_format import IcebergTable
 
 A = "persistent://t/n/a"
 

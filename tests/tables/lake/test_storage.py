@@ -8,10 +8,10 @@ import pytest
 from tests.tables.lake.made_up_topic import SCHEMA, MadeUpPlanner
 from tests.tables.lake.tables import run_to_end
 
+from pybroker.lake.lake_pipeline import LakeOptions, LakePipeline
 from pybroker.lake.parquet import ParquetTable
-from pybroker.lake.pipeline import LakeOptions, LakePipeline
 from pybroker.lake.storage import AlreadyThere, Storage
-from pybroker.lake.table import Change, CommitConflict
+from pybroker.lake.table_format import Change, CommitConflict
 from pybroker.lake.workers import ThreadWorkers
 
 

@@ -14,39 +14,40 @@ from typing import Any, cast
 from pybroker.admin.server import HttpServer
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.context.default_policies import default_policies
+from pybroker.broker.context.presence import Presence
+from pybroker.broker.context.read_leases import ReadLeases
+from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
-from pybroker.broker.lifecycle.waiting_requests import WaitingRequests
-from pybroker.broker.policies.default_policies import default_policies
-from pybroker.broker.presence import Presence
+from pybroker.broker.maintenance.inactive_topics import InactiveTopics
+from pybroker.broker.maintenance.periodic_maintenance import Maintenance
 from pybroker.broker.service import BrokerService
-from pybroker.broker.topic.read_leases import ReadLeases
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_compaction import CompactionCounters
-from pybroker.broker.upkeep.inactive_topics import InactiveTopics
-from pybroker.broker.upkeep.maintenance import Maintenance
-from pybroker.clock import Clock
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult
 from pybroker.config import BrokerConfig
-from pybroker.descriptors import Descriptors
 from pybroker.errors import AdminError, BrokerError, TopicNotFound
-from pybroker.managed_ledger.entry_cache import EntryCache
-from pybroker.managed_ledger.info import CompactedInfo
+from pybroker.ledgers.memory_store import MemoryLedgerStore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
+from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
+from pybroker.model.counters import DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy
 from pybroker.model.position import EARLIEST, Position
-from pybroker.model.stats import DeliveryCounters, LedgerCounters, ProducerCounters, TopicCounters
-from pybroker.schema.registry import SchemaRegistry
-from pybroker.storage.memory_store import MemoryLedgerStore
-from pybroker.surroundings import Surroundings
+from pybroker.process.file_descriptors import Descriptors
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.runtime import Runtime
+from pybroker.schema.schema_registry import SchemaRegistry
 from pybroker.transactions.coordinator import Coordinator
 
 Names = list[str]
@@ -106,6 +107,8 @@ class FakeDispatcher:
     unacked_messages: int = 0
     replay_entry_count: int = 0
     blocked: bool = False
+    look_ahead_size_bytes: int = 0
+    key_order: None = None
 
 
 @dataclass
@@ -236,10 +239,10 @@ class FakeBroker:
     """What the HTTP edge calls of a BrokerService."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
-        self.surroundings = Surroundings(config, clock or FakeClock())
+        self.runtime = Runtime(config, clock or FakeClock())
         metadata = self.metadata_store = MemoryMetadataStore()
-        self.schemas = SchemaRegistry(metadata, self.surroundings.clock)
-        self.commons = self
+        self.schemas = SchemaRegistry(metadata, self.runtime.clock)
+        self.broker_context = self
         self.resource_groups = ResourceGroups(metadata)
         self.resources = Resources(metadata)
         self.dynamic = DynamicConfiguration(config, metadata)
@@ -254,7 +257,7 @@ class FakeBroker:
         self.topics = FakeTopics()
         topics = cast("dict[str, FakeTopic]", self.loaded.persistent)
         self.directory = FakeDirectory(topics)
-        self.namespace_deletion = FakeNamespaceDeletion(self.surroundings.config, self.resources, topics)
+        self.namespace_deletion = FakeNamespaceDeletion(self.runtime.config, self.resources, topics)
         self.partitioned = PartitionedTopics(MemoryMetadataStore())
         self.descriptors = Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
         self.ledgers = FakeFactory()
@@ -262,7 +265,9 @@ class FakeBroker:
         self.waiting = WaitingRequests(config)
         self.read_leases = ReadLeases(64, 1000)
         self.data_directory = None
-        self.maintenance = Maintenance(self.surroundings, self.ledgers.store, self.loaded, cast(InactiveTopics, None))
+        self.maintenance = Maintenance(
+            self.runtime, cast(ManagedLedgerFactory, self.ledgers), self.loaded, cast(InactiveTopics, None)
+        )
         self.pending_metadata_requests = 0
         self.transactions = FakeTransactions()
         self.sickness: Exception | None = None
@@ -320,6 +325,11 @@ class Served:
     broker: FakeBroker
     server: HttpServer
 
+    @property
+    def port(self) -> int:
+        """The port of HTTP without TLS, 0 if there is none."""
+        return self.server.port or 0
+
     async def call(
         self,
         method: str,
@@ -353,7 +363,7 @@ async def served(**settings: Any) -> AsyncIterator[Served]:
     defaults: dict[str, Any] = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     broker = FakeBroker(BrokerConfig(**{**defaults, **settings}), Clock())
     await broker.resources.load()
-    await broker.resources.bootstrap(broker.surroundings.config.cluster_name)
+    await broker.resources.bootstrap(broker.runtime.config.cluster_name)
     server = HttpServer(cast(BrokerService, broker), None, FakeClock())
     await server.start()
     try:

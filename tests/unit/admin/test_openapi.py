@@ -205,7 +205,7 @@ async def test_a_route_reads_what_it_declares_of_the_query_and_nothing_else(all_
         app = each.endpoint if isinstance(each.endpoint, HandlerApp) else None
         handlers = [each.endpoint] if app is None else [app.handler, *(asks for _, asks in app._unserved_subjects)]
         seen: set[object] = set()
-        read = {name for handler in handlers for name in names_read(handler, seen)}
+        read = {name for handler in handlers for name in names_read(handler, seen)}  # type: ignore[arg-type]
         declared = {query.name for query in app.queries} if app is not None else set()
         owner = getattr(handlers[0], "__self__", None)
         if isinstance(

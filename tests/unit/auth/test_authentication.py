@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,7 @@ TOKEN = credentials.token(SECRET, sub="token-role")
 
 @pytest.fixture
 def config(tmp_path: Path) -> BrokerConfig:
-    return replace(
-        BrokerConfig(),
+    return BrokerConfig().replace(
         authentication_enabled=True,
         authentication_providers=CLASS_NAMES,
         token_secret_key=credentials.data_url(SECRET),
@@ -71,7 +69,7 @@ def test_all_three_ways_in_work_over_http(config: BrokerConfig) -> None:
 def test_wrong_or_missing_credentials_of_a_configured_method_are_refused_and_never_anonymous(
     config: BrokerConfig, anonymous: str, method: str, data: bytes
 ) -> None:
-    service = AuthenticationService(replace(config, anonymous_user_role=anonymous))
+    service = AuthenticationService(config.replace(anonymous_user_role=anonymous))
     with pytest.raises(AuthenticationError):
         service.authenticate(method, data, None, 0)
 
@@ -89,7 +87,7 @@ def test_wrong_or_missing_credentials_of_a_configured_method_are_refused_and_nev
 def test_wrong_credentials_over_http_are_refused_and_never_anonymous(
     config: BrokerConfig, anonymous: str, headers: dict[str, str]
 ) -> None:
-    service = AuthenticationService(replace(config, anonymous_user_role=anonymous))
+    service = AuthenticationService(config.replace(anonymous_user_role=anonymous))
     with pytest.raises(AuthenticationError):
         service.authenticate_http(headers, CERTIFICATE, 0)
 
@@ -101,9 +99,9 @@ def test_who_names_no_configured_method_is_anonymous_only_where_that_is_a_role(
     with pytest.raises(AuthenticationError) as caught:
         AuthenticationService(config).authenticate(method, b"", None, 0)
     assert len(str(caught.value)) < 200
-    allowed = replace(config, anonymous_user_role="anonymous")
+    allowed = config.replace(anonymous_user_role="anonymous")
     assert AuthenticationService(allowed).authenticate(method, b"", None, 0).role == "anonymous"
-    strict = replace(allowed, strict_auth_method=True)
+    strict = allowed.replace(strict_auth_method=True)
     with pytest.raises(AuthenticationError):
         AuthenticationService(strict).authenticate(method, b"", None, 0)
 
@@ -111,13 +109,13 @@ def test_who_names_no_configured_method_is_anonymous_only_where_that_is_a_role(
 def test_an_http_request_without_credentials_is_anonymous_only_where_that_is_a_role(config: BrokerConfig) -> None:
     with pytest.raises(AuthenticationError, match="authentication is required"):
         AuthenticationService(config).authenticate_http({}, None, 0)
-    allowed = replace(config, anonymous_user_role="anonymous")
+    allowed = config.replace(anonymous_user_role="anonymous")
     assert AuthenticationService(allowed).authenticate_http({}, None, 0).role == "anonymous"
 
 
 def test_a_certificate_is_no_credential_where_certificates_are_only_transport(config: BrokerConfig) -> None:
     service = AuthenticationService(
-        replace(config, authentication_providers=("token",), anonymous_user_role="anonymous")
+        config.replace(authentication_providers=("token",), anonymous_user_role="anonymous")
     )
     assert service.authenticate_http({}, CERTIFICATE, 0).role == "anonymous"
     assert service.authenticate("tls", b"", CERTIFICATE, 0).role == "anonymous"
@@ -129,7 +127,7 @@ def test_a_certificate_without_a_common_name_is_refused(config: BrokerConfig) ->
 
 
 def test_short_names_and_repeated_ones_are_accepted(config: BrokerConfig) -> None:
-    service = AuthenticationService(replace(config, authentication_providers=("tls", "token", CLASS_NAMES[0])))
+    service = AuthenticationService(config.replace(authentication_providers=("tls", "token", CLASS_NAMES[0])))
     assert service.authenticate("token", TOKEN.encode(), None, 0).role == "token-role"
     with pytest.raises(AuthenticationError):
         service.authenticate("basic", b"alice:secret", None, 0)
@@ -149,4 +147,4 @@ def test_a_configuration_that_cannot_work_names_its_key(
     config: BrokerConfig, changes: dict[str, object], match: str
 ) -> None:
     with pytest.raises(ConfigError, match=match):
-        AuthenticationService(replace(config, **changes))  # type: ignore[arg-type]
+        AuthenticationService(config.replace(**changes))

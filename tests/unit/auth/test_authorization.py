@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -11,13 +10,12 @@ from pybroker.auth.authorization import AuthorizationService, matches_wildcard
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.keys import ConfigError
 from pybroker.errors import AuthorizationError
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionAuthMode, TenantInfo
 
-CONFIG = replace(
-    BrokerConfig(),
+CONFIG = BrokerConfig().replace(
     authentication_enabled=True,
     authorization_enabled=True,
     super_user_roles=("root",),
@@ -168,7 +166,7 @@ async def test_wildcards_count_only_when_they_are_switched_on(resources: Resourc
     await grant(resources, lambda p: p.auth_policies.namespace_auth.update({"app-*": [PRODUCE], "*.reader": [CONSUME]}))
     off = AuthorizationService(CONFIG, resources)
     assert not may(off.require_produce, TOPIC, "app-1")
-    on = AuthorizationService(replace(CONFIG, authorization_allow_wildcards_matching=True), resources)
+    on = AuthorizationService(CONFIG.replace(authorization_allow_wildcards_matching=True), resources)
     assert may(on.require_produce, TOPIC, "app-1")
     assert not may(on.require_consume, TOPIC, "sub", "app-1")
     assert may(on.require_consume, TOPIC, "sub", "x.reader")
@@ -192,13 +190,65 @@ async def test_a_missing_namespace_grants_nothing(resources: Resources) -> None:
 
 
 async def test_a_proxy_role_is_refused_even_as_a_superuser(resources: Resources) -> None:
-    service = AuthorizationService(replace(CONFIG, super_user_roles=("proxy",), proxy_roles=("proxy",)), resources)
+    service = AuthorizationService(CONFIG.replace(super_user_roles=("proxy",), proxy_roles=("proxy",)), resources)
     assert not may(service.require_produce, TOPIC, "proxy")
     assert not may(service.require_superuser, "proxy")
 
 
 async def test_a_configuration_that_cannot_work_names_its_key(resources: Resources) -> None:
     with pytest.raises(ConfigError, match="authenticationEnabled"):
-        AuthorizationService(replace(CONFIG, authentication_enabled=False), resources)
+        AuthorizationService(CONFIG.replace(authentication_enabled=False), resources)
     with pytest.raises(ConfigError, match="authorizationProvider"):
-        AuthorizationService(replace(CONFIG, authorization_provider="org.example.Other"), resources)
+        AuthorizationService(CONFIG.replace(authorization_provider="org.example.Other"), resources)
+
+
+def reason(check: Callable[..., None], *arguments: object) -> str:
+    with pytest.raises(AuthorizationError) as refused:
+        check(*arguments)
+    return str(refused.value)
+
+
+async def test_refusal_names_role_permission_namespace_and_the_call_that_grants_it(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    await grant(resources, lambda policies: policies.auth_policies.namespace_auth.update({"app/1": [CONSUME]}))
+    assert reason(service.require_produce, TOPIC, "app/1") == (
+        "role 'app/1' may not produce to persistent://acme/orders/t: it lacks the permission produce on namespace acme/orders. "
+        'An administrator of tenant acme grants it: POST /admin/v2/namespaces/acme/orders/permissions/app%2F1 with ["produce"]'
+    )
+    assert "lacks the permission consume on namespace acme/orders" in reason(
+        service.require_consume, TOPIC, "s", "other"
+    )
+    assert "lacks the permission produce or consume on namespace" in reason(service.require_lookup, TOPIC, "other")
+    assert "lacks the permission produce or consume on namespace" in reason(
+        service.require_list_topics, NAMESPACE, "other"
+    )
+    assert "one of superUserRoles is needed" in reason(service.require_superuser, "app/1")
+    for check, asked in ((service.require_namespace_admin, NAMESPACE), (service.require_tenant_admin, "acme")):
+        assert "one of the adminRoles of tenant acme is needed" in reason(check, asked, "app/1")
+    roles = {"s": ["someone"]}
+    await grant(resources, lambda policies: policies.auth_policies.subscription_auth_roles.update(roles))
+    told = reason(service.require_consume, TOPIC, "s", "app/1")
+    assert "POST /admin/v2/namespaces/acme/orders/permissions/subscription/s with its roles" in told
+    assert "someone" not in told
+
+
+@pytest.mark.parametrize("role", ["other", None])
+async def test_refusal_does_not_tell_whether_the_namespace_exists(resources: Resources, role: str | None) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    missing = TopicName.parse("persistent://nobody/nowhere/t")
+    for check in (service.require_produce, service.require_lookup):
+        there, absent = reason(check, TOPIC, role), reason(check, missing, role)
+        assert there.replace("acme/orders", "nobody/nowhere").replace("tenant acme", "tenant nobody") == absent
+
+
+async def test_refusal_without_a_role_asks_for_credentials_and_names_no_permission(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG, resources)
+    for told in (
+        reason(service.require_produce, TOPIC, None),
+        reason(service.require_consume, TOPIC, "s", None),
+        reason(service.require_list_topics, NAMESPACE, None),
+        reason(service.require_superuser, None),
+        reason(service.require_tenant_admin, "acme", None),
+    ):
+        assert told.startswith("a client without a role ")
+        assert told.endswith(": it has to send credentials")

@@ -12,9 +12,9 @@ from tests.support import credentials
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.basic import BasicProvider
 from pybroker.auth.password_checks import FAILURES_AT_ONCE, CheckLimits, PasswordChecks
-from pybroker.clock import Clock
 from pybroker.config import BrokerConfig
 from pybroker.errors import AuthenticationError, TooManyRequests
+from pybroker.runtime.clock import Clock
 
 LIMITS = CheckLimits(concurrent=2, pending=100, pending_per_address=50, failures_per_s=1000, timeout_s=10)
 

@@ -6,6 +6,7 @@ import base64
 import hmac
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,9 +20,9 @@ NOW_S = 1_700_000_000.0
 SECRET = bytes(range(32))
 
 
-def provider(**settings: object) -> TokenProvider:
+def provider(**settings: Any) -> TokenProvider:
     defaults: dict[str, object] = {} if "public_key" in settings else {"secret_key": credentials.data_url(SECRET)}
-    return TokenProvider(TokenSettings(**{**defaults, **settings}))  # type: ignore[arg-type]
+    return TokenProvider(TokenSettings(**{**defaults, **settings}))
 
 
 def role_of(checker: TokenProvider, text: str, now_s: float = NOW_S) -> str | None:

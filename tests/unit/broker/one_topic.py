@@ -12,25 +12,25 @@ from typing import Any
 from tests.support.recording_peer import RecordingPeer
 from tests.support.waiting import until
 
+from pybroker.broker.context.broker_context import BrokerContext
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.publishing.producer import Producer
-from pybroker.broker.topic.commons import Commons
 from pybroker.broker.topic.topic import Topic
-from pybroker.clock import Clock
 from pybroker.config import BrokerConfig
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
-from pybroker.metadata import paths
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
 from pybroker.model.position import Position
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
-from pybroker.surroundings import Surroundings
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.runtime import Runtime
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 from pybroker.wire.entry_builder import build_entry
@@ -63,7 +63,7 @@ class TestTimer:
             self._timers.remove(self._timer)
 
 
-class TestSurroundings(Surroundings):
+class OneTopicRuntime(Runtime):
     """Timers ring when the test has moved the clock that far."""
 
     __test__ = False
@@ -90,17 +90,19 @@ class TestSurroundings(Surroundings):
 class OneTopic:
     """A topic, and what tests do with it."""
 
-    def __init__(self, surroundings: TestSurroundings, commons: Commons, topic: Topic, unloads: list[str]) -> None:
-        self.surroundings = surroundings
-        self.commons = commons
+    def __init__(
+        self, runtime: OneTopicRuntime, broker_context: BrokerContext, topic: Topic, unloads: list[str]
+    ) -> None:
+        self.runtime = runtime
+        self.broker_context = broker_context
         self.topic = topic
         self.unloads = unloads
         """Why it was to be closed, each time."""
 
     def producer(self, peer: RecordingPeer, name: str = "p") -> Producer:
         """One that is attached."""
-        producer = Producer(self.topic.producer_places.remove, 1, name, False, 0, peer, {}, 0)
-        self.topic.producer_places.add(producer)
+        producer = Producer(self.topic.producer_registry.remove, 1, name, False, 0, peer, {}, 0)
+        self.topic.producer_registry.add(producer)
         return producer
 
     async def publish(
@@ -139,7 +141,7 @@ class OneTopic:
 
     async def pumped(self) -> None:
         """All subscriptions have dispatched what they can."""
-        await self.until(lambda: not len(self.commons.pumps) and not len(self.topic.tasks))
+        await self.until(lambda: not len(self.broker_context.pumps) and not len(self.topic.tasks))
 
 
 def run_of(count: int, keys: Sequence[str] = ("",), messages_each: int = 1, deliver_at_ms: int = 0) -> SendRun:
@@ -174,26 +176,26 @@ async def one_topic(policies: TopicPolicies | None = None, **settings: Any) -> A
     """A loaded topic; `settings` are fields of BrokerConfig."""
     config = BrokerConfig(**settings)
     clock = MovedClock()
-    surroundings = TestSurroundings(config, clock)
+    runtime = OneTopicRuntime(config, clock)
     metadata = MemoryMetadataStore()
     resources = Resources(metadata, config.default_number_of_namespace_bundles)
     await resources.load()
     await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
     store, cursors = MemoryLedgerStore(entry_time_ms), MemoryCursorStore()
     ledgers = ManagedLedgerFactory(
-        LedgerSurroundings(store, EntryCache(1 << 20), LedgerLimits(), clock, 10, entry_time_ms, surroundings.memory),
+        LedgerResources(store, EntryCache(1 << 20), LedgerLimits(), clock, 10, entry_time_ms, runtime.memory),
         cursors,
         metadata,
     )
-    commons = Commons(surroundings, metadata, resources, ledgers)
-    await commons.load()
+    broker_context = BrokerContext(runtime, metadata, resources, ledgers)
+    await broker_context.load()
     unloads: list[str] = []
-    ledger = await ledgers.open(paths.managed_ledger(NAME))
-    topic = Topic(commons, NAME, ledger, policies or TopicPolicies(), lambda _, reason: unloads.append(reason))
+    ledger = await ledgers.open(metadata_paths.managed_ledger(NAME))
+    topic = Topic(broker_context, NAME, ledger, policies or TopicPolicies(), lambda _, reason: unloads.append(reason))
     try:
-        yield OneTopic(surroundings, commons, topic, unloads)
+        yield OneTopic(runtime, broker_context, topic, unloads)
     finally:
         await topic.close()
-        await commons.tasks.close()
+        await broker_context.tasks.close()
         await ledgers.close()
         await store.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.support.recording_peer import RecordingPeer
 from tests.unit.broker.one_topic import ack_of, one_topic
 
@@ -111,7 +109,7 @@ async def test_a_part_of_a_batch_up_to_which_all_is_acknowledged_leaves_that_bat
         subscription = await one.subscription()
         positions = await one.publish(3, messages_each=2)
         ack = partial_ack(positions[2], [0b10], 2, is_cumulative=True)
-        whole = decided(ack, subscription.cursor, replace(CONFIG, acknowledgment_at_batch_index_level_enabled=False))
+        whole = decided(ack, subscription.cursor, CONFIG.replace(acknowledgment_at_batch_index_level_enabled=False))
         assert whole == Acknowledged(positions[1], (), ())
         assert subscription.settle(whole) == 2
         parts = decided(ack, subscription.cursor, CONFIG)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.broker.topic import backlog
+from pybroker.broker.topic import backlog_rules
+from pybroker.ledgers.ledger_store import LedgerSummary
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.model.policies import BacklogQuota, RetentionPolicies
 from pybroker.model.position import Position
-from pybroker.storage.ledger_store import LedgerSummary
 
 MB = 1024 * 1024
 
@@ -27,9 +27,9 @@ def closed_ledgers(*closed_ms: int) -> LedgerList:
 
 
 def test_retention_is_told_in_milliseconds_and_bytes_and_minus_one_stays() -> None:
-    assert backlog.retention_limits(RetentionPolicies(2, 3)) == RetentionLimits(120_000, 3 * MB)
-    assert backlog.retention_limits(RetentionPolicies(-1, 3)) == RetentionLimits(-1, 3 * MB)
-    assert backlog.retention_limits(RetentionPolicies(0, 0)) == RetentionLimits(0, 0)
+    assert backlog_rules.retention_limits(RetentionPolicies(2, 3)) == RetentionLimits(120_000, 3 * MB)
+    assert backlog_rules.retention_limits(RetentionPolicies(-1, 3)) == RetentionLimits(-1, 3 * MB)
+    assert backlog_rules.retention_limits(RetentionPolicies(0, 0)) == RetentionLimits(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_retention_is_told_in_milliseconds_and_bytes_and_minus_one_stays() -> No
     ],
 )
 def test_retention_of_which_one_limit_alone_is_zero_is_refused(minutes: int, megabytes: int, is_refused: bool) -> None:
-    assert bool(backlog.retention_refusal(RetentionPolicies(minutes, megabytes))) is is_refused
+    assert bool(backlog_rules.retention_refusal(RetentionPolicies(minutes, megabytes))) is is_refused
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,15 @@ def test_a_quota_must_stay_below_retention(
     size_bytes: int, seconds: int, retention: RetentionPolicies | None, is_above: bool
 ) -> None:
     quota = BacklogQuota("producer_exception", limitSize=size_bytes, limitTime=seconds)
-    assert backlog.is_quota_above_retention(quota, retention) is is_above
-    assert not backlog.is_quota_above_retention(None, retention)
+    assert backlog_rules.is_quota_above_retention(quota, retention) is is_above
+    assert not backlog_rules.is_quota_above_retention(None, retention)
 
 
 @pytest.mark.parametrize(
     ("limit", "size", "is_exceeded"), [(-1, 99, False), (10, 9, False), (10, 10, True), (0, 0, True)]
 )
 def test_a_size_is_exceeded_once_it_is_reached(limit: int, size: int, is_exceeded: bool) -> None:
-    assert backlog.is_size_exceeded(BacklogQuota(limitSize=limit), size) is is_exceeded
+    assert backlog_rules.is_size_exceeded(BacklogQuota(limitSize=limit), size) is is_exceeded
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,17 @@ def test_a_size_is_exceeded_once_it_is_reached(limit: int, size: int, is_exceede
 def test_an_age_is_exceeded_when_the_oldest_message_is_older(
     limit_s: int, oldest_ms: int | None, is_exceeded: bool
 ) -> None:
-    assert backlog.is_age_exceeded(BacklogQuota(limitTime=limit_s), oldest_ms, now_ms=100_000) is is_exceeded
+    assert backlog_rules.is_age_exceeded(BacklogQuota(limitTime=limit_s), oldest_ms, now_ms=100_000) is is_exceeded
 
 
 def test_producers_are_blocked_by_two_of_the_three_policies() -> None:
-    blocking = [policy for policy in backlog.BacklogQuotaPolicy if backlog.blocks_producers(BacklogQuota(policy))]
+    blocking = [
+        policy
+        for policy in backlog_rules.BacklogQuotaPolicy  # type: ignore[attr-defined]
+        if backlog_rules.blocks_producers(BacklogQuota(policy))
+    ]
     assert blocking == ["producer_request_hold", "producer_exception"]
-    assert not backlog.blocks_producers(BacklogQuota(None))
+    assert not backlog_rules.blocks_producers(BacklogQuota(None))
 
 
 @pytest.mark.parametrize(
@@ -101,35 +105,35 @@ def test_producers_are_blocked_by_two_of_the_three_policies() -> None:
     [(2700, 1000, 20, 13), (945, 1000, 7, 0), (900, 1000, 7, 0), (1000, 1000, 1, 1), (1000, 0, 10, 10), (0, 0, 0, 0)],
 )
 def test_what_is_evicted_brings_the_backlog_to_nine_tenths(size: int, limit: int, entries: int, evicted: int) -> None:
-    assert backlog.entries_to_evict(size, limit, entries) == evicted
+    assert backlog_rules.entries_to_evict(size, limit, entries) == evicted
 
 
 def test_evicting_comes_to_an_end_below_the_limit() -> None:
     for sizes in ([1] * 50, [1000] + [1] * 20, [1] * 20 + [1000], [7, 900, 3, 800, 5]):
         left = list(sizes)
-        while count := backlog.entries_to_evict(sum(left), 500, len(left)):
+        while count := backlog_rules.entries_to_evict(sum(left), 500, len(left)):
             del left[:count]
         assert sum(left) < 500
 
 
 def test_what_is_evicted_by_age_is_a_tenth_younger_than_the_limit() -> None:
-    assert backlog.eviction_deadline_ms(BacklogQuota(limitTime=100), now_ms=200_000) == 110_000
+    assert backlog_rules.eviction_deadline_ms(BacklogQuota(limitTime=100), now_ms=200_000) == 110_000
 
 
 def test_without_a_look_at_a_message_its_age_counts_from_when_its_ledger_was_closed() -> None:
     ledgers = closed_ledgers(100, 200)
-    assert backlog.closed_ms_of_oldest(ledgers, Position(1, -1)) == 100
-    assert backlog.closed_ms_of_oldest(ledgers, Position(1, 9)) == 200  # all of ledger 1 is read
-    assert backlog.closed_ms_of_oldest(ledgers, Position(2, 9)) is None  # what is left is in the open one
-    assert backlog.closed_ms_of_oldest(ledgers, Position(3, 9)) is None
-    assert backlog.closed_ms_of_oldest(LedgerList(), Position(-1, -1)) is None
+    assert backlog_rules.closed_ms_of_oldest(ledgers, Position(1, -1)) == 100
+    assert backlog_rules.closed_ms_of_oldest(ledgers, Position(1, 9)) == 200  # all of ledger 1 is read
+    assert backlog_rules.closed_ms_of_oldest(ledgers, Position(2, 9)) is None  # what is left is in the open one
+    assert backlog_rules.closed_ms_of_oldest(ledgers, Position(3, 9)) is None
+    assert backlog_rules.closed_ms_of_oldest(LedgerList(), Position(-1, -1)) is None
 
 
 def test_whole_ledgers_are_evicted_up_to_the_last_one_that_was_closed_in_time() -> None:
     ledgers = closed_ledgers(100, 200, 300)
 
     def end(mark_delete: Position, deadline_ms: int) -> Position | None:
-        return backlog.end_of_ledgers_closed_before(ledgers, mark_delete, deadline_ms)
+        return backlog_rules.end_of_ledgers_closed_before(ledgers, mark_delete, deadline_ms)
 
     assert end(Position(1, -1), 100) is None
     assert end(Position(1, -1), 101) == Position(1, 9)
@@ -140,8 +144,8 @@ def test_whole_ledgers_are_evicted_up_to_the_last_one_that_was_closed_in_time() 
 
 def test_the_estimated_size_takes_the_entries_of_one_ledger_to_be_equal() -> None:
     ledgers = closed_ledgers(100)
-    assert backlog.estimated_bytes_behind(ledgers, Position(1, -1)) == 2000
-    assert backlog.estimated_bytes_behind(ledgers, Position(1, 4)) == 1500
-    assert backlog.estimated_bytes_behind(ledgers, Position(1, 9)) == 1000
-    assert backlog.estimated_bytes_behind(ledgers, Position(2, 9)) == 0
-    assert backlog.estimated_bytes_behind(ledgers, Position(0, 3)) == 2000  # its ledger is gone
+    assert backlog_rules.estimated_bytes_behind(ledgers, Position(1, -1)) == 2000
+    assert backlog_rules.estimated_bytes_behind(ledgers, Position(1, 4)) == 1500
+    assert backlog_rules.estimated_bytes_behind(ledgers, Position(1, 9)) == 1000
+    assert backlog_rules.estimated_bytes_behind(ledgers, Position(2, 9)) == 0
+    assert backlog_rules.estimated_bytes_behind(ledgers, Position(0, 3)) == 2000  # its ledger is gone

@@ -97,12 +97,12 @@ def test_every_policy_is_in_the_event() -> None:
         deduplicationEnabled=True,
         deduplicationSnapshotIntervalSeconds=10,
         persistence=PersistencePolicies(3, 2, 1, 0.5),
-        inactiveTopicPolicies=InactiveTopicPolicies("delete_when_no_subscriptions", 60, True),
+        inactiveTopicPolicies=InactiveTopicPolicies("delete_when_no_subscriptions", 60, True),  # type: ignore[arg-type]
         compactionThreshold=11,
         schemaCompatibilityStrategy="BACKWARD",
         schemaValidationEnforced=True,
         entryFilters=EntryFilters("a,b"),
-        offloadPolicies={"managedLedgerOffloadDriver": "filesystem", "offloadersDirectory": "./offloaders"},
+        offloadPolicies={"managedLedgerOffloadDriver": "filesystem", "offloadersDirectory": "./offloaders"},  # type: ignore[arg-type]
         replicationClusters=["standalone"],
         shadowTopics=["persistent://t/ns/shadow"],
     )

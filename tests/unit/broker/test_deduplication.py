@@ -1,6 +1,7 @@
 """Which messages are new, which are duplicates, and of which nobody can say."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -62,8 +63,8 @@ def chunks(sequence_id: int, chunk_ids: Sequence[int], of: int) -> SendRun:
     return run
 
 
-def entry(**fields: object) -> bytes:
-    header = pb.MessageMetadata(**{"producer_name": "p", "sequence_id": 0, "publish_time": 1, **fields})  # type: ignore[arg-type]
+def entry(**fields: Any) -> bytes:
+    header = pb.MessageMetadata(**{"producer_name": "p", "sequence_id": 0, "publish_time": 1, **fields})
     data = header.SerializeToString()
     return len(data).to_bytes(4, "big") + data
 

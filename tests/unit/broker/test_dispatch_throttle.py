@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.support.recording_peer import RecordingPeer
 from tests.unit.broker.one_topic import OneTopic, one_topic
 
+from pybroker.broker.delivery.dispatch_throttle import throttle_of
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.limits.dispatch_throttle import throttle_of
 from pybroker.dispatch.dispatcher import Dispatcher, ReadPlan
 from pybroker.model.policies import DispatchRate, TopicPolicies
 from pybroker.model.position import Position
@@ -26,7 +26,7 @@ async def delivered_in_turns(one: OneTopic, peer: RecordingPeer, turns: int) -> 
         before = len(peer.delivered)
         await one.pumped()
         counts.append(len(peer.delivered) - before)
-        one.surroundings.move(1000)
+        one.runtime.move(1000)
     return counts
 
 
@@ -44,7 +44,7 @@ async def test_subscriptions_share_the_rate_of_their_topic() -> None:
         await one.pumped()
         assert sum(len(peer.delivered) for peer in peers) == 4
         for _ in range(3):
-            one.surroundings.move(1000)
+            one.runtime.move(1000)
             await one.pumped()
         assert [len(peer.delivered) for peer in peers] == [4, 4]
 
@@ -99,7 +99,7 @@ async def test_a_plan_of_redeliveries_is_cut_and_the_rest_asked_for_again() -> N
         assert throttle is not None
         assert throttle.allows_read()
         given_back: list[ReadPlan] = []
-        dispatcher.give_back = given_back.append  # type: ignore[method-assign]
+        dispatcher.give_back = given_back.append  # type: ignore[assignment, method-assign]
         wanted = [Position(0, entry_id) for entry_id in range(5)]
         plan = ReadPlan(100, 1 << 20, wanted, object())
         throttle.cut(plan, dispatcher)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tests.support.memory_broker import START_MS, SetClock
 
-from pybroker.broker.publishing.producer_names import ProducerNames
+from pybroker.broker.context.producer_names import ProducerNames
 from pybroker.errors import StoreError
-from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 
 
 async def test_each_start_has_names_of_its_own(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import random
 
-from pybroker.broker.publishing import refusals
-from pybroker.broker.publishing.refusals import KEPT_MS, MAX_REFUSALS, MAX_REFUSALS_PER_TOPIC, MAX_TEXT, Refusals
+from pybroker.broker.context import publish_refusals
+from pybroker.broker.context.publish_refusals import KEPT_MS, MAX_REFUSALS, MAX_REFUSALS_PER_TOPIC, MAX_TEXT, Refusals
 from pybroker.errors import BrokerError, NotAllowedError, ProducerBusy, ProducerFenced
 
 
@@ -56,7 +56,7 @@ def test_long_texts_and_names_are_cut() -> None:
     note(noted, "n" * 5000, 0, ProducerBusy("x" * 100_000))
     (found,) = noted.of("t", 0)
     assert len(found.text) == MAX_TEXT
-    assert len(found.producer) == refusals.MAX_NAME
+    assert len(found.producer) == publish_refusals.MAX_NAME
     noted.admitted("t", "n" * 5000, "")
     assert len(noted) == 0
 

@@ -6,20 +6,20 @@ import pytest
 from tests.support.recording_peer import RecordingPeer
 from tests.unit.broker.one_topic import ack_of, marker, one_topic, run_of
 
+from pybroker.broker.context.peer import NO_MEMORY_WAITS, MemoryWaits
 from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.peer import NO_MEMORY_WAITS, MemoryWaits
-from pybroker.dispatch.gates import Gate
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.blocked_reasons import BlockedReason
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.errors import NotAllowedError
+from pybroker.ledgers.memory_store import MemoryLedgerStore
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.memory import LEAST_DELAYED_BYTES, LEAST_LOOK_AHEAD_BYTES
+from pybroker.memory.broker_memory import LEAST_DELAYED_BYTES, LEAST_LOOK_AHEAD_BYTES
 from pybroker.model.policies import DispatchRate, TopicPolicies
-from pybroker.storage.memory_store import MemoryLedgerStore
 
 
-def gate_of(subscription: Subscription) -> Gate | None:
-    return None if subscription.standstill is None else subscription.standstill.gate
+def gate_of(subscription: Subscription) -> BlockedReason | None:
+    return None if subscription.stall is None else subscription.stall.blocked_reason
 
 
 async def test_what_is_published_goes_to_who_has_permits_and_the_rest_waits_for_more() -> None:
@@ -29,34 +29,34 @@ async def test_what_is_published_goes_to_who_has_permits_and_the_rest_waits_for_
         positions = await one.publish(5)
         await one.pumped()
         assert peer.delivered == positions[:3]
-        assert gate_of(subscription) is Gate.NO_PERMITS
+        assert gate_of(subscription) is BlockedReason.NO_PERMITS
         consumer.flow(10)
         await one.pumped()
         assert peer.delivered == positions
-        assert gate_of(subscription) is Gate.AT_END
+        assert gate_of(subscription) is BlockedReason.AT_END
 
 
 async def test_a_standstill_says_since_when_and_begins_anew_when_something_moved() -> None:
     async with one_topic() as one:
         subscription, peer = await one.subscription(), RecordingPeer()
-        began_ms = one.surroundings.moved.now_ms
-        one.surroundings.move(500)
-        assert subscription.standstill is not None
-        assert (subscription.standstill.gate, subscription.standstill.since_ms) == (Gate.NO_CONSUMER, began_ms)
+        began_ms = one.runtime.moved.now_ms
+        one.runtime.move(500)
+        assert subscription.stall is not None
+        assert (subscription.stall.blocked_reason, subscription.stall.since_ms) == (BlockedReason.NO_CONSUMER, began_ms)
         consumer = one.consumer(subscription, peer, permits=1)
         await one.publish(3)
         await one.pumped()
-        first_stop_ms = one.surroundings.moved.now_ms
-        one.surroundings.move(700)
+        first_stop_ms = one.runtime.moved.now_ms
+        one.runtime.move(700)
         subscription.wake()  # nothing comes of it
         await one.pumped()
-        assert subscription.standstill.since_ms == first_stop_ms
+        assert subscription.stall.since_ms == first_stop_ms
         consumer.flow(1)
         assert gate_of(subscription) is None, "it is about to move"
         await one.pumped()
-        assert subscription.standstill.since_ms == first_stop_ms + 700
+        assert subscription.stall.since_ms == first_stop_ms + 700
         consumer.detach()
-        assert gate_of(subscription) is Gate.NO_CONSUMER
+        assert gate_of(subscription) is BlockedReason.NO_CONSUMER
 
 
 async def test_a_full_connection_and_limits_of_unacknowledged_messages_are_told_apart() -> None:
@@ -66,10 +66,10 @@ async def test_a_full_connection_and_limits_of_unacknowledged_messages_are_told_
         consumer.set_writable(False)
         positions = await one.publish(4)
         await one.pumped()
-        assert gate_of(subscription) is Gate.CONNECTION_FULL
+        assert gate_of(subscription) is BlockedReason.CONNECTION_FULL
         consumer.set_writable(True)
         await one.pumped()
-        assert gate_of(subscription) is Gate.UNACKED_CONSUMER
+        assert gate_of(subscription) is BlockedReason.UNACKED_CONSUMER
         subscription.acknowledge(consumer, ack_of(*peer.delivered))
         await one.pumped()
         assert peer.delivered == positions
@@ -81,15 +81,15 @@ async def test_who_gets_nothing_because_others_have_the_memory_stands_still_for_
         consumer = one.consumer(subscription, peer)
         consumer.set_writable(False)
         positions = await one.publish(1)
-        since_ms = one.surroundings.moved.now_ms - 300
+        since_ms = one.runtime.moved.now_ms - 300
         peer.memory_waits = MemoryWaits()
         peer.memory_waits.outboxes_since_ms = since_ms
         await one.pumped()
-        standstill = subscription.standstill
-        assert standstill is not None
-        assert (standstill.gate, standstill.since_ms) == (Gate.MEMORY, since_ms)
+        stall = subscription.stall
+        assert stall is not None
+        assert (stall.blocked_reason, stall.since_ms) == (BlockedReason.MEMORY, since_ms)
         peer.memory_waits = NO_MEMORY_WAITS
-        assert gate_of(subscription) is Gate.CONNECTION_FULL
+        assert gate_of(subscription) is BlockedReason.CONNECTION_FULL
         consumer.set_writable(True)
         await one.pumped()
         assert peer.delivered == positions
@@ -100,38 +100,40 @@ async def test_a_read_that_waits_for_memory_is_told_from_one_that_is_under_way(
 ) -> None:
     monkeypatch.setattr(MemoryLedgerStore, "read_buffered", lambda *_: None)  # as if it were on disk
     async with one_topic() as one:
-        memory, peer = one.surroundings.memory, RecordingPeer()
-        one.commons.ledgers.surroundings.resize_cache(0)
+        memory, peer = one.runtime.memory, RecordingPeer()
+        one.broker_context.ledgers.resources.resize_cache(0)
         others_bytes = await memory.take(memory.reads, "others", memory.reads.most_bytes)
         positions = await one.publish(2)
         subscription = await one.subscription()
         one.consumer(subscription, peer)
         await one.until(lambda: memory.reads.waiting == 1)
-        one.surroundings.move(700)
-        standstill = subscription.standstill
-        assert standstill is not None
-        assert (standstill.gate, standstill.since_ms) == (Gate.MEMORY, one.surroundings.moved.now_ms - 700)
+        one.runtime.move(700)
+        stall = subscription.stall
+        assert stall is not None
+        assert (stall.blocked_reason, stall.since_ms) == (BlockedReason.MEMORY, one.runtime.moved.now_ms - 700)
         memory.give_back(memory.reads, others_bytes)
         await one.pumped()
         assert peer.delivered == positions
-        assert gate_of(subscription) is Gate.AT_END
+        assert gate_of(subscription) is BlockedReason.AT_END
 
 
 @pytest.mark.parametrize(
-    ("setting", "gate"),
+    ("setting", "blocked_reason"),
     [
-        ("max_unacked_messages_per_subscription", Gate.UNACKED_SUBSCRIPTION),
-        ("max_unacked_messages_per_broker", Gate.UNACKED_BROKER),
+        ("max_unacked_messages_per_subscription", BlockedReason.UNACKED_SUBSCRIPTION),
+        ("max_unacked_messages_per_broker", BlockedReason.UNACKED_BROKER),
     ],
 )
-async def test_the_limits_of_subscription_and_broker_have_their_own_gates(setting: str, gate: Gate) -> None:
-    async with one_topic(**{setting: 2}) as one:
+async def test_the_limits_of_subscription_and_broker_have_their_own_gates(
+    setting: str, blocked_reason: BlockedReason
+) -> None:
+    async with one_topic(**{setting: 2}) as one:  # type: ignore[arg-type]
         subscription = await one.subscription()
         one.consumer(subscription, RecordingPeer())
         for _ in range(2):
             await one.publish(2)
             await one.pumped()
-        assert gate_of(subscription) is gate
+        assert gate_of(subscription) is blocked_reason
 
 
 async def test_a_dispatch_rate_stops_it_until_its_timer_rings() -> None:
@@ -140,9 +142,9 @@ async def test_a_dispatch_rate_stops_it_until_its_timer_rings() -> None:
         one.consumer(subscription, peer)
         positions = await one.publish(4)
         await one.pumped()
-        assert gate_of(subscription) is Gate.RATE
+        assert gate_of(subscription) is BlockedReason.RATE
         assert peer.delivered == positions[:2]
-        one.surroundings.move(1000)
+        one.runtime.move(1000)
         await one.pumped()
         assert peer.delivered == positions
 
@@ -153,8 +155,8 @@ async def test_a_new_active_consumer_waits_until_it_may_start() -> None:
         await one.publish(1)
         one.consumer(subscription, peer, "Failover")
         await one.pumped()
-        assert gate_of(subscription) is Gate.STARTING
-        one.surroundings.move(1000)
+        assert gate_of(subscription) is BlockedReason.STARTING
+        one.runtime.move(1000)
         await one.pumped()
         assert len(peer.delivered) == 1
 
@@ -214,7 +216,7 @@ async def test_a_bug_in_the_pump_closes_its_topic_once(monkeypatch: pytest.Monke
         await one.pumped()
         assert [reason.split(":")[0] for reason in one.unloads] == ["ZeroDivisionError"]
         assert one.topic.is_fenced
-        assert one.surroundings.stats.bugs == 1
+        assert one.runtime.stats.bugs == 1
 
 
 async def test_a_subscription_of_a_reader_ends_with_its_reader() -> None:
@@ -229,25 +231,25 @@ async def test_a_subscription_of_a_reader_ends_with_its_reader() -> None:
 
 async def test_a_subscription_that_remembers_its_share_of_delayed_messages_reads_on_once_others_have_less() -> None:
     async with one_topic() as one:
-        memory, peer = one.surroundings.memory, RecordingPeer()
+        memory, peer = one.runtime.memory, RecordingPeer()
         memory.delayed.limit_to(LEAST_DELAYED_BYTES)
         memory.follow(memory.delays.report("another subscription", LEAST_DELAYED_BYTES))
         subscription = await one.subscription()
         one.consumer(subscription, peer)
-        later_ms = one.surroundings.moved.now_ms + 60_000
+        later_ms = one.runtime.moved.now_ms + 60_000
         await one.publish(600, deliver_at_ms=later_ms)  # they take more than one may always have
         (behind,) = await one.publish(1)
         await one.pumped()
-        standstill = subscription.standstill
-        assert standstill is not None
-        assert standstill.gate is Gate.MEMORY
+        stall = subscription.stall
+        assert stall is not None
+        assert stall.blocked_reason is BlockedReason.MEMORY
         assert peer.delivered == []
         memory.follow(memory.delays.report("another subscription", 0))
         memory.delayed.limit_to(0)
         subscription.wake()
         await one.pumped()
         assert peer.delivered == [behind]
-        one.surroundings.move(70_000)
+        one.runtime.move(70_000)
         subscription.wake()
         await one.pumped()
         assert len(peer.delivered) == 601
@@ -256,13 +258,13 @@ async def test_a_subscription_that_remembers_its_share_of_delayed_messages_reads
 
 async def test_look_ahead_counts_and_shrinks_where_there_is_little_memory_and_nothing_stays_of_who_is_gone() -> None:
     async with one_topic() as one:
-        memory, stuck = one.surroundings.memory, RecordingPeer()
+        memory, stuck = one.runtime.memory, RecordingPeer()
         memory.look_ahead.limit_to(40_000)
         memory.follow(memory.look_aheads.report("another subscription", 30_000))
         subscription = await one.subscription()
         consumer = one.consumer(subscription, stuck, "Key_Shared", permits=1)
         taking, peer = one.consumer(subscription, RecordingPeer(), "Key_Shared", permits=100_000), RecordingPeer()
-        assert taking is not peer
+        assert taking is not peer  # type: ignore[comparison-overlap]
         await one.publish(500, [f"k{number}" for number in range(100)])
         await one.pumped()
         dispatcher = subscription.dispatcher

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from pybroker.broker.delivery.subscription_turns import SubscriptionTurns, WaitingRoom
+from pybroker.broker.context.subscription_locks import SubscriptionTurns, WaitingRoom
+from pybroker.waiting.fair_shares import Holder
 
 
 def test_a_turn_that_nobody_has_is_taken_at_once_and_the_next_one_waits() -> None:
@@ -87,9 +88,10 @@ def test_a_random_walk_gives_every_turn_to_exactly_one_in_order(seed: int) -> No
 
 def test_a_waiting_room_takes_so_many_and_counts_whom_it_refused() -> None:
     room = WaitingRoom()
-    assert room.enter(2)
-    assert room.enter(2)
-    assert not room.enter(2)
-    room.leave()
-    assert room.enter(2)
+    anyone = Holder("address 10.0.0.1")
+    assert room.enter(anyone, 2)
+    assert room.enter(anyone, 2)
+    assert not room.enter(anyone, 2)
+    room.leave(anyone)
+    assert room.enter(anyone, 2)
     assert (room.occupied, room.refused_total) == (2, 1)

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from pybroker.broker.lifecycle.changing import Changing
+from pybroker.broker.context.presence import Presence
+from pybroker.broker.context.waiting_requests import WaitingRequests
+from pybroker.broker.lifecycle.change_locks import ChangeLocks
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.topic_creation import TopicCreation
 from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-from pybroker.broker.lifecycle.waiting_requests import WaitingRequests
-from pybroker.broker.presence import Presence
 from pybroker.build import ledger_limits
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.errors import NotAllowedError, TooManyRequests, TopicChanging, TopicNotFound
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.surroundings import LedgerSurroundings
-from pybroker.metadata import paths
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.managed_ledger.shared_resources import LedgerResources
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata, PartitionedTopics
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
-from pybroker.surroundings import Surroundings
+from pybroker.runtime.runtime import Runtime
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 ORDERS = TopicName.parse("persistent://public/default/orders")
@@ -39,22 +39,22 @@ class Making:
     """The rules of topic creation, over metadata in memory in which `orders` has two partitions."""
 
     def __init__(self, **settings: Any) -> None:
-        self.surroundings = Surroundings(BrokerConfig(**settings))
-        config, clock = self.surroundings.config, self.surroundings.clock
+        self.runtime = Runtime(BrokerConfig(**settings))
+        config, clock = self.runtime.config, self.runtime.clock
         self.store = MemoryMetadataStore()
         self.resources = Resources(self.store)
         self.partitioned = PartitionedTopics(self.store)
         self.waiting = WaitingRequests(config)
-        self.changing = Changing(self.waiting)
+        self.changing = ChangeLocks(self.waiting)
         self.presence = Presence()
         self.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
-        of_ledgers = LedgerSurroundings(
+        of_ledgers = LedgerResources(
             MemoryLedgerStore(entry_time_ms), EntryCache(1 << 20), ledger_limits(config), clock, 1, entry_time_ms
         )
         self.ledgers = ManagedLedgerFactory(of_ledgers, MemoryCursorStore(), self.store)
         directory = TopicDirectory(self.store, self.ledgers, LoadedTopics())
         self.rules = TopicCreation(
-            self.surroundings, self.resources, self.waiting, self.presence, self.changing, self.partitioned, directory
+            self.runtime, self.resources, self.waiting, self.presence, self.changing, self.partitioned, directory
         )
 
     async def start(self) -> None:
@@ -146,7 +146,7 @@ async def test_the_limit_of_a_namespace_holds_for_all_that_are_made_at_once() ->
     async def make(name: TopicName) -> bool:
         async with making.rules.room(name, 1):
             await asyncio.sleep(0)  # as if others came now
-            return await making.ledgers.create(paths.managed_ledger(name), {})
+            return await making.ledgers.create(metadata_paths.managed_ledger(name), {})
 
     names = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(4)]
     found = await asyncio.gather(*map(make, names), return_exceptions=True)

@@ -19,7 +19,7 @@ from pybroker.broker.inspection.pages import (
     cursor_values,
 )
 from pybroker.broker.inspection.unacked import Candidates, Wanted, candidates
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
 from pybroker.model.position import Position
 
 LEDGERS, ENTRIES = 4, 25_000

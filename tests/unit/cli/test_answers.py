@@ -12,8 +12,7 @@ import pytest
 from tests.support.commands import Run, runner, without_a_broker
 
 from pybroker.client.access import Access
-from pybroker.reading.options import SourceOptions
-from pybroker.reading.rest import RestClient
+from pybroker.client.rest import RestClient
 
 Answer = Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]
 
@@ -67,7 +66,11 @@ COMMANDS = (
     ["unacked", "t", "s"],
     ["hash", "t", "s", "k"],
     ["holes", "t", "s"],
-    ["ack", "t", "s", "1:2"],
+    ["ack", "t", "s", "1:2", "--yes"],
+    ["skip", "t", "s", "--all", "--yes"],
+    ["seek", "t", "s", "earliest", "--yes"],
+    ["policies", "get", "t", "retention"],
+    ["transactions", "list"],
     ["produce", "t", "x"],
 )
 
@@ -158,7 +161,7 @@ def test_when_the_broker_that_served_it_is_gone_the_address_that_was_given_is_as
             return 307, {"location": f"{leads_to[0]}{request.path}"}, b""
         return 200, {}, b'"again"'
 
-    with serving(home) as url, contextlib.closing(RestClient(SourceOptions(Access("", url), patience_s=5))) as rest:
+    with serving(home) as url, contextlib.closing(RestClient(Access("", url), patience_s=5)) as rest:
         with serving(lambda _: (200, {"connection": "close"}, b'"there"')) as there:
             leads_to.append(there)
             assert rest.json("GET", "/topics") == "there"
@@ -200,3 +203,41 @@ def test_a_bug_is_a_line_and_with_a_variable_its_trace(run: Run, monkeypatch: py
         monkeypatch.setenv("PYBROKER_DEBUG", "1")
         with pytest.raises(TypeError):
             run("topics", "--url", url)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--url", "{url}", "topics"),
+        ("--url={url}", "topics"),
+        ("--url", "http://127.0.0.1:1", "topics", "--url", "{url}"),
+        ("--profile", "topics", "topics"),
+        ("--tls-allow-insecure", "--timeout", "5s", "--admin-url", "{url}", "topics"),
+    ],
+)
+def test_connection_options_count_before_and_after_the_command(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with serving(lambda _: (200, {}, b"[]")) as url:
+        (tmp_path / "profiles.toml").write_text(f'[profiles.topics]\nurl = "{url}"\n')
+        monkeypatch.setenv("PYBROKER_PROFILES", str(tmp_path / "profiles.toml"))
+        ran = run(*(word.format(url=url) for word in words))
+    assert (ran.code, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--url", "http://127.0.0.1:1", "tokens", "create-secret-key"), "there is no option --url"),
+        (("--token", "s3cret", "topics"), "a secret would stay in the shell's history"),
+        (("--nosuch", "topics"), "there is no option --nosuch"),
+        (("--url", "http://127.0.0.1:1"), "arguments are required"),
+        (("--url",), "expected one argument"),
+    ],
+)
+def test_wrong_options_before_the_command_are_one_line(run: Run, words: tuple[str, ...], complaint: str) -> None:
+    ran = run(*words)
+    assert ran.code == 2
+    assert complaint in ran.err
+    assert ran.err.count("\n") == 1
+    assert "s3cret" not in ran.err

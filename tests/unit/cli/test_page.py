@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.cli import endings, profiles, which_broker
-from pybroker.cli.commands import COMMANDS
+from pybroker.cli import exit_codes, profiles, which_broker
+from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def test_the_page_names_options_variables_and_keys_of_what_says_which_broker() -
 
 
 def test_the_page_has_each_exit_code() -> None:
-    codes = {value for name, value in vars(endings).items() if name.startswith("EXIT_") and name != "EXIT_SIGNAL"}
+    codes = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_") and name != "EXIT_SIGNAL"}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == codes
 
 

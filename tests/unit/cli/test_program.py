@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pybroker.cli import main
-from pybroker.cli.commands import COMMANDS
-from pybroker.cli.completion import completed, script
+from pybroker.cli.command_table import COMMANDS
+from pybroker.cli.commands.completion import completed, script
 from pybroker.cli.program import command_parser
 
 HEAVY = (
@@ -97,6 +97,11 @@ def test_completion_knows_every_command_and_option() -> None:
         ("explain orders --cons", {"--consumer"}),
         ("peek orders --url ", set()),
         ("produce t --file f", {"found.txt"}),
+        ("--prof", {"--profile"}),
+        ("--token-file f", {"found.txt"}),
+        ("--profile topics exp", {"explain"}),
+        ("--url http://b:8080 consume --ty", {"--type"}),
+        ("--tls-allow-insecure tokens create --sub", {"--subject"}),
     ],
 )
 def test_bash_completes_a_line(line: str, wanted: set[str], tmp_path: Path) -> None:

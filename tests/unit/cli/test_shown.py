@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from pybroker.cli.delivery_lists import LISTINGS, write_items
-from pybroker.cli.explain import write_findings
-from pybroker.cli.hashes import write_holes
+from pybroker.cli.commands.delivery_lists import LISTINGS, write_items
+from pybroker.cli.commands.explain import write_findings
+from pybroker.cli.commands.hashes import write_holes
+from pybroker.cli.commands.stats import RatesBetween
+from pybroker.cli.commands.topics import ListedTopic, listed
 from pybroker.cli.output import Output
-from pybroker.cli.stats import RatesBetween
-from pybroker.cli.topics import ListedTopic, listed
+from pybroker.cli.which_broker import SameBroker
 from pybroker.model.names import TopicName
 
 NOW_MS = 1_795_406_400_000
@@ -51,7 +52,7 @@ def test_rates_are_those_since_the_last_look() -> None:
 
 def explained(document: dict[str, Any]) -> list[str]:
     stream = io.StringIO()
-    write_findings(Output(stream), document, NOW_MS, " --profile prod")
+    write_findings(Output(stream), document, NOW_MS, SameBroker(options=" --profile prod"))
     return stream.getvalue().splitlines()
 
 
@@ -68,7 +69,13 @@ FINDING = {
             "path": "/x",
             "command": "pybroker disconnect t s --consumer billing-2",
         },
-        {"text": "Or change it.", "method": "PUT", "path": "/admin/v2/y", "body": {"a": 1}},
+        {
+            "severity": "irreversible",
+            "text": "Irreversible: change it.",
+            "method": "PUT",
+            "path": "/admin/v2/y",
+            "command": "pybroker api PUT /admin/v2/y",
+        },
     ],
 }
 
@@ -87,9 +94,9 @@ def test_findings_are_told_in_words_with_evidence_and_what_to_do() -> None:
         "     ids       1:0, 1:1, 1:2, 1:3, 1:4, 1:5, 1:6, 1:7, 1:8, 1:9, and 2 more",
         "     none      null",
         "   → Disconnect it.",
-        "     $ pybroker disconnect t s --consumer billing-2 --profile prod",
-        "   → Or change it.",
-        '     PUT /admin/v2/y {"a": 1}',
+        "     $ pybroker --profile prod disconnect t s --consumer billing-2",
+        "   → Irreversible: change it.",
+        "     $ pybroker --profile prod api PUT /admin/v2/y",
     ]
 
 

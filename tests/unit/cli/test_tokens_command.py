@@ -12,7 +12,7 @@ from tests.support import credentials
 
 from pybroker.auth.token import TokenProvider, TokenSettings
 from pybroker.cli import main
-from pybroker.cli.token_keys import ALL, ASYMMETRIC, HMAC
+from pybroker.cli.commands.token_keys import ALL, ASYMMETRIC, HMAC
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from tests.support.waiting import until
 
 from pybroker.cli.binary_client import UntilSignal
-from pybroker.cli.endings import Interrupted
+from pybroker.cli.exit_codes import Interrupted
 
 
 async def never() -> None:

@@ -2,13 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pybroker.cli.endings import WrongUsage
+from pybroker.cli.exit_codes import WrongUsage
 from pybroker.cli.parsing import CommandParser
 from pybroker.cli.profiles import parse_profiles, profiles_path, read_profiles
-from pybroker.cli.which_broker import DEFAULT_URL, Where, add_broker_options, broker_of
+from pybroker.cli.which_broker import DEFAULT_URL, Where, add_broker_options, broker_of, same_broker
 
 PROFILES = """
 default = "local"
@@ -172,3 +173,59 @@ def test_profiles_are_where_the_rules_of_xdg_say() -> None:
     assert profiles_path({"HOME": "/h"}) == Path("/h/.config/pybroker/profiles.toml")
     assert profiles_path({"HOME": "/h", "XDG_CONFIG_HOME": "/c"}) == Path("/c/pybroker/profiles.toml")
     assert profiles_path({"HOME": "/h", "XDG_CONFIG_HOME": "relative"}) == Path("/h/.config/pybroker/profiles.toml")
+
+
+def test_a_settings_file_counts_like_a_profile_below_the_named_profile_and_above_the_environment(profiles: str) -> None:
+    environment = {
+        "PYBROKER_PROFILES": profiles,
+        "PULSAR_ADMIN_URL": "http://env:1",
+        "PULSAR_TOKEN": "of the environment",
+    }
+    settings = {"url": "http://file:1", "basic_user": "me", "basic_password_env": "MY_PASSWORD"}
+    found = broker_of(parsed(), environment, settings).access
+    assert (found.admin_url, found.method) == ("http://file:1", "basic")
+    found = broker_of(parsed("--token-file", "/t"), environment, settings).access
+    assert (found.admin_url, found.method) == ("http://file:1", "token")
+    found = broker_of(parsed("--profile", "prod"), environment, settings).access
+    assert (found.admin_url, found.method) == ("https://prod:8443", "token")
+
+
+def completed(tmp_path: Path, environment: dict[str, str], **given: Any) -> str:
+    """A command as `explain` suggests it."""
+    names = ("url", "token_file", "basic_user", "basic_password_file", "tls_trust_certs_file", "profile")
+    options = argparse.Namespace(timeout=1.0, **{**dict.fromkeys(names), **given})
+    return same_broker(options, {"XDG_CONFIG_HOME": str(tmp_path), **environment}).command("pybroker skip t s")
+
+
+def test_a_suggested_command_names_broker_and_credentials_and_no_secret(tmp_path: Path) -> None:
+    assert completed(tmp_path, {}) == f"pybroker --url {DEFAULT_URL} skip t s"
+    assert completed(tmp_path, {}, url="http://b:1") == "pybroker --url http://b:1 skip t s"
+    environment = {
+        "PULSAR_ADMIN_URL": "https://b:1",
+        "PULSAR_TOKEN": "secret",
+        "PULSAR_TLS_TRUST_CERTS_FILE": "/ca.pem",
+    }
+    command = completed(tmp_path, environment)
+    assert command == (
+        'PULSAR_TOKEN="$PULSAR_TOKEN" pybroker --url https://b:1 --tls-trust-certs-file /ca.pem skip t s'
+    )
+    of_file = completed(tmp_path, environment, token_file="my token")
+    assert of_file.endswith(f"--token-file '{Path('my token').absolute()}' skip t s")
+    assert "PULSAR_TOKEN" not in of_file
+    environment = {"PULSAR_ADMIN_URL": "http://b:1", "PULSAR_BASIC_USER": "me", "PULSAR_BASIC_PASSWORD": "secret"}
+    assert completed(tmp_path, environment) == (
+        'PULSAR_BASIC_PASSWORD="$PULSAR_BASIC_PASSWORD" pybroker --url http://b:1 --basic-user me skip t s'
+    )
+
+
+def test_a_suggested_command_names_the_profile_also_where_it_is_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "profiles.toml"
+    file.write_text(
+        'default = "a"\n[profiles.a]\nurl = "http://a:1"\ntoken = "secret"\n[profiles.b]\nurl = "http://b:1"\n'
+    )
+    file.chmod(0o600)
+    environment = {"PYBROKER_PROFILES": str(file), "PULSAR_TOKEN": "other"}
+    assert completed(tmp_path, environment) == f"PYBROKER_PROFILES={file} pybroker --profile a skip t s"
+    assert completed(tmp_path, environment, profile="b", url="http://c:1") == (
+        f"PYBROKER_PROFILES={file} pybroker --profile b --url http://c:1 skip t s"
+    )

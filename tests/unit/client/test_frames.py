@@ -35,7 +35,7 @@ entries = st.builds(
 
 @given(st.lists(st.one_of(entries, st.just("ping")), max_size=8), st.lists(st.integers(1, 40), max_size=200))
 def test_how_frames_are_cut_does_not_matter(sent: list[ReceivedEntry | str], cuts: list[int]) -> None:
-    data = b"".join(replies.PING if each == "ping" else message_frame(*each) for each in sent)  # type: ignore[misc]
+    data = b"".join(replies.PING if each == "ping" else message_frame(*each) for each in sent)
     reader = FrameReader(read_event)
     found = []
     position = 0

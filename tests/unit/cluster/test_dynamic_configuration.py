@@ -7,8 +7,8 @@ import pytest
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.config import BrokerConfig, ConfigError, KeyInfo, Value
 from pybroker.errors import AdminError, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 
 KEY = "maxConcurrentLookupRequest"
 
@@ -123,7 +123,7 @@ async def test_a_change_that_is_not_stored_is_not_in_force() -> None:
 async def test_a_stored_override_that_fits_no_more_is_left_alone() -> None:
     store, config = MemoryMetadataStore(), BrokerConfig()
     stored = b'{"brokerServicePort":"1","maxConcurrentLookupRequest":"many","maxConcurrentTopicLoadRequest":"3"}'
-    await store.put(paths.DYNAMIC_CONFIGURATION, stored)
+    await store.put(metadata_paths.DYNAMIC_CONFIGURATION, stored)
     dynamic = DynamicConfiguration(config, store)
     await dynamic.load()
     assert config == BrokerConfig(max_concurrent_topic_load_request=3)
@@ -132,6 +132,6 @@ async def test_a_stored_override_that_fits_no_more_is_left_alone() -> None:
 
 async def test_overrides_that_cannot_be_read_stop_the_start() -> None:
     store = MemoryMetadataStore()
-    await store.put(paths.DYNAMIC_CONFIGURATION, b"[]")
+    await store.put(metadata_paths.DYNAMIC_CONFIGURATION, b"[]")
     with pytest.raises(StoreError, match="cannot be read"):
         await DynamicConfiguration(BrokerConfig(), store).load()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult, parse_listeners
@@ -10,8 +12,8 @@ PLAIN = BoundPorts(6650, None, 8080, None)
 ALL = BoundPorts(6650, 6651, 8080, 8443)
 
 
-def addresses(ports: BoundPorts = PLAIN, **settings: object) -> AdvertisedAddresses:
-    return AdvertisedAddresses(BrokerConfig(**settings), ports, "machine")  # type: ignore[arg-type]
+def addresses(ports: BoundPorts = PLAIN, **settings: Any) -> AdvertisedAddresses:
+    return AdvertisedAddresses(BrokerConfig(**settings), ports, "machine")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,7 @@ def addresses(ports: BoundPorts = PLAIN, **settings: object) -> AdvertisedAddres
 def test_the_default_host_is_the_advertised_one_or_a_concrete_bind_address_or_the_machines_name(
     settings: dict[str, str], host: str
 ) -> None:
-    assert addresses(**settings).resolve(None) == LookupResult(f"pulsar://{host}:6650", "", f"http://{host}:8080", "")
+    assert addresses(**settings).resolve(None) == LookupResult(f"pulsar://{host}:6650", "", f"http://{host}:8080", "")  # type: ignore[arg-type]
 
 
 def test_ports_that_are_served_with_tls_are_advertised_with_tls() -> None:

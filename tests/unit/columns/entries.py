@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ def run_of(entries: Sequence[bytes], ledger_id: int = 3, first_entry_id: int = 0
     return EntryRun(ledger_id, first_entry_id, gap + gap.join(entries) + gap, starts.astype(np.int64), lengths)
 
 
-def metadata(**fields: object) -> pb.MessageMetadata:
+def metadata(**fields: Any) -> pb.MessageMetadata:
     """MessageMetadata with what each must have."""
     return pb.MessageMetadata(**{"producer_name": "p", "sequence_id": 7, "publish_time": 1_700_000_000_000, **fields})
 
@@ -73,13 +74,13 @@ def batch_body(messages: Sequence[Message]) -> bytes:
     return body
 
 
-def batch_entry(messages: Sequence[Message], compression: pb.CompressionType = pb.NONE, **fields: object) -> bytes:
+def batch_entry(messages: Sequence[Message], compression: pb.CompressionType = pb.NONE, **fields: Any) -> bytes:
     body = batch_body(messages)
     meta = metadata(num_messages_in_batch=len(messages), **fields)
     return compressed_entry(meta, body, compression)
 
 
-def single_entry(message: Message, compression: pb.CompressionType = pb.NONE, **fields: object) -> bytes:
+def single_entry(message: Message, compression: pb.CompressionType = pb.NONE, **fields: Any) -> bytes:
     meta = metadata(**fields)
     if message.value is None:
         meta.null_value = True

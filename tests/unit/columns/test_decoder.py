@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -21,11 +21,11 @@ from tests.unit.columns.entries import (
     single_entry,
 )
 
-from pybroker.columns import python_scanner
 from pybroker.columns.bad_records import BadEntry, BadRecords
 from pybroker.columns.decoder import MessageDecoder, schema_of
 from pybroker.columns.message_columns import DEFAULT_COLUMNS, METADATA_TYPES, VALUE
 from pybroker.columns.payloads import DecoderLimits
+from pybroker.columns.pure_python import python_scanner
 from pybroker.columns.scanner import COMPILED, Scanner
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -42,12 +42,14 @@ def scanner(request: pytest.FixtureRequest) -> Scanner:
     return COMPILED
 
 
-def decode(scanner: Scanner, entries: list[bytes], columns: tuple[str, ...] = ALL, **options: object) -> list[dict]:
+def decode(
+    scanner: Scanner, entries: list[bytes], columns: tuple[str, ...] = ALL, **options: Any
+) -> list[dict[str, Any]]:
     decoder = MessageDecoder(TOPIC, -1, columns, scanner=scanner, **options)
     return rows_of(list(decoder.decode(run_of(entries, gap=b"\xff\xfe"))))
 
 
-def column(scanner: Scanner, entries: list[bytes], name: str, **options: object) -> list[object]:
+def column(scanner: Scanner, entries: list[bytes], name: str, **options: Any) -> list[object]:
     return [row[name] for row in decode(scanner, entries, (name,), **options)]
 
 
@@ -81,7 +83,7 @@ def test_a_message_of_its_own_has_all_columns(scanner: Scanner) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_messages_of_a_batch_have_their_own_fields_and_those_of_the_batch(scanner: Scanner, codec: int) -> None:
     messages = [Message(b"a" * 50, b"k0", event_time_ms=5), Message(b"b", sequence_id=9), Message(None, b"k2")]
-    entry = indexed(batch_entry(messages, codec, event_time=77, partition_key="of the batch"), 12)
+    entry = indexed(batch_entry(messages, codec, event_time=77, partition_key="of the batch"), 12)  # type: ignore[arg-type]
     rows = decode(scanner, [single_entry(Message(b"before")), entry])
     assert [row["value"] for row in rows] == [b"before", b"a" * 50, b"b", None]
     assert [row["__key"] for row in rows] == [None, b"k0", None, b"k2"]
@@ -95,7 +97,7 @@ def test_messages_of_a_batch_have_their_own_fields_and_those_of_the_batch(scanne
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_compressed_message_of_its_own_is_opened(scanner: Scanner, codec: int) -> None:
-    assert column(scanner, [single_entry(Message(b"abc" * 1000), codec)], VALUE) == [b"abc" * 1000]
+    assert column(scanner, [single_entry(Message(b"abc" * 1000), codec)], VALUE) == [b"abc" * 1000]  # type: ignore[arg-type]
 
 
 def test_the_schema_is_exactly_what_is_asked_for_in_that_order(scanner: Scanner) -> None:
@@ -163,7 +165,7 @@ def test_an_event_time_of_zero_is_none_and_one_before_1970_is_kept(scanner: Scan
     times = column(scanner, entries, "__eventTime")
     assert times[0] is None
     assert times[2] == datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)
-    assert times[3].year == 9999
+    assert times[3].year == 9999  # type: ignore[attr-defined]
 
 
 def test_of_properties_with_the_same_name_the_last_one_counts(scanner: Scanner) -> None:
@@ -209,7 +211,7 @@ def test_more_properties_than_there_was_room_for_are_read(scanner: Scanner) -> N
         single_entry(Message(b"", properties=[("a", "b")])),
         batch_entry([Message(b"", properties=properties)] * 2),
     ]
-    assert [len(each) for each in column(scanner, entries, "__messageProperties")] == [1, 10_000, 10_000]
+    assert [len(each) for each in column(scanner, entries, "__messageProperties")] == [1, 10_000, 10_000]  # type: ignore[arg-type]
 
 
 class TestEntriesThatCannotBeRead:

@@ -22,9 +22,9 @@ from tests.unit.columns.entries import (
     run_of,
 )
 
-from pybroker.columns import python_scanner
 from pybroker.columns.decoder import MessageDecoder
 from pybroker.columns.message_columns import METADATA_TYPES, VALUE
+from pybroker.columns.pure_python import python_scanner
 from pybroker.columns.scanner import COMPILED, Scanner
 from pybroker.columns.scanner_layout import ENTRY, MESSAGE, PROPERTY, REASONS, STATE, ScanError
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -138,7 +138,7 @@ def messages_of(
     steps: list[object] = []
     while state[0]["entry"] < len(entries):
         before = state.tobytes()
-        count, property_count = scanner.scan_messages(sources, entries, wanted, max_bytes, state, messages, properties)
+        count, property_count = scanner.scan_messages(sources, entries, wanted, max_bytes, state, messages, properties)  # type: ignore[arg-type]
         steps.append((count, property_count, state.tobytes()))
         if count:
             assert count <= capacity
@@ -172,8 +172,8 @@ def test_any_bytes_come_to_the_same_records(
     assert records.tolist() == expected.tolist()
     steps = messages_of(COMPILED, [data], records, wanted, max_bytes, capacity, room)
     assert steps == messages_of(python_scanner, [data], expected, wanted, max_bytes, capacity, room)
-    for step in (step for step in steps if isinstance(step[0], list)):
-        assert all(message[-2] == 0 or ScanError(message[-2]) in REASONS for message in step[0])
+    for step in (step for step in steps if isinstance(step[0], list)):  # type: ignore[index]
+        assert all(message[-2] == 0 or ScanError(message[-2]) in REASONS for message in step[0])  # type: ignore[index]
 
 
 @needs_compiler
@@ -211,9 +211,9 @@ def test_valid_entries_are_what_protobuf_says(scanner: Scanner, entries: list[by
         {name: row[name] for name in shown} for row in expected
     ]
     for row, other in zip(rows, expected, strict=True):
-        assert row["__sequenceId"] % (1 << 64) == other["__sequenceId"]
+        assert row["__sequenceId"] % (1 << 64) == other["__sequenceId"]  # type: ignore[operator]
         assert (row["__index"] is None) == (other["__index"] is None)
-        assert row["__index"] is None or (row["__index"] - other["__index"]) % (1 << 64) == 0
+        assert row["__index"] is None or (row["__index"] - other["__index"]) % (1 << 64) == 0  # type: ignore[operator]
         assert (row["__eventTime"] is None) == (other["__eventTime"] is None)
         assert (row["__key"] is None) == (other["__key"] is None)
 
@@ -277,7 +277,7 @@ class TestWrongArgumentsOfTheCompiledScanner:
     def test_what_cannot_be_written_is_refused(self) -> None:
         assert COMPILED is not None
         with pytest.raises((ValueError, BufferError, TypeError)):
-            COMPILED.scan_entries(b"", np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, ENTRY).tobytes())
+            COMPILED.scan_entries(b"", np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, ENTRY).tobytes())  # type: ignore[arg-type]
 
     def test_places_outside_of_their_source_are_errors_of_their_entry(self) -> None:
         assert COMPILED is not None
@@ -294,7 +294,7 @@ class TestWrongArgumentsOfTheCompiledScanner:
             wrong[name] = value
             steps = messages_of(COMPILED, [data], wrong, 127, 1 << 40, 5, 5)
             assert steps == messages_of(python_scanner, [data], wrong, 127, 1 << 40, 5, 5)
-            assert [message[-2] for message in steps[1][0]] == [ScanError.BEYOND_SOURCE] * 2
+            assert [message[-2] for message in steps[1][0]] == [ScanError.BEYOND_SOURCE] * 2  # type: ignore[index]
 
     def test_places_of_entries_outside_of_the_data_are_errors_of_their_entry(self) -> None:
         assert COMPILED is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crc32c import crc32c
 
@@ -27,7 +28,7 @@ def framed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
     return b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
 
 
-def single(said: Said, codec: pb.CompressionType = pb.NONE, **fields: object) -> bytes:
+def single(said: Said, codec: pb.CompressionType = pb.NONE, **fields: Any) -> bytes:
     """A message that is not in a batch."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, **fields)
     metadata.uncompressed_size = len(said.value)
@@ -37,7 +38,7 @@ def single(said: Said, codec: pb.CompressionType = pb.NONE, **fields: object) ->
     return framed(metadata, compress(codec, said.value))
 
 
-def batch(messages: Sequence[Said], codec: pb.CompressionType = pb.NONE, **fields: object) -> bytes:
+def batch(messages: Sequence[Said], codec: pb.CompressionType = pb.NONE, **fields: Any) -> bytes:
     """Messages in one entry."""
     payload = b""
     for said in messages:

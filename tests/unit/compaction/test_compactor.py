@@ -7,23 +7,23 @@ import pytest
 from tests.support.waiting import until
 from tests.unit.compaction.entries import Said, batch, read, single
 
-from pybroker.clock import Clock
 from pybroker.compaction.compactor import Compactor
 from pybroker.compaction.survivors import KEY_BYTES
 from pybroker.compaction.view import first_at, read_view
 from pybroker.errors import NotAllowedError, StoreError
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.ledgers.ledger_store import AppendRun, LedgerSummary
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.info import CompactedInfo
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
-from pybroker.memory import Memory
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.memory.broker_memory import Memory
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.model.position import EARLIEST, Position
-from pybroker.storage.ledger_store import AppendRun, LedgerSummary
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.runtime.clock import Clock
 
 PATH = "/managed-ledgers/t"
 CURSOR = "__compaction"
@@ -76,7 +76,7 @@ class Metadata(MemoryMetadataStore):
 
     async def put(self, path: str, value: bytes, expected_version: int | None = None) -> int:
         self._countdown.step()
-        return await super().put(path, value, expected_version)
+        return await super().put(path, value, expected_version)  # type: ignore[arg-type]
 
 
 class Listener(ManagedLedgerListener):
@@ -108,8 +108,8 @@ class World:
 
     async def open(self) -> None:
         self.countdown.left = None
-        surroundings = LedgerSurroundings(self.store, EntryCache(1 << 20), LIMITS, Clock(), 1, lambda _: 0)
-        self.factory = ManagedLedgerFactory(surroundings, self.cursor_store, self.metadata)
+        runtime = LedgerResources(self.store, EntryCache(1 << 20), LIMITS, Clock(), 1, lambda _: 0)
+        self.factory = ManagedLedgerFactory(runtime, self.cursor_store, self.metadata)
         self.ledger = await self.factory.open(PATH)
         self.ledger.listen(self.listener)
         self.ledger.retention = RetentionLimits()
@@ -121,7 +121,7 @@ class World:
         for entry in entries:
             before = len(self.listener.positions)
             self.ledger.append([entry], [1], len(entry), None)
-            await until(lambda before=before: len(self.listener.positions) > before)
+            await until(lambda before=before: len(self.listener.positions) > before)  # type: ignore[misc]
             await settle()
 
     def compactor(self) -> Compactor:

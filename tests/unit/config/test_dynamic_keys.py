@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[3] / "src" / "pybroker"
 TOLD = {
     ("app.py", "_start"): "makes the store and its limits, which follow",
     ("app.py", "run"): "sets the level of the log, which follows",
-    ("broker/topic/commons.py", "__init__"): "makes entry filters and limits, which follow",
+    ("broker/context/broker_context.py", "__init__"): "makes entry filters and limits, which follow",
 }
 
 
@@ -24,8 +24,8 @@ def reads(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str]]:
     for node in ast.iter_child_nodes(tree):
         name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
         is_field = isinstance(node, ast.Attribute) and node.attr in FIELDS
-        if is_field and ast.unparse(node.value).split(".")[-1] in {"config", "_config"}:
-            yield name, node.attr
+        if is_field and ast.unparse(node.value).split(".")[-1] in {"config", "_config"}:  # type: ignore[attr-defined]
+            yield name, node.attr  # type: ignore[attr-defined]
         yield from reads(node, name)
 
 

@@ -1,12 +1,14 @@
 """Texts become values, or are refused with a sentence that says what to write instead."""
 
+from typing import Any
+
 import pytest
 
 from pybroker.config import KEYS, BrokerConfig, ConfigError, KeyInfo, Value, ValueType, format_value, parse_value
 
 
-def info(value_type: ValueType, default: Value = None, **details: object) -> KeyInfo:
-    return KeyInfo("someKey", "some_key", value_type, default, "A key.", **details)  # type: ignore[arg-type]
+def info(value_type: ValueType, default: Value = None, **details: Any) -> KeyInfo:
+    return KeyInfo("someKey", "some_key", value_type, default, "A key.", **details)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """File, environment and command line make one configuration, and nothing they say is dropped silently."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,8 +146,7 @@ def test_the_last_of_several_lines_wins(tmp_path: Path) -> None:
 
 
 def test_a_dump_shows_every_key_as_text_and_hides_secrets() -> None:
-    config = replace(
-        BrokerConfig(),
+    config = BrokerConfig().replace(
         token_secret_key="data:;base64,c2VjcmV0",
         super_user_roles=("admin", "ops"),
         broker_service_port_tls=None,
@@ -164,4 +162,4 @@ def test_a_dump_shows_every_key_as_text_and_hides_secrets() -> None:
 
 
 def test_a_configuration_does_not_show_its_secrets_when_printed() -> None:
-    assert "hunter2" not in repr(replace(BrokerConfig(), token_secret_key="hunter2"))
+    assert "hunter2" not in repr(BrokerConfig().replace(token_secret_key="hunter2"))

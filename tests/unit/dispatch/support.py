@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pybroker.dispatch.consumer_state import ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan
-from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
-from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher, KeySharedSettings
+from pybroker.dispatch.replay_queue import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher
 from pybroker.model.chunk import Chunk

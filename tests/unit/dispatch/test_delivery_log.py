@@ -45,7 +45,7 @@ def test_what_is_delivered_again_has_its_later_time_also_after_the_clock_went_ba
 def test_times_of_many_deliveries_are_never_too_late_and_too_early_by_a_share_of_their_age(
     deliveries: list[tuple[int, int]],
 ) -> None:
-    log, times, now_ms = DeliveryLog(), [], 10**12
+    log, times, now_ms = DeliveryLog(), [], 10**12  # type: ignore[var-annotated]
     for entries, wait_ms in deliveries:
         now_ms += wait_ms
         log.delivered(1, len(times), now_ms)

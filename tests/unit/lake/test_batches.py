@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybroker.lake.batches import Batch, choose, shares
-from pybroker.reading.places import EntryRange, Place, PlannedLedger, SparsePoint, TopicPlan
+from pybroker.reading.positions import EntryRange, Place, PlannedLedger, SparsePoint, TopicPlan
 
 
 def plan_of(topic: str, *counts: int, entry_bytes: int = 100, start: Place | None = None) -> TopicPlan:

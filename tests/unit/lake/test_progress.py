@@ -2,7 +2,7 @@
 
 import pytest
 
-from pybroker.lake.leftovers import Leftovers, file_prefix
+from pybroker.lake.orphaned_files import Leftovers, file_prefix
 from pybroker.lake.progress import (
     Lease,
     Progress,
@@ -13,7 +13,7 @@ from pybroker.lake.progress import (
     positions_of,
     positions_text,
 )
-from pybroker.reading.places import Place
+from pybroker.reading.positions import Place
 
 POSITIONS = {"persistent://t/n/a-partition-1": Place(2**40, 0), "persistent://t/n/ü": Place(3, 7)}
 

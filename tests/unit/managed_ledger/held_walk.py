@@ -6,11 +6,13 @@ from __future__ import annotations
 import random
 from copy import deepcopy
 
+from tests.support.findings import at_once
+
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model import ack_set
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 
 BATCH = 3
 """Messages of each entry."""
@@ -207,6 +209,8 @@ class Walk:
         state.held.check_invariants()
         state.check_invariants()
         assert set(state.held.open) == set(model.holder.values())
+        messages = [(each, index) for each in ENTRIES for index in range(BATCH)]
+        assert at_once(state.held.holders_of(messages)) == [model.holder.get(message) for message in messages]
         for txn in TXNS:
             assert state.held.has_ended(txn) == model.has_ended(txn), f"{txn}"
         for each in ENTRIES:

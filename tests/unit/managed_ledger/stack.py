@@ -6,23 +6,24 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from pybroker.clock import Clock
+from tests.support.fault_disk import FaultDisk
+
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.ledgers.cursor_store import CursorStore
+from pybroker.ledgers.ledger_store import AppendRun, LedgerStore
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.model.position import Position
-from pybroker.storage.cursor_store import CursorStore
-from pybroker.storage.fault_disk import FaultDisk
-from pybroker.storage.ledger_store import AppendRun, LedgerStore
-from pybroker.storage.local_store import LocalStore
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
-from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.surroundings import StoreSurroundings
+from pybroker.runtime.clock import Clock
 
 PATH = "/managed-ledgers/public/default/persistent/topic"
 LOCAL = LocalStoreOptions(journal_file_bytes=64 << 10, checkpoint_retry_s=0.001)
@@ -96,7 +97,7 @@ class Topic(ManagedLedgerListener):
 
 async def settled(managed: ManagedLedger) -> None:
     """Wait until nothing goes on in the background."""
-    while tasks := managed._surroundings.tasks._tasks:
+    while tasks := managed._resources.tasks._tasks:
         await asyncio.wait(tasks)
 
 
@@ -141,10 +142,8 @@ class Stack:
         return await self.open()
 
     def _make_factory(self) -> None:
-        surroundings = LedgerSurroundings(
-            self.store, EntryCache(1 << 20), self.limits, self.clock, 10_000, publish_time_of
-        )
-        self.factory = ManagedLedgerFactory(surroundings, self.cursor_store, self.metadata)
+        resources = LedgerResources(self.store, EntryCache(1 << 20), self.limits, self.clock, 10_000, publish_time_of)
+        self.factory = ManagedLedgerFactory(resources, self.cursor_store, self.metadata)
 
     async def stop(self) -> None:
         await self.factory.close()
@@ -171,7 +170,7 @@ class LocalStack(Stack):
 
     async def _open_store(self) -> None:
         fatal: list[BaseException] = []
-        around = StoreSurroundings(self.disk)
+        around = StoreEnvironment(self.disk)
         store = await LocalStore.open(Path("/data"), LOCAL, fatal.append, around, publish_time_of)
         self.store = self.cursor_store = store
         self._make_factory()

@@ -14,9 +14,9 @@ from random import Random
 
 from pybroker.errors import BadVersionError, LedgerFenced, StoreError
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.stored_document import StoredDocument
-from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.store import ANY_VERSION, Versioned
+from pybroker.managed_ledger.stored_info import StoredInfo
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import ANY_VERSION, Versioned
 
 PATH = "/managed-ledgers/t/n/persistent/x"
 STEPS = ("save", "save", "save", "save twice", "open", "come late", "somebody writes", "somebody deletes")
@@ -39,7 +39,7 @@ class Put:
 @dataclass
 class Owner:
     author: int
-    document: StoredDocument
+    document: StoredInfo
     found: bytes | None
     """What it found when it began."""
     fenced: list[LedgerFenced] = field(default_factory=list)
@@ -104,7 +104,7 @@ class World(MemoryMetadataStore):
             found = await super().get(PATH)
             ledgers, author = LedgerList(), len(self.owners)
             ledgers.add_ledger(author)
-            document = StoredDocument(self, PATH, ledgers, found)
+            document = StoredInfo(self, PATH, ledgers, found)
             owner = Owner(author, document, None if found is None else found.value)
             document.when_fenced = owner.fenced.append
             self.owners.append(owner)

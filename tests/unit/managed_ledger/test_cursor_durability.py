@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.local_store.faults import BlockedReason, turns
 from tests.unit.managed_ledger.stack import LocalStack, entry, read_all
-from tests.unit.storage.faults import Gate, turns
 
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
@@ -33,17 +33,17 @@ async def test_what_waits_behind_a_delta_that_a_checkpoint_has_covered_is_stored
     answers: Answers = []
     acknowledge(cursor, positions[0], answers)
     await stack.store.flush()
-    gate = Gate("write_durably", suffix=".journal")
+    blocked_reason = BlockedReason("write_durably", suffix=".journal")
     checkpoint = asyncio.ensure_future(stack.checkpoint())
     await asyncio.sleep(0)  # its mark is in the journal
-    stack.disk.plan = gate
+    stack.disk.plan = blocked_reason
     acknowledge(cursor, positions[1], answers)  # in flight behind the mark
     await checkpoint
     acknowledge(cursor, positions[2], answers if is_receipted else None)  # waits for the one in flight
     closing = asyncio.ensure_future(cursor.close())
     await turns()
     assert answers == [None]
-    gate.open()
+    blocked_reason.open()
     await closing
     assert answers == [None] * (3 if is_receipted else 2)
     cursor = (await stack.reopen()).cursors["sub"]

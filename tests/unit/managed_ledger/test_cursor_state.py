@@ -9,11 +9,11 @@ import pytest
 from pyroaring import BitMap
 
 from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_store import LedgerSummary
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import LATEST, Position
-from pybroker.storage.ledger_store import LedgerSummary
 
 START = Position(5, -1)
 

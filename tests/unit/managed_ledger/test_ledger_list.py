@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_store import LedgerSummary, LedgerTotals
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import EARLIEST, LATEST, Position
-from pybroker.storage.ledger_store import LedgerSummary, LedgerTotals
 
 CLOSED_MS = 1_700_000_000_000
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.managed_ledger.stack import LocalStack, Stack, entry, read_all, settled
 
 from pybroker.errors import DamagedEntries, StoreError
-from pybroker.managed_ledger.backlog import Backlog
+from pybroker.managed_ledger.cursor_backlog import Backlog
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.retention import RetentionLimits

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.ledgers.ledger_store import LedgerSummary
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
 from pybroker.model.position import EARLIEST, LATEST, Position
-from pybroker.storage.ledger_store import LedgerSummary
 
 NOW_MS = 1_000_000
 ENTRY_BYTES = 10

@@ -17,7 +17,7 @@ BYTES = replace(SMALL, max_entries_per_ledger=1000, max_bytes_per_ledger=100)
 
 
 def set_limits(stack: Stack, **changes: int) -> None:
-    stack.factory.surroundings.limits = replace(SMALL, **changes)
+    stack.factory.resources.limits = replace(SMALL, **changes)
 
 
 def counts(stack: Stack) -> list[int]:
@@ -50,7 +50,7 @@ async def test_only_the_run_that_reaches_the_limit_passes_it(stack: Stack) -> No
 
 
 async def test_a_young_ledger_is_not_closed_for_its_entries_but_for_its_size(stack: Stack) -> None:
-    stack.factory.surroundings.limits = replace(BYTES, max_entries_per_ledger=2, min_rollover_ms=MINUTE_MS)
+    stack.factory.resources.limits = replace(BYTES, max_entries_per_ledger=2, min_rollover_ms=MINUTE_MS)
     managed = await stack.open()
     await stack.topic.publish(*[entry(0)] * 5)
     assert managed.ledgers.entry_count_of(managed.current_ledger_id) == 5

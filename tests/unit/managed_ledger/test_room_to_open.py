@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from pybroker.clock import Clock
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LEAST_DOCUMENT_BYTES, ManagedLedgerFactory
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
-from pybroker.memory import Memory
-from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.store import Versioned
-from pybroker.storage.memory_store import MemoryCursorStore, MemoryLedgerStore
+from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.memory.broker_memory import Memory
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import Versioned
+from pybroker.runtime.clock import Clock
 
 
 class SlowMetadata(MemoryMetadataStore):
@@ -33,8 +33,8 @@ class SlowMetadata(MemoryMetadataStore):
 
 def factory_of(memory: Memory, metadata: MemoryMetadataStore) -> ManagedLedgerFactory:
     store = MemoryLedgerStore()
-    surroundings = LedgerSurroundings(store, EntryCache(1), LedgerLimits(), Clock(), 1, lambda _: 0, memory)
-    return ManagedLedgerFactory(surroundings, MemoryCursorStore(), metadata)
+    resources = LedgerResources(store, EntryCache(1), LedgerLimits(), Clock(), 1, lambda _: 0, memory)
+    return ManagedLedgerFactory(resources, MemoryCursorStore(), metadata)
 
 
 async def test_only_so_many_are_opened_at_once_and_namespaces_take_turns() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pybroker.clock import Clock
 from pybroker.errors import BadVersionError
 from pybroker.metadata.measured import MeasuredMetadataStore
-from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.store import NOT_EXISTING
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import NOT_EXISTING
+from pybroker.runtime.clock import Clock
 
 
 class SteppingClock(Clock):

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from pybroker.errors import AdminError, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopicMetadata, PartitionedTopics
 from pybroker.model.names import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 
@@ -106,6 +106,6 @@ async def test_what_a_restart_has_to_finish_deleting_is_told(
 
 
 async def test_a_document_that_cannot_be_read_names_its_topic(store: MemoryMetadataStore) -> None:
-    await store.put(paths.partitioned_topic(ORDERS), b"junk")
+    await store.put(metadata_paths.partitioned_topic(ORDERS), b"junk")
     with pytest.raises(StoreError, match="orders"):
         await reloaded(store)

@@ -7,14 +7,9 @@ import asyncio
 import pytest
 
 from pybroker.errors import AdminError, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.resource_groups import (
-    ResourceGroup,
-    ResourceGroupChange,
-    ResourceGroupListener,
-    ResourceGroups,
-)
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.resource_groups import ResourceGroup, ResourceGroupChange, ResourceGroupListener, ResourceGroups
 
 
 class Told(ResourceGroupListener):
@@ -84,7 +79,7 @@ def test_each_listener_is_told_of_every_change() -> None:
 def test_a_group_that_cannot_be_read_says_which_it_is() -> None:
     async def run() -> None:
         store = MemoryMetadataStore()
-        await store.put(paths.resource_group("g"), b"nonsense")
+        await store.put(metadata_paths.resource_group("g"), b"nonsense")
         with pytest.raises(StoreError, match="g cannot be read"):
             await ResourceGroups(store).load()
 

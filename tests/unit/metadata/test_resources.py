@@ -9,19 +9,13 @@ from pathlib import Path
 import pytest
 
 from pybroker.errors import AdminError, InvalidTopicName, StoreError
-from pybroker.metadata import paths
-from pybroker.metadata.memory import MemoryMetadataStore
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import Versioned, values_at
 from pybroker.metadata.resources import PolicyListener, Resources
-from pybroker.metadata.sqlite import SqliteMetadataStore
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.model.policies import (
-    BundlesData,
-    ClusterData,
-    NamespacePolicies,
-    TenantInfo,
-    TopicPolicies,
-    even_bundles,
-)
+from pybroker.model.policies import BundlesData, ClusterData, NamespacePolicies, TenantInfo, TopicPolicies, even_bundles
 
 DEFAULT = NamespaceName("public", "default")
 NEW = NamespaceName("public", "new")
@@ -86,7 +80,7 @@ async def test_a_bootstrap_namespace_with_a_bad_name_is_refused(store: MemoryMet
 
 
 async def test_a_document_that_cannot_be_read_is_named(store: MemoryMetadataStore) -> None:
-    await store.put(paths.tenant("broken"), b"{")
+    await store.put(metadata_paths.tenant("broken"), b"{")
     with pytest.raises(StoreError, match="/admin/tenants/broken"):
         await Resources(store).load()
 
@@ -257,3 +251,55 @@ async def test_a_refused_change_of_a_topics_policies_changes_nothing(resources: 
 
     await assert_refused(resources.update_topic_policies(topic, refuse), 412)
     assert await resources.topic_policies(topic) == TopicPolicies()
+
+
+class CountingStore(MemoryMetadataStore):
+    """Counts the operations, each of which is a round trip to a remote store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    async def get(self, path: str) -> Versioned | None:
+        self.operations += 1
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        self.operations += 1
+        return await super().children(path)
+
+    async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
+        self.operations += 1
+        return await super().values_below(path, after, limit)
+
+
+async def test_load_takes_as_many_operations_for_many_namespaces_as_for_few() -> None:
+    counts = []
+    for tenants in (1, 50):
+        store = CountingStore()
+        resources = await started(store)
+        for number in range(tenants):
+            await resources.create_tenant(f"t{number}", TenantInfo(allowedClusters=["standalone"]))
+            for local_name in ("a", "b", "c"):
+                await resources.create_namespace(NamespaceName(f"t{number}", local_name), NamespacePolicies())
+        await store.put(metadata_paths.failure_domains("standalone") + "/d", b"{}")
+        store.operations = 0
+        loaded = Resources(store)
+        await loaded.load()
+        assert len(loaded.tenants()) == tenants + 2
+        assert loaded.namespaces("t0") == [NamespaceName("t0", name) for name in ("a", "b", "c")]
+        assert list(loaded.clusters()) == ["standalone"]
+        counts.append(store.operations)
+    assert counts == [3, 3]
+
+
+async def test_values_at_continues_after_a_full_page() -> None:
+    store = MemoryMetadataStore()
+    resources = await started(store)
+    names = [NamespaceName("public", f"n{number}") for number in range(5)]
+    for name in names:
+        await resources.create_namespace(name, NamespacePolicies())
+    found = [segments async for segments, _ in values_at(store, metadata_paths.POLICIES, 2, page_values=2)]
+    assert found == sorted(
+        [["public", "default"], ["pulsar", "system"], *(["public", name.local_name] for name in names)]
+    )

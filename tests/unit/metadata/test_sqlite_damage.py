@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
-from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.metadata.store import Versioned
-from pybroker.storage.disk import Disk
+from pybroker.metadata.metadata_store import Versioned
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 
+DESCRIPTORS = Path("/proc/self/fd")
 NAME, MARK = "metadata.db", "metadata.end"
 Contents = dict[str, bytes]
 
@@ -165,5 +166,23 @@ async def test_a_start_that_is_refused_leaves_the_damaged_log_as_it_is(tmp_path:
     log.write_bytes(data)
     for _ in range(2):
         with pytest.raises(StoreError, match=r"its log \(-wal\) is damaged"):
-            await SqliteMetadataStore.open(target / NAME, Disk().open_database, target / MARK)
+            await SqliteMetadataStore.open(target / NAME, Disk(), target / MARK)
         assert log.read_bytes() == data
+
+
+def open_files(directory: Path) -> list[str]:
+    """The names of the files in `directory` that this process has open."""
+    targets = [link.resolve() for link in DESCRIPTORS.iterdir()]
+    return [target.name for target in targets if target.parent == directory]
+
+
+@pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="needs /proc")
+async def test_a_start_that_is_refused_leaves_no_file_open(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await store.put("/a", b"x")
+    await store.close()
+    (tmp_path / NAME).unlink()
+    for _ in range(2):
+        with pytest.raises(StoreError, match="it holds 0 changes"):
+            await opened(tmp_path)
+        assert open_files(tmp_path) == []

@@ -6,18 +6,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.storage.faults import Gate, fails
+from tests.support.fault_disk import FaultDisk
+from tests.unit.local_store.faults import BlockedReason, fails
 
 from pybroker.errors import StorageFull, StoreError
-from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.metadata.store import Versioned
-from pybroker.storage.fault_disk import FaultDisk
+from pybroker.metadata.metadata_store import Versioned
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 
 PATH = Path("/data/metadata.db")
 
 
 async def opened(disk: FaultDisk) -> SqliteMetadataStore:
-    return await SqliteMetadataStore.open(PATH, disk.open_database)
+    return await SqliteMetadataStore.open(PATH, disk)
 
 
 async def test_a_put_without_room_is_refused_whole_and_works_when_there_is_some() -> None:
@@ -71,12 +71,12 @@ async def test_a_put_that_power_cut_off_is_there_whole_or_not_at_all() -> None:
 async def test_a_slow_put_holds_up_nothing() -> None:
     disk = FaultDisk()
     store = await opened(disk)
-    gate = disk.plan = Gate("commit")
+    blocked_reason = disk.plan = BlockedReason("commit")
     putting = asyncio.ensure_future(store.put("/a", b"1"))
-    await gate.reached()
+    await blocked_reason.reached()
     await asyncio.sleep(0)
     assert not putting.done()
-    gate.open()
+    blocked_reason.open()
     assert await putting == 0
     await store.close()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.clock import Clock
 from pybroker.errors import BadVersionError, StoreError
 from pybroker.metadata.measured import MeasuredMetadataStore
-from pybroker.metadata.memory import MemoryMetadataStore
-from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.metadata.store import NOT_EXISTING, MetadataStore, Versioned
+from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+from pybroker.runtime.clock import Clock
 
 
 @pytest.fixture(params=["memory", "sqlite", "measured"])

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, Rate, TopicRates, quantile
-from pybroker.model.stats import (
+from pybroker.model.counters import (
     LATENCY_BOUNDS_MS,
     Buckets,
     DeliveryCounters,
@@ -13,6 +12,7 @@ from pybroker.model.stats import (
     ProducerCounters,
     TopicCounters,
 )
+from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, Rate, TopicRates, quantile
 
 
 def test_a_rate_is_the_rise_over_the_window() -> None:

@@ -9,7 +9,7 @@ from tests.unit.columns.entries import run_of
 from pybroker.columns.entry_run import EntryRun
 from pybroker.columns.values.value_schema import SchemaInfo
 from pybroker.reading.entry_source import DataLoss, EntrySource
-from pybroker.reading.places import EntryRange, Place, PlannedLedger, TopicPlan
+from pybroker.reading.positions import EntryRange, Place, PlannedLedger, TopicPlan
 
 
 class MemoryEntries(EntrySource):

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from pybroker.reading.cutting import cut
-from pybroker.reading.places import Place, PlannedLedger, SparsePoint, TopicPlan
+from pybroker.reading.positions import Place, PlannedLedger, SparsePoint, TopicPlan
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from tests.unit.spark.fake_source import FakeSource
 
 from pybroker.client.access import Access
 from pybroker.reading.idle_sources import IdleSources
-from pybroker.reading.options import SourceOptions
+from pybroker.reading.read_options import SourceOptions
 
 HERE = SourceOptions(Access("pulsar://here:6650"))
 

@@ -16,7 +16,7 @@ from pybroker.columns.values.declared import WrongColumns
 from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.columns.values.value_schema import SchemaInfo
 from pybroker.reading.entry_source import ReadingFailed
-from pybroker.reading.places import EntryRange
+from pybroker.reading.positions import EntryRange
 from pybroker.reading.typed import DifferentSchemas, TypedReader, TypedReading, typed_reading, union_of_topics
 
 V1 = record(("id", "int"), ("name", "string"))
@@ -75,7 +75,7 @@ def read(entries: MemoryEntries, reading: TypedReading, topic: str = TOPIC) -> p
 
 
 def rows(table: pa.Table) -> list[dict[str, Any]]:
-    return table.to_pylist()
+    return table.to_pylist()  # type: ignore[no-any-return]
 
 
 def test_without_declared_columns_rows_have_the_payload_and_the_usual_ones() -> None:

@@ -183,7 +183,7 @@ class TestProtobufNative:
         assert root_message_name(schema.data) == full_name
 
     def test_imports_may_come_in_any_order(self) -> None:
-        field = FieldDescriptorProto(name="o", number=1, label=1, type=11, type_name=".q.O")
+        field = FieldDescriptorProto(name="o", number=1, label=1, type=11, type_name=".q.O")  # type: ignore[arg-type]
         importing = file("f.proto", DescriptorProto(name="M", field=[field]), imports=("g.proto",))
         imported = file("g.proto", DescriptorProto(name="O"), package="q")
         validate(native(importing, imported))
@@ -210,7 +210,7 @@ class TestProtobufNative:
         assert reason in refusal(native(file("f.proto", MESSAGE), **changes))
 
     def test_descriptors_that_protobuf_refuses_are_refused(self) -> None:
-        twice = [FieldDescriptorProto(name=name, number=1, label=1, type=5) for name in ("a", "b")]
+        twice = [FieldDescriptorProto(name=name, number=1, label=1, type=5) for name in ("a", "b")]  # type: ignore[arg-type]
         assert "f.proto" in refusal(native(file("f.proto", DescriptorProto(name="M", field=twice))))
         assert "not a JSON object" in refusal(SchemaData(SchemaType.PROTOBUF_NATIVE, b"[]"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.model.memory_budget import MemoryBudget
+from pybroker.memory.memory_budget import MemoryBudget
 from pybroker.server.outbox_shares import OutboxShares
 
 

@@ -8,7 +8,7 @@ from pybroker.columns.entry_run import EntryRun
 from pybroker.columns.values.value_schema import SchemaInfo
 from pybroker.model.names import TopicName
 from pybroker.reading.entry_source import EntrySource, TopicMissing
-from pybroker.reading.places import EntryRange, Place, PlannedLedger, TopicPlan
+from pybroker.reading.positions import EntryRange, Place, PlannedLedger, TopicPlan
 
 ENTRY_BYTES = 1000
 
@@ -90,5 +90,5 @@ class FakeSource(EntrySource):
 
     def _of(self, topic: str) -> dict[int, int]:
         if topic not in self.ledgers:
-            raise TopicMissing(f"{topic} is not there")
+            raise TopicMissing(f"{topic} is not there", topic)
         return self.ledgers[topic]

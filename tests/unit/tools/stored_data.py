@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.unit.storage.stores import FilesAtOnce
+from tests.unit.local_store.stores import FilesAtOnce
 
-from pybroker.clock import Clock
-from pybroker.data_directory import DataDirectoryLock
 from pybroker.errors import StoreError
-from pybroker.managed_ledger.entry_cache import EntryCache
+from pybroker.ledgers.ledger_store import AppendRun
+from pybroker.local_store.data_directory import DataDirectoryLock
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.surroundings import LedgerLimits, LedgerSurroundings
-from pybroker.metadata.sqlite import SqliteMetadataStore
-from pybroker.storage.ledger_store import AppendRun
-from pybroker.storage.local_store import LocalStore
-from pybroker.storage.options import LocalStoreOptions
-from pybroker.storage.surroundings import StoreSurroundings
+from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+from pybroker.runtime.clock import Clock
 from pybroker.tools.data_files import opened
 from pybroker.tools.dump import Dump
 from pybroker.tools.stored_state import Finding
@@ -84,10 +84,10 @@ async def _make(directory: Path, killed: Path) -> None:
     # Two runs, so that there are sealed ledgers, a checkpoint and a journal behind it.
     for run in range(2):
         metadata = await SqliteMetadataStore.open(directory / "metadata.db")
-        around = StoreSurroundings(threads=FilesAtOnce())
+        around = StoreEnvironment(threads=FilesAtOnce())
         store = await LocalStore.open(directory, OPTIONS, _never, around, publish_time_ms)
-        surroundings = LedgerSurroundings(store, EntryCache(0), LedgerLimits(), Clock(), 5, publish_time_ms)
-        factory = ManagedLedgerFactory(surroundings, store, metadata)
+        runtime = LedgerResources(store, EntryCache(0), LedgerLimits(), Clock(), 5, publish_time_ms)
+        factory = ManagedLedgerFactory(runtime, store, metadata)
         topics = [_Topic(await factory.open(path)) for path in TOPICS]
         for number, topic in enumerate(topics):
             if run == 0:
@@ -130,7 +130,7 @@ def damages(directory: Path) -> list[Finding]:
 def content(directory: Path) -> list[dict[str, Any]]:
     """All that is stored, as the dump sees it."""
     with opened(directory) as files:
-        return json.loads(json.dumps(list(Dump(files, None, with_payloads=True).items())))
+        return json.loads(json.dumps(list(Dump(files, None, with_payloads=True).items())))  # type: ignore[no-any-return]
 
 
 def file_bytes(directory: Path) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.tools import stored_data
@@ -15,7 +16,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return stored_data.make(tmp_path_factory.mktemp("data"))
 
 
-def entries_of(items: list[dict], topic: str) -> list[dict]:
+def entries_of(items: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
     ledger_ids = {str(item["ledger"]) for item in items if item["kind"] == "ledger" and item["topic"] == topic}
     found = [item for item in items if item["kind"] == "entry" and item["position"].split(":")[0] in ledger_ids]
     return sorted(found, key=lambda item: [int(part) for part in item["position"].split(":")])

@@ -1,5 +1,6 @@
 """`ledger verify` finds every flipped bit that matters, calls nothing else damaged, and changes nothing."""
 
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -11,10 +12,11 @@ from tests.unit.tools import stored_data
 from tests.unit.tools.stored_data import content, damages, file_bytes, flipped, verify
 
 from pybroker.cli import main
-from pybroker.data_directory import DataDirectoryLock
+from pybroker.cli.command_table import COMMANDS
+from pybroker.local_store.data_directory import DataDirectoryLock
+from pybroker.local_store.journal.journal_recovery import scan_file
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.storage.layout.journal import FILE_HEADER_BYTES
-from pybroker.storage.recovery import scan_file
+from pybroker.storage_format.journal_layout import FILE_HEADER_BYTES
 
 FRAME_BYTES = 24 + 4096
 
@@ -90,7 +92,7 @@ def live_journal(directories: tuple[Path, Path], sound: tuple[Items, Items]) -> 
     sequence = next(item["sequence"] for item in sound[1] if item["kind"] == "store")
     for path in sorted((directories[1] / "journal").glob("0*.journal")):
         scanned = scan_file(path.read_bytes(), int(path.stem))
-        live = [batch for batch in scanned.batches if batch.sequence >= sequence]
+        live = [batch for batch in scanned.batches if batch.sequence >= sequence]  # type: ignore[operator]
         if live:
             return path, live[0].body_offset - 36, live[-1].body_offset - 36
     raise AssertionError("nothing is live")
@@ -140,7 +142,8 @@ def test_a_receipted_batch_at_the_end_of_the_journal_is_damage_and_a_torn_one_is
         (finding,) = damages(killed)
         assert (finding.file, finding.offset) == (path.name, live_journal[2])
         assert "no whole batch" in finding.reason
-        (killed / "journal" / "journal.end").unlink()  # without it nobody knows that it was receipted
+        for directory in (killed / "journal", killed):
+            (directory / "journal.end").unlink()  # without it nobody knows that it was receipted
         (finding,) = verify(killed)
         assert (finding.file, finding.offset, finding.is_damage) == (path.name, live_journal[2], False)
         assert "a start cuts" in finding.reason
@@ -236,6 +239,9 @@ def test_a_directory_in_use_is_refused_in_one_line(stopped: Path, capsys: pytest
     error = capsys.readouterr().err
     assert "in use by process" in error
     assert error.count("\n") == 1
+    assert "--data" not in error  # which it does not take
+    (suggested,) = re.findall(r"`pybroker (\w+)`", error)
+    assert suggested in COMMANDS
 
 
 @pytest.mark.parametrize("command", ["verify", "dump"])

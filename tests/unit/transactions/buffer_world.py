@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.errors import NotAllowedError, TooManyRequests
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 
 COMMIT, ABORT = TxnAction.COMMIT, TxnAction.ABORT
 TXNS = [TxnId(most, least) for most in (0, 1) for least in range(1, 7)]

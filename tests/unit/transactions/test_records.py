@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pybroker.errors import StoreError
-from pybroker.model.transactions import TxnAction
+from pybroker.model.txn_id import TxnAction
 from pybroker.transactions.coordinator_state import CoordinatorState
 from pybroker.transactions.records import Kind, Record, decode, encode
 from pybroker.transactions.sinks import Asking, Label

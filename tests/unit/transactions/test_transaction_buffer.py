@@ -12,7 +12,7 @@ from tests.unit.transactions.buffer_world import ABORT, STEPS, TXNS, Step, finis
 from pybroker.broker.transactions.transaction_buffer import MAX_ENDED_REMEMBERED, TransactionBuffer
 from pybroker.errors import NotAllowedError, StoreError
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 
 
 @settings(max_examples=200, deadline=None)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.managed_ledger.visibility import Visibility, without_ledgers
+from pybroker.managed_ledger.max_read_position import ReadLimit, without_ledgers
 from pybroker.model.position import Position
 
 SIZES = st.lists(st.integers(0, 30), min_size=1, max_size=4)
@@ -21,25 +21,25 @@ def test_the_last_visible_entry_is_the_one_that_looking_at_all_finds(sizes: list
         if size:
             ledgers.added(ledger_id, size, size, size)
     entries = [Position(ledger_id, entry_id) for ledger_id, size in enumerate(sizes) for entry_id in range(size)]
-    visibility = Visibility()
+    read_limit = ReadLimit()
     hidden = data.draw(st.sets(st.sampled_from(entries))) if entries else set()
-    visibility.limit = data.draw(st.sampled_from([None, *entries]))
-    visibility.hidden = {
+    read_limit.limit = data.draw(st.sampled_from([None, *entries]))
+    read_limit.hidden = {
         ledger_id: BitMap([each.entry_id for each in hidden if each.ledger_id == ledger_id])
         for ledger_id in range(len(sizes))
     }
-    seen = [each for each in entries if each not in hidden and (visibility.limit is None or each < visibility.limit)]
-    found = visibility.last_visible(ledgers)
+    seen = [each for each in entries if each not in hidden and (read_limit.limit is None or each < read_limit.limit)]
+    found = read_limit.last_visible(ledgers)
     assert found == (seen[-1] if seen else Position(0, -1))
     for position in entries:
-        count = visibility.readable(position, 5)
-        within = [each for each in entries if visibility.limit is None or each < visibility.limit]
+        count = read_limit.readable(position, 5)
+        within = [each for each in entries if read_limit.limit is None or each < read_limit.limit]
         assert (count > 0) == (position in within)
         run = [Position(position.ledger_id, position.entry_id + index) for index in range(count)]
-        assert all(visibility.limit is None or each < visibility.limit for each in run)
+        assert all(read_limit.limit is None or each < read_limit.limit for each in run)
     for ledger_id, size in enumerate(sizes):
         ids = range(size)
-        assert set(visibility.hidden_among(ledger_id, ids)) == {p.entry_id for p in hidden if p.ledger_id == ledger_id}
+        assert set(read_limit.hidden_among(ledger_id, ids)) == {p.entry_id for p in hidden if p.ledger_id == ledger_id}
 
 
 def test_ledgers_that_are_gone_take_what_is_said_of_them_along() -> None:

@@ -19,13 +19,15 @@ from tests.unit.wire.support import (
 
 from pybroker.errors import ChecksumError, ProtocolViolation
 from pybroker.model.events import Ack, Flow, SendRefused, SendRun
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import (
     FRAME_PADDING_BYTES,
     MAX_SMALL_COMMANDS,
     MAX_UNAUTHENTICATED_FRAME_BYTES,
     OWN_BUFFER_BYTES,
+    PIECE_BYTES,
+    UNAUTHENTICATED_PIECE_BYTES,
     Decoder,
 )
 
@@ -338,14 +340,26 @@ def test_a_large_frame_may_be_fed_in_pieces_without_its_buffer_being_made_again(
     data = frame_of(3 * OWN_BUFFER_BYTES)
     decoder = connected_decoder()
     decoder.feed(data[:50])
-    buffer = decoder._frame
-    assert buffer is not None
+    assert decoder.held_bytes == 50, "what was only announced takes no memory"
     for start in range(50, len(data) - 1000, 1000):
         assert decoder.feed(data[start : start + 1000]) == []
-        assert decoder._frame is buffer
-        assert len(buffer) == len(data)
+        assert decoder.held_bytes == len(data)
     fed = 50 + len(range(50, len(data) - 1000, 1000)) * 1000
     assert flattened(decoder.feed(data[fed:] + PING)) == expected(data + PING)
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_memory_of_an_incomplete_frame_is_that_of_its_received_bytes(is_connected: bool) -> None:
+    size = MAX_MESSAGE_BYTES if is_connected else MAX_UNAUTHENTICATED_FRAME_BYTES - 4
+    decoder = connected_decoder() if is_connected else Decoder()
+    piece = PIECE_BYTES if is_connected else UNAUTHENTICATED_PIECE_BYTES
+    data = frame_of(size)
+    for start in range(0, len(data) - 1, 3000):
+        assert decoder.feed(data[start : min(start + 3000, len(data) - 1)]) == []
+        assert decoder.held_bytes < start + 3000 + piece
+    decoder.release()
+    assert decoder.held_bytes == 0
+    assert decoder.own_buffer() is None
 
 
 def test_text_beyond_ascii_is_taken() -> None:
@@ -371,7 +385,9 @@ def test_many_small_commands_are_decoded_in_parts() -> None:
 def test_an_acknowledgement_that_only_looks_like_the_one_before_is_read_in_full() -> None:
     def ack(**message_id: int) -> bytes:
         command = pb.CommandAck(
-            consumer_id=3, ack_type=pb.CommandAck.Individual, message_id=[pb.MessageIdData(**message_id)]
+            consumer_id=3,
+            ack_type=pb.CommandAck.Individual,
+            message_id=[pb.MessageIdData(**message_id)],  # type: ignore[arg-type]
         )
         body = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=command).SerializeToString()
         return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body

@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import compress
 from pybroker.wire.entry_builder import build_entry
-from pybroker.wire.entry_view import (
-    MAX_KEY_BYTES,
-    MAX_PROPERTIES_CHARACTERS,
-    entry_view,
-    is_slow_to_open,
-    key_of_entry,
-)
+from pybroker.wire.entry_view import MAX_KEY_BYTES, MAX_PROPERTIES_CHARACTERS, entry_view, is_slow_to_open, key_of_entry
 
 MOST = 1 << 20
 

@@ -1,7 +1,7 @@
 """Varints as protobuf writes and reads them."""
 
 import pytest
-from google.protobuf.internal.encoder import _VarintBytes
+from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.wire.support import EXAMPLES

@@ -9,10 +9,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from pybroker import __version__
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.openapi_document import Json, document
 from pybroker.admin.calls.routing import route
+from pybroker.version import __version__
 
 
 class OpenApiRoutes:

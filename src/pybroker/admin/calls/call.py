@@ -23,6 +23,7 @@ from pybroker.errors import AdminError, AuthorizationError, InvalidTopicName
 from pybroker.model import policies
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
 from pybroker.model.position import EARLIEST, LATEST, Position
+from pybroker.waiting.fair_shares import Holder
 
 if TYPE_CHECKING:
     from pybroker.admin.calls.http_limits import Share
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
     from pybroker.config import BrokerConfig
     from pybroker.metadata.resources import Resources
-    from pybroker.surroundings import Surroundings
+    from pybroker.runtime.runtime import Runtime
 
 MAX_DIGITS = 64
 """Of a number in a path or a query."""
@@ -69,7 +70,7 @@ class Call:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
         self.broker: BrokerService = scope[BROKER_KEY]
-        self.surroundings: Surroundings = self.broker.surroundings
+        self.runtime: Runtime = self.broker.runtime
         self.headers = Headers(scope=scope)
         self.share: Share = scope[SHARE_KEY]
         self._receive = receive
@@ -80,7 +81,7 @@ class Call:
 
     @property
     def config(self) -> BrokerConfig:
-        return self.surroundings.config
+        return self.runtime.config
 
     @property
     def resources(self) -> Resources:
@@ -89,6 +90,11 @@ class Call:
     @property
     def role(self) -> str | None:
         return self._identity.role
+
+    @property
+    def holder(self) -> Holder:
+        """The holder that the call counts for in shared resources: its role, or without a role its client address."""
+        return self.share.holder
 
     def name(self, key: str) -> str:
         """The path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name.
@@ -168,7 +174,7 @@ class Call:
 
     async def look(self, steps: Generator[None, None, T]) -> T:
         """Have that looked at in slices, in the turn of such calls. Raises AdminError 503."""
-        return await self.share.look(steps, self.surroundings.clock)
+        return await self.share.look(steps, self.runtime.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:
         """The whole body, within the limits on its size and on the time that it may take.
@@ -263,35 +269,52 @@ class Call:
 
     def require_superuser(self) -> None:
         with _refused_with(401):
-            self.broker.commons.authorization.require_superuser(self.role)
+            self.broker.broker_context.authorization.require_superuser(self.role)
 
     def require_tenant_admin(self, tenant: str) -> None:
+        """Check a call on a tenant itself. The refusal does not reveal whether the tenant exists."""
         with _refused_with(401):
-            self.broker.commons.authorization.require_tenant_admin(tenant, self.role)
+            self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
+
+    def require_admin_within(self, tenant: str) -> None:
+        """Check a call on the namespaces of a tenant."""
+        with self._refused_within(tenant, 401):
+            self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
 
     def require_lookup(self, topic: TopicName) -> None:
-        with _refused_with(401):
-            self.broker.commons.authorization.require_lookup(topic, self.role)
+        with self._refused_within(topic.tenant, 401):
+            self.broker.broker_context.authorization.require_lookup(topic, self.role)
 
     def require_produce(self, topic: TopicName) -> None:
-        with _refused_with(401):
-            self.broker.commons.authorization.require_produce(topic, self.role)
+        with self._refused_within(topic.tenant, 401):
+            self.broker.broker_context.authorization.require_produce(topic, self.role)
 
     def require_consume(self, topic: TopicName, subscription: str) -> None:
-        with _refused_with(401):
-            self.broker.commons.authorization.require_consume(topic, subscription, self.role)
+        with self._refused_within(topic.tenant, 401):
+            self.broker.broker_context.authorization.require_consume(topic, subscription, self.role)
 
     def require_topic_admin(self, topic: TopicName) -> None:
-        with _refused_with(401):
-            self.broker.commons.authorization.require_namespace_admin(topic.namespace, self.role)
+        with self._refused_within(topic.tenant, 401):
+            self.broker.broker_context.authorization.require_namespace_admin(topic.namespace, self.role)
 
     def require_namespace_admin(self, namespace: NamespaceName) -> None:
-        with _refused_with(403):
-            self.broker.commons.authorization.require_namespace_admin(namespace, self.role)
+        with self._refused_within(namespace.tenant, 403):
+            self.broker.broker_context.authorization.require_namespace_admin(namespace, self.role)
 
     def require_list_topics(self, namespace: NamespaceName) -> None:
-        with _refused_with(403):
-            self.broker.commons.authorization.require_list_topics(namespace, self.role)
+        with self._refused_within(namespace.tenant, 403):
+            self.broker.broker_context.authorization.require_list_topics(namespace, self.role)
+
+    @contextmanager
+    def _refused_within(self, tenant: str, status: int) -> Iterator[None]:
+        """Answer an authorization error with `status`, or with 404 if the tenant does not exist, as in Pulsar."""
+        with _refused_with(status):
+            try:
+                yield
+            except AuthorizationError as error:
+                if self.resources.tenant(tenant) is None:
+                    raise AdminError(404, "Tenant does not exist") from error
+                raise
 
 
 def json_response(value: object) -> Response:

@@ -14,13 +14,13 @@ from functools import partial
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.partitions import topics_of
+from pybroker.broker.context.topic_context import TopicContext
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
-from pybroker.broker.delivery.subscription_registry import BEING_CHANGED
 from pybroker.broker.lifecycle.open_topic import on_open_topic
+from pybroker.broker.topic.subscription_registry import BEING_CHANGED
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_base import TopicBase
-from pybroker.broker.topic.topic_commons import TopicCommons
 from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError, SubscriptionNotFound, TopicNotFound
 from pybroker.model.names import TopicName
 
@@ -92,7 +92,7 @@ def require_persistent_subscription(call: Call, what: str) -> None:
 
 
 @contextmanager
-def while_served(topic: TopicBase | TopicCommons, subscription: SubscriptionBase | None = None) -> Iterator[None]:
+def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase | None = None) -> Iterator[None]:
     """Answer a failure that comes from the topic's or the subscription's end as such: 503 and 404."""
     try:
         yield
@@ -121,7 +121,7 @@ async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable
     failure: AdminError | BrokerError | StoreError | None = None
     for name in topics_of(call, call.topic_name()):
         try:
-            await on_open_topic(call.broker.surroundings, partial(existing_any_topic, call, name), act)
+            await on_open_topic(call.broker.runtime, partial(existing_any_topic, call, name), act)
         except (AdminError, BrokerError, StoreError) as error:
             failure = failure or error
     if failure is not None:
@@ -138,7 +138,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
         async with persistent(topic).turn(name, BEING_CHANGED):
             await action(subscription_of(persistent(topic), name))
 
-    await on_open_topic(call.broker.surroundings, lambda: existing_any_topic(call), act)
+    await on_open_topic(call.broker.runtime, lambda: existing_any_topic(call), act)
 
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:

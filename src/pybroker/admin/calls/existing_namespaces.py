@@ -24,6 +24,13 @@ def administered_namespace(call: Call) -> NamespaceName:
     return namespace
 
 
+def superusers_namespace(call: Call) -> NamespaceName:
+    """Return the namespace in the path. Refuses all roles except super users."""
+    namespace = call.namespace_name()
+    call.require_superuser()
+    return namespace
+
+
 def existing_namespace(
     call: Call, namespace: NamespaceName, refusal: str = "Namespace does not exist"
 ) -> NamespacePolicies:

@@ -1,26 +1,28 @@
 """What all HTTP requests share, and what one request holds of it until its answer is written.
 
-Bodies, answers and messages that are looked at are parts of the broker's memory (`model/memory_parts.py`). A request waits for
+Bodies, answers and messages that are looked at are parts of the broker's memory (`memory/memory_parts.py`). A request waits for
 them in this order and never the other way round, in the turn of its address.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from pybroker.errors import AdminError
-from pybroker.memory import Holding
-from pybroker.permits import NoPermit, Permits
-from pybroker.slices import in_slices
+from pybroker.memory.broker_memory import Holding
+from pybroker.runtime.time_slices import in_slices
+from pybroker.waiting.fair_shares import FairShares, Holder
+from pybroker.waiting.permits import NoPermit, Permits
 
 if TYPE_CHECKING:
-    from pybroker.clock import Clock
     from pybroker.config import BrokerConfig
-    from pybroker.memory import Memory
-    from pybroker.model.memory_budget import Part
+    from pybroker.memory.broker_memory import Memory
+    from pybroker.memory.memory_budget import Part
+    from pybroker.runtime.clock import Clock
 
 SMALL_BYTES = 64 * 1024
 """Bodies and answers up to this size are not counted: the number of connections bounds them."""
@@ -46,6 +48,8 @@ class HttpLimits:
         self.memory = memory
         self.documents = Permits(1, self.max_pending)  # Threads of one interpreter: more at once make none faster.
         self.looks = Permits(LOOKS_AT_ONCE, self.max_pending)
+        self.pending: defaultdict[str, FairShares] = defaultdict(FairShares)
+        """The numbers of requests that wait for memory, by part and holder."""
         self.waiting_answer_bytes = 0
         """Of answers that are made and wait for their turn."""
 
@@ -63,6 +67,8 @@ class Share:
     def __init__(self, limits: HttpLimits, address: Hashable) -> None:
         """`address`: whose turn it takes."""
         self.limits = limits
+        self.holder = Holder(f"address {address}")
+        """The holder that the wait counts for: the client's address until the role is known."""
         self._address = address
         self._held = AsyncExitStack()
 
@@ -97,7 +103,7 @@ class Share:
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)
         try:
-            async with limits.documents.held(1, limits.timeout_s):
+            async with limits.documents.held(self.holder, limits.timeout_s):
                 holding.count(OPENED_FACTOR * size_bytes)  # One at a time: it waits for no memory, others wait for it.
                 yield
         except NoPermit as error:
@@ -109,7 +115,7 @@ class Share:
         """Do that in slices, few at a time; the others wait in the order in which they came. Raises AdminError 503."""
         limits = self.limits
         try:
-            async with limits.looks.held(1, limits.timeout_s):
+            async with limits.looks.held(self.holder, limits.timeout_s):
                 return await in_slices(steps, clock)
         except NoPermit as error:
             raise AdminError(
@@ -118,15 +124,19 @@ class Share:
 
     async def _hold(self, part: Part[object], size_bytes: int, what: str, key: str) -> Holding:
         limits = self.limits
-        if part.room() < size_bytes and part.waiting >= limits.max_pending and part.used_bytes:
+        waiting = limits.pending[part.name]
+        if part.room() < size_bytes and part.used_bytes and not waiting.may_take(self.holder, limits.max_pending):
             raise _busy(what, key, "too many requests wait already (httpMaxPendingRequests)")
         holding = Holding(limits.memory, part)
         self._held.callback(holding.close)
+        waiting.add(self.holder.name, 1)
         try:
             async with asyncio.timeout(limits.timeout_s):
                 await holding.wait(self._address, size_bytes)
         except TimeoutError as error:
             raise _busy(what, key, f"waited for {limits.timeout_s:g} s (httpPendingRequestTimeoutMs)") from error
+        finally:
+            waiting.add(self.holder.name, -1)
         return holding
 
     async def close(self) -> None:

@@ -9,10 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from pybroker import logs
 from pybroker.admin.calls import unserved
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.unserved import Asks
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
     from pybroker.admin.calls.queries import Query

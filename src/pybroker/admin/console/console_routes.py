@@ -11,23 +11,25 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker import __version__
-from pybroker.admin.calls.call import IDENTITY_KEY, Call, json_response
+from pybroker.admin.calls.call import IDENTITY_KEY, Call, json_response, json_with_nulls
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
-from pybroker.admin.console.live import LiveSampler, LiveStream, Subject
-from pybroker.admin.console.pages import ConsolePages
-from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find
+from pybroker.admin.console.console_pages import ConsolePages
+from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, disk_of
+from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find, find_stuck
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.model.names import TopicName
+from pybroker.version import __version__
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.auth.authentication import Identity
+    from pybroker.broker.explain.stuck import StuckTopic
     from pybroker.broker.service import BrokerService
 
 BASE = "/admin/v3/console"
+STUCK = "/admin/v3/explain"
 LIVE = BASE + "/live"
 LIVE_TOPIC = LIVE + "/{domain}/{tenant}/{namespace}/{topic}"
 MAX_ROWS = 500
@@ -51,6 +53,7 @@ LISTED = (
     Query("offset", "how many rows come before", int, 0),
     Query("limit", f"rows in the answer, at most {MAX_ROWS}", int, DEFAULT_ROWS),
 )
+STUCK_QUERIES = tuple(each for each in LISTED if each.name in {"search", "offset", "limit"})
 ASKED_RIGHTS = (
     Query("topic", "also what the caller may do with that topic; its whole name"),
     Query("subscription", "and with that subscription of it"),
@@ -71,6 +74,7 @@ class ConsoleRoutes:
         return [
             *self._pages.routes(),
             route("GET", BASE + "/topics", self.list_topics, queries=LISTED),
+            route("GET", STUCK, self.list_stuck, queries=STUCK_QUERIES),
             route("GET", BASE + "/rights", self.get_rights, queries=ASKED_RIGHTS),
             route("GET", BASE + "/broker", self.get_broker),
             route("GET", LIVE, self.watch_broker),
@@ -84,15 +88,37 @@ class ConsoleRoutes:
         """The topics of all namespaces that the caller may list, with their figures, a page at a time."""
         asked = _asked(call)
         table = await self.table.current()
-        found = await find(
-            table, asked, lambda each: may(call.require_list_topics, each), self._broker.surroundings.clock
-        )
+        found = await find(table, asked, lambda each: may(call.require_list_topics, each), self._broker.runtime.clock)
         return json_response(
             {
                 "topics": [_shown(row) for row in found.rows],
                 "matching": found.matching,
                 "all": found.all,
                 "sums": {_member(name): value for name, value in found.sums.items()},
+                "isCut": table.is_cut,
+                "time": table.wall_ms,
+            }
+        )
+
+    async def list_stuck(self, call: Call) -> Response:
+        """Answer with a page of the loaded topics of this broker that are stuck, each with its most important finding.
+
+        Blocked topics come first, then the others by backlog. `explain` of a topic shows all its findings. The answer
+        contains the topics that the caller may list and consume from.
+        """
+        words, (offset, limit) = _words(call), _page(call)
+        table = await self.table.current()
+        found = await find_stuck(
+            table,
+            words,
+            lambda each: may(call.require_list_topics, each),
+            lambda each: may(call.require_consume, TopicName.parse(each), ""),
+            self._broker.runtime.clock,
+        )
+        return json_with_nulls(
+            {
+                "topics": [_shown_stuck(each) for each in found[offset : offset + limit]],
+                "matching": len(found),
                 "isCut": table.is_cut,
                 "time": table.wall_ms,
             }
@@ -124,8 +150,8 @@ class ConsoleRoutes:
     async def get_broker(self, call: Call) -> Response:
         """What this broker is, how it is, and what it has of what is limited."""
         call.require_superuser()
-        broker, surroundings = self._broker, self._broker.surroundings
-        clock, stats, config, memory = surroundings.clock, surroundings.stats, call.config, surroundings.memory
+        broker, runtime = self._broker, self._broker.runtime
+        clock, stats, config, memory = runtime.clock, runtime.stats, call.config, runtime.memory
         now_ms = clock.monotonic_ms()
         resources = self._rates.resources
         return json_response(
@@ -143,6 +169,7 @@ class ConsoleRoutes:
                 "residentBytes": round(resources.memory.usage * (1 << 20)),
                 "memoryLimitBytes": memory.process_limit_bytes,
                 "loopLagMs": stats.loop_lag_ms,
+                **disk_of(broker),
                 "memory": [
                     {
                         "part": part.name,
@@ -200,7 +227,7 @@ class ConsoleRoutes:
         if EVENTS not in call.headers.get("accept", ""):
             raise AdminError(406, f"Who asks for this has to accept {EVENTS}")
         identity: Identity = call.scope[IDENTITY_KEY]
-        clock = self._broker.surroundings.clock
+        clock = self._broker.runtime.clock
 
         def refusal() -> str | None:
             if identity.expires_at_s is not None and clock.wall_ms() / 1000 >= identity.expires_at_s:
@@ -211,7 +238,7 @@ class ConsoleRoutes:
                 return error.reason
             return None
 
-        return LiveStream(self.sampler, subject, refusal)
+        return LiveStream(self.sampler, subject, call.holder, refusal)
 
     async def close(self) -> None:
         """End the live streams; called before the server waits for its requests."""
@@ -228,18 +255,27 @@ def may(require: Callable[..., None], *what: Any) -> bool:
 
 
 def _asked(call: Call) -> Asked:
-    search = call.query("search") or ""
-    if len(search) > MAX_SEARCH_CHARACTERS:
-        raise AdminError(400, f"search is longer than {MAX_SEARCH_CHARACTERS} characters")
+    words = _words(call)
     order = call.query("sort") or "name"
     if order not in SORTS:
         raise AdminError(400, f"sort is one of {', '.join(SORTS)}")
+    offset, limit = _page(call)
+    return Asked(words, SORTS[order], call.query("order") == "desc", offset, limit, call.flag("loaded"))
+
+
+def _page(call: Call) -> tuple[int, int]:
+    """Return offset and limit of the query."""
     limit, offset = call.query_integer("limit", DEFAULT_ROWS), call.query_integer("offset", 0)
     if not 1 <= limit <= MAX_ROWS or offset < 0:
         raise AdminError(400, f"limit is between 1 and {MAX_ROWS}, offset 0 or more")
-    return Asked(
-        tuple(search.lower().split()), SORTS[order], call.query("order") == "desc", offset, limit, call.flag("loaded")
-    )
+    return offset, limit
+
+
+def _words(call: Call) -> tuple[str, ...]:
+    search = call.query("search") or ""
+    if len(search) > MAX_SEARCH_CHARACTERS:
+        raise AdminError(400, f"search is longer than {MAX_SEARCH_CHARACTERS} characters")
+    return tuple(search.lower().split())
 
 
 def _shown(row: Row) -> dict[str, Any]:
@@ -247,6 +283,17 @@ def _shown(row: Row) -> dict[str, Any]:
     if row.is_loaded:
         shown |= {_member(name): round(value, 3) for name, value in zip(FIGURES, row[2:], strict=True)}
     return shown
+
+
+def _shown_stuck(stuck: StuckTopic) -> dict[str, Any]:
+    return {
+        "topic": stuck.topic,
+        "blocked": stuck.is_blocked,
+        "standing": stuck.subscriptions,
+        "subscription": stuck.subscription,
+        "backlog": stuck.backlog_entries,
+        "finding": stuck.finding.as_short_json(),
+    }
 
 
 def _limit(what: str, used: int, limit: int, key: str) -> dict[str, Any]:

@@ -16,16 +16,17 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pybroker import logs
-from pybroker.admin.console.pages import HEADERS
+from pybroker.admin.console.console_pages import HEADERS
 from pybroker.admin.console.topic_table import counters_of
 from pybroker.admin.slices import exhaust
+from pybroker.admin.stats.resource_usage import process_cpu_ms
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.topic import Topic
-from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.errors import AdminError
-from pybroker.memory import Holding
-from pybroker.tasks import TaskOwner
+from pybroker.memory.broker_memory import Holding
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.waiting.fair_shares import FairShares, Holder
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
@@ -41,7 +42,18 @@ RETRY_AFTER_S = 10
 STREAM_BYTES = 64 * 1024
 """What a stream is counted for: what its connection may have unsent, and its share of the points."""
 FIELDS = {
-    "broker": ("time", "messagesIn", "bytesIn", "messagesOut", "bytesOut", "topics", "connections", "loopLagMs"),
+    "broker": (
+        "time",
+        "messagesIn",
+        "bytesIn",
+        "messagesOut",
+        "bytesOut",
+        "topics",
+        "connections",
+        "loopLagMs",
+        "cpuPercent",
+        "diskFreeBytes",
+    ),
     "topic": (
         "time",
         "messagesIn",
@@ -100,6 +112,8 @@ class Watched:
         """What the counters of the point before belong to: another object begins anew."""
         self.counters: tuple[int, ...] = ()
         self.counted_ms = 0.0
+        self.cpu_ms = 0.0
+        """CPU time that the broker's process had used at the previous point."""
         self.totals: Totals | None = None
         """Of the broker: the counters of its topics at the point before; None before the first one."""
 
@@ -124,19 +138,38 @@ class Watched:
         return found
 
 
+def disk_of(broker: BrokerService) -> dict[str, float | None]:
+    """Return the last measured space of the data directory's file system; None for unknown values."""
+    figures = broker.ledgers.store.figures()
+    total_bytes = figures.get("file_system_bytes")
+    return {"diskBytes": total_bytes or None, "diskFreeBytes": figures["free_bytes"] if total_bytes else None}
+
+
 class LiveSampler:
     """Owned by the HTTP server, which closes it before it waits for requests to end."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
-        self._surroundings = broker.surroundings
+        self._runtime = broker.runtime
         self._tasks = TaskOwner("console")
         self._is_running = False
         self._watched: dict[Subject, Watched] = {}
         self._ticked = asyncio.Event()
         self.is_closed = False
-        self.streams = 0
+        self.shares = FairShares()
+        """The number of streams of each holder."""
+        self._streams: dict[LiveStream, None] = {}
         self.samples_total = 0
+
+    @property
+    def streams(self) -> int:
+        """Number of open streams."""
+        return self.shares.used
+
+    @property
+    def limit(self) -> int:
+        """Maximum number of streams."""
+        return self._runtime.config.console_max_live_connections
 
     @property
     def is_running(self) -> bool:
@@ -146,24 +179,24 @@ class LiveSampler:
     @property
     def interval_ms(self) -> int:
         """From one point to the next."""
-        return self._surroundings.config.console_sample_interval_ms
+        return self._runtime.config.console_sample_interval_ms
 
     def room_of_stream(self) -> Holding:
         """What one stream is counted for, until it is closed."""
-        room = Holding(self._surroundings.memory, self._surroundings.memory.answers)
+        room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room
 
-    def watch(self, subject: Subject) -> Watched:
+    def watch(self, stream: LiveStream) -> Watched:
         """Begin to look; `leave` ends it. Raises AdminError 503 when there are too many, or the broker stops."""
-        limit = self._surroundings.config.console_max_live_connections
+        subject, holder = stream.subject, stream.holder
         if self.is_closed:
             raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
-        if self.streams >= limit:
-            raise AdminError(
-                503, f"As many look already as may at once ({limit}; consoleMaxLiveConnections)", RETRY_AFTER_S
-            )
-        self.streams += 1
+        if not self.shares.may_take(holder, self.limit):
+            why = self.shares.refusal(holder, self.limit, "live connections", "consoleMaxLiveConnections")
+            raise AdminError(503, f"Cannot show live figures: {why}", RETRY_AFTER_S)
+        self.shares.add(holder.name, 1)
+        self._streams[stream] = None
         watched = self._watched.setdefault(subject, Watched())
         watched.watchers += 1
         if not self._is_running:
@@ -171,12 +204,21 @@ class LiveSampler:
             self._tasks.start(self._run(), "live figures")
         return watched
 
-    def leave(self, subject: Subject) -> None:
-        self.streams -= 1
+    def leave(self, stream: LiveStream) -> None:
+        self.shares.add(stream.holder.name, -1)
+        del self._streams[stream]
+        subject = stream.subject
         watched = self._watched[subject]
         watched.watchers -= 1
         if not watched.watchers:
             del self._watched[subject]  # The next who looks begins anew.
+
+    def end_all_of(self, holder: str) -> int:
+        """End all streams of `holder`, each at its next point. Return their number."""
+        found = [stream for stream in self._streams if stream.holder.name == holder and not stream.is_ended]
+        for stream in found:
+            stream.is_ended = True
+        return len(found)
 
     async def next_point(self) -> None:
         """Wait until there is one more, or the sampler is closed."""
@@ -193,13 +235,13 @@ class LiveSampler:
         try:
             while self._watched:
                 try:
-                    await exhaust(self._sample(), self._surroundings.clock)
+                    await exhaust(self._sample(), self._runtime.clock)
                 except Exception as bug:  # noqa: BLE001  (one point less; whoever waits for the next one must not wait for ever)
-                    self._surroundings.stats.bugs += 1
+                    self._runtime.stats.bugs += 1
                     logs.error("console.sample_failed", exc_info=bug)
                 self.samples_total += 1
                 self._tick()
-                await self._surroundings.sleep(self.interval_ms / 1000)
+                await self._runtime.sleep(self.interval_ms / 1000)
         finally:
             self._is_running = False
 
@@ -214,7 +256,7 @@ class LiveSampler:
             if subject.topic is None:
                 yield from self._measure_broker(watched)
                 continue
-            wall_ms = self._surroundings.clock.wall_ms()
+            wall_ms = self._runtime.clock.wall_ms()
             topic = self._broker.loaded.get(subject.topic)
             if topic is None or topic.is_fenced:
                 watched.add(wall_ms, NOT_LOADED)
@@ -238,13 +280,17 @@ class LiveSampler:
             for index in range(4):
                 sums[index] += counters[index] - old[index]
             yield
-        clock, stats = self._surroundings.clock, self._surroundings.stats
+        clock, stats = self._runtime.clock, self._runtime.stats
         now_ms = clock.monotonic_ms()
         elapsed_s = (now_ms - watched.counted_ms) / 1000
         watched.counted_ms = now_ms
-        rates = [None if before is None or elapsed_s <= 0 else round(max(0, each) / elapsed_s, 3) for each in sums]
-        watched.totals = now
-        watched.add(clock.wall_ms(), (*rates, len(topics), stats.active_connections, round(stats.loop_lag_ms, 3)))
+        used_ms = process_cpu_ms()
+        increases = (*sums, 100 * (used_ms - watched.cpu_ms) / 1000)  # divided by the seconds: percent
+        rates = [None if before is None or elapsed_s <= 0 else round(max(0, each) / elapsed_s, 3) for each in increases]
+        watched.totals, watched.cpu_ms = now, used_ms
+        cpu_percent = rates.pop()
+        present = (len(topics), stats.active_connections, round(stats.loop_lag_ms, 3))
+        watched.add(clock.wall_ms(), (*rates, *present, cpu_percent, disk_of(self._broker)["diskFreeBytes"]))
 
     def _measure_topic(self, watched: Watched, topic: TopicBase) -> Iterator[None]:
         backlog = unacked = consumers = 0
@@ -256,7 +302,7 @@ class LiveSampler:
                 unacked += subscription.unacked_messages
             if index % 50 == 49:
                 yield
-        clock = self._surroundings.clock
+        clock = self._runtime.clock
         rates = watched.rates(topic, counters_of(topic), clock.monotonic_ms())
         size_bytes = topic.ledger.size_bytes if isinstance(topic, Topic) else 0
         figures = (backlog, unacked, size_bytes, len(topic.producers), consumers, len(subscriptions))
@@ -267,14 +313,14 @@ class LiveSampler:
         rates = watched.rates(
             subscription,
             (counters.messages_out, counters.bytes_out, counters.acked_messages, counters.redelivered_messages),
-            self._surroundings.clock.monotonic_ms(),
+            self._runtime.clock.monotonic_ms(),
         )
         permits = sum(consumer.state.permits for consumer in subscription.consumers)
         unacked = delayed = draining = 0
         if isinstance(subscription, Subscription):
             unacked, delayed = subscription.unacked_messages, subscription.delayed.entry_count
-            if isinstance(subscription.dispatcher, KeySharedDispatcher):
-                draining = len(subscription.dispatcher.draining)
+            if (key_order := subscription.key_order) is not None:
+                draining = len(key_order.draining)
         return (
             *rates,
             subscription.backlog_entries,
@@ -289,11 +335,16 @@ class LiveSampler:
 class LiveStream(Response):
     """The points of one subject as server-sent events, for as long as `refusal` has nothing against it."""
 
-    def __init__(self, sampler: LiveSampler, subject: Subject, refusal: Callable[[], str | None]) -> None:
+    def __init__(
+        self, sampler: LiveSampler, subject: Subject, holder: Holder, refusal: Callable[[], str | None]
+    ) -> None:
         super().__init__(media_type="text/event-stream", headers=HEADERS | UNBUFFERED)
         del self.headers["content-length"]
         self._sampler = sampler
-        self._subject = subject
+        self.subject = subject
+        self.holder = holder
+        self.is_ended = False
+        """Whether an operator has ended the stream."""
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -303,23 +354,26 @@ class LiveStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
         sampler = self._sampler
-        watched = sampler.watch(self._subject)
+        watched = sampler.watch(self)
         room = sampler.room_of_stream()
         try:
             await send(head)
             await self._tell(send, watched)
         finally:
             room.close()
-            sampler.leave(self._subject)
+            sampler.leave(self)
+
+    def _why_ended(self) -> str | None:
+        return "an operator has ended it" if self.is_ended else self._refusal()
 
     async def _tell(self, send: Send, watched: Watched) -> None:
         async def event(name: str, value: object) -> None:
             text = b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
             await send({"type": "http.response.body", "body": text, "more_body": True})
 
-        await event("begin", {"fields": FIELDS[self._subject.kind], "intervalMs": self._sampler.interval_ms})
+        await event("begin", {"fields": FIELDS[self.subject.kind], "intervalMs": self._sampler.interval_ms})
         seen = 0
-        while (why := self._refusal()) is None and not self._sampler.is_closed:
+        while (why := self._why_ended()) is None and not self._sampler.is_closed:
             if watched.count > seen:
                 points = watched.since(seen)
                 seen = watched.count

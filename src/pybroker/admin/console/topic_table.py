@@ -10,30 +10,37 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybroker.admin.slices import exhaust
 from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.explain.stuck import StuckTopic, stuck_topic, worst_first
+from pybroker.broker.topic.backlog_quota import exceeded_if_known, may_be_exceeded
 from pybroker.broker.topic.topic import Topic
-from pybroker.dispatch.gates import Gate
-from pybroker.memory import Holding
+from pybroker.memory.broker_memory import Holding
 from pybroker.model.names import NamespaceName
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
+    from pybroker.broker.topic.backlog_quota import Exceeded
     from pybroker.broker.topic.topic_base import TopicBase
 
 FRESH_MS = 2_000
 """How old a table may be that somebody is shown."""
+FRESH_FOR_ITS_COST = 10
+"""A table is fresh for this multiple of the time it took to build, so that tables take at most a tenth of the loop's
+time."""
 KEPT_S = 30.0
 """For how long one is kept that nobody asks for: rates are measured from one to the next."""
 ROW_BYTES = 500
 """What a row takes, about, with the counters that it is measured by."""
+STUCK_BYTES = 4000
+"""Additional memory of a stuck topic, for its finding."""
 ROWS_AT_ONCE = 1000
 """What is sorted without a look at the clock: half a millisecond."""
-_MOVING = frozenset({Gate.AT_END, Gate.READING})
 
 
 class Row(NamedTuple):
@@ -52,7 +59,9 @@ class Row(NamedTuple):
     consumers: int = 0
     subscriptions: int = 0
     standing: int = 0
-    """Subscriptions that have something left and stand still."""
+    """Number of stuck subscriptions, according to `explain`."""
+    blocked: int = 0
+    """1 if producers or readers of the whole topic are blocked, according to `explain`."""
 
 
 FIGURES = tuple(field for field in Row._fields if field not in {"name", "is_loaded"})
@@ -89,6 +98,9 @@ class Table(NamedTuple):
     wall_ms: int
     is_cut: bool
     """There are more topics than `consoleMaxTopics`: some are missing."""
+    stuck: dict[NamespaceName, list[StuckTopic]]
+    took_ms: float = 0.0
+    """The time it took to build the table."""
 
 
 class TopicTable:
@@ -96,7 +108,7 @@ class TopicTable:
 
     def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
         self._broker = broker
-        self._surroundings = broker.surroundings
+        self._runtime = broker.runtime
         self._rates = rates
         self._turn = asyncio.Lock()
         self._table: Table | None = None
@@ -112,27 +124,32 @@ class TopicTable:
 
     async def current(self) -> Table:
         """A table that is fresh; who asks while it is made waits for the same one."""
-        clock = self._surroundings.clock
+        clock = self._runtime.clock
         async with self._turn:
             self._asked_ms = clock.monotonic_ms()
-            if self._table is None or self._asked_ms - self._table.monotonic_ms >= FRESH_MS:
+            if self._table is None or not self._is_fresh(self._table):
                 self._keep(await self._make(self._table))
             assert self._table is not None
             return self._table
 
+    def _is_fresh(self, table: Table) -> bool:
+        age_ms = self._asked_ms - table.monotonic_ms
+        return age_ms < max(FRESH_MS, FRESH_FOR_ITS_COST * table.took_ms)
+
     def _keep(self, table: Table) -> None:
         self.made_total += 1
         if self._room is None:
-            memory = self._surroundings.memory
+            memory = self._runtime.memory
             self._room = Holding(memory, memory.lists)
-            self._surroundings.call_later(KEPT_S, self._drop_if_unused)
+            self._runtime.call_later(KEPT_S, self._drop_if_unused)
         # It is counted and does not wait: when memory is short, what shows why is wanted most.
-        self._room.count(ROW_BYTES * sum(map(len, table.namespaces.values())))
+        stuck = sum(map(len, table.stuck.values()))
+        self._room.count(ROW_BYTES * sum(map(len, table.namespaces.values())) + STUCK_BYTES * stuck)
         self._table = table
 
     def _drop_if_unused(self) -> None:
-        if self._surroundings.clock.monotonic_ms() - self._asked_ms < KEPT_S * 1000 * 0.9:
-            self._surroundings.call_later(KEPT_S, self._drop_if_unused)
+        if self._runtime.clock.monotonic_ms() - self._asked_ms < KEPT_S * 1000 * 0.9:
+            self._runtime.call_later(KEPT_S, self._drop_if_unused)
             return
         self._table = None
         if self._room is not None:
@@ -142,9 +159,9 @@ class TopicTable:
     # --- making one --------------------------------------------------------------------------------------------------
 
     async def _make(self, before: Table | None) -> Table:
-        clock, resources = self._surroundings.clock, self._broker.resources
-        table = Table({}, {}, clock.monotonic_ms(), clock.wall_ms(), False)
-        left = self._surroundings.config.console_max_topics
+        clock, resources = self._runtime.clock, self._broker.resources
+        table = Table({}, {}, clock.monotonic_ms(), clock.wall_ms(), False, {})
+        left = self._runtime.config.console_max_topics
         is_cut = False
         for tenant in resources.tenants():
             for namespace in resources.namespaces(tenant):
@@ -153,20 +170,53 @@ class TopicTable:
                 del names[left:]
                 left -= len(names)
                 rows: list[Row] = []
-                await exhaust(self._add_rows(rows, names, table, before), clock)
+                stuck: list[StuckTopic] = []
+                quotas = await self._exceeded_quotas(names)
+                await exhaust(self._add_rows(rows, names, table, before, stuck, quotas), clock)
                 table.namespaces[namespace] = rows
-        return table._replace(is_cut=is_cut)
+                if stuck:
+                    table.stuck[namespace] = stuck
+        return table._replace(is_cut=is_cut, took_ms=clock.monotonic_ms() - table.monotonic_ms)
+
+    async def _exceeded_quotas(self, names: list[str]) -> dict[str, Exceeded]:
+        """Return the exceeded backlog quotas by topic name. Only topics with a quota that blocks producers are
+        measured."""
+        limited: list[Topic] = []
+
+        def look() -> Iterator[None]:
+            for index, name in enumerate(names):
+                topic = self._broker.loaded.persistent.get(name)
+                if topic is not None and may_be_exceeded(topic):
+                    limited.append(topic)
+                if index % 20 == 19:
+                    yield
+
+        await exhaust(look(), self._runtime.clock)
+        found: dict[str, Exceeded] = {}
+        for topic in limited:
+            exceeded = await exceeded_if_known(topic)
+            if exceeded is not None:
+                found[str(topic.name)] = exceeded
+        return found
 
     async def _list(self, namespace: NamespaceName) -> list[str]:
         """Names of all its topics; they are counted while they are looked up."""
-        room = Holding(self._surroundings.memory, self._surroundings.memory.lists)
+        room = Holding(self._runtime.memory, self._runtime.memory.lists)
         try:
             room.count(self._broker.directory.expected_bytes(namespace))
             return await self._broker.directory.list(namespace, None)
         finally:
             room.close()
 
-    def _add_rows(self, rows: list[Row], names: list[str], table: Table, before: Table | None) -> Iterator[None]:
+    def _add_rows(
+        self,
+        rows: list[Row],
+        names: list[str],
+        table: Table,
+        before: Table | None,
+        stuck: list[StuckTopic],
+        quotas: dict[str, Exceeded],
+    ) -> Iterator[None]:
         loaded = self._broker.loaded
         for index, name in enumerate(names):
             topic = loaded.persistent.get(name) or loaded.non_persistent.get(name)
@@ -175,13 +225,23 @@ class TopicTable:
                 if index % 100 == 99:
                     yield
             else:
-                yield from self._add_row(rows, name, topic, table, before)
+                found = None if topic.is_fenced else (yield from stuck_topic(topic, quotas.get(name)))
+                if found is not None:
+                    # Clients request evidence and actions separately for each topic.
+                    stuck.append(found._replace(finding=replace(found.finding, evidence={}, actions=())))
+                yield from self._add_row(rows, name, topic, table, before, found)
                 yield
 
     def _add_row(
-        self, rows: list[Row], name: str, topic: TopicBase, table: Table, before: Table | None
+        self,
+        rows: list[Row],
+        name: str,
+        topic: TopicBase,
+        table: Table,
+        before: Table | None,
+        stuck: StuckTopic | None,
     ) -> Iterator[None]:
-        backlog = unacked = consumers = standing = 0
+        backlog = unacked = consumers = 0
         subscriptions = list(topic.subscriptions.values())
         for index, subscription in enumerate(subscriptions):
             if index % 50 == 49:
@@ -190,7 +250,6 @@ class TopicTable:
             consumers += len(subscription.consumers)
             if isinstance(topic, Topic) and isinstance(subscription, Subscription):
                 unacked += subscription.unacked_messages
-                standing += is_standing(subscription)
         rates = self._topic_rates(topic, table, before)
         rows.append(
             Row(
@@ -203,7 +262,8 @@ class TopicTable:
                 len(topic.producers),
                 consumers,
                 len(subscriptions),
-                standing,
+                0 if stuck is None else stuck.subscriptions,
+                int(stuck is not None and stuck.is_blocked),
             )
         )
 
@@ -222,14 +282,6 @@ class TopicTable:
         elapsed_s = max(0.001, (table.monotonic_ms - before.monotonic_ms) / 1000)
         first, second, third, fourth = (max(0, now - then) / elapsed_s for now, then in zip(counted, old, strict=True))
         return first, second, third, fourth
-
-
-def is_standing(subscription: Subscription) -> bool:
-    """Whether it has something left that is not on its way to anybody."""
-    if not subscription.backlog_entries:
-        return False
-    standstill = subscription.standstill
-    return standstill is not None and standstill.gate not in _MOVING
 
 
 def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
@@ -285,7 +337,8 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
     page: list[Row] = []
 
     def turn_pages() -> Iterator[None]:
-        for index, row in enumerate(itertools.islice(merged, asked.offset + asked.limit)):
+        end = min(asked.offset + asked.limit, counts["matching"])  # `offset` may be any 64-bit number
+        for index, row in enumerate(itertools.islice(merged, end if asked.offset < end else 0)):
             if index >= asked.offset:
                 page.append(row)
             if index % 100 == 99:
@@ -293,6 +346,33 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
 
     await exhaust(turn_pages(), clock)
     return Found(page, counts["matching"], counts["all"], sums)
+
+
+async def find_stuck(
+    table: Table,
+    words: tuple[str, ...],
+    may_list: Callable[[NamespaceName], bool],
+    may_explain: Callable[[str], bool],
+    clock: Any,
+) -> list[StuckTopic]:
+    """Return the stuck topics of the table, worst first, with names that contain `words` and that the caller may
+    see."""
+    found: list[StuckTopic] = []
+
+    def look() -> Iterator[None]:
+        for namespace, stuck in table.stuck.items():
+            yield
+            if not may_list(namespace):
+                continue
+            for index, each in enumerate(stuck):
+                name = each.topic.lower()
+                if all(word in name for word in words) and may_explain(each.topic):
+                    found.append(each)
+                if index % 100 == 99:
+                    yield
+
+    await exhaust(look(), clock)
+    return worst_first(found)
 
 
 def _matches(row: Row, asked: Asked) -> bool:

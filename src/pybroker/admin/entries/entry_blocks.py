@@ -20,21 +20,21 @@ from starlette.types import Receive, Scope, Send
 from pybroker.admin.calls.call import STREAMED_KEY, ClientGone
 from pybroker.admin.http.file_sending import FILE_SENDER_KEY
 from pybroker.errors import AdminError, StoreError
-from pybroker.memory import Holding
+from pybroker.memory.broker_memory import Holding
 from pybroker.model.position import Position
-from pybroker.model.token_bucket import TokenBucket
-from pybroker.permits import NoPermit, Permits
-from pybroker.storage.layout.segment import MAX_BLOCK_ENTRIES, encode_block, split_into_blocks
+from pybroker.storage_format.segment_layout import MAX_BLOCK_ENTRIES, encode_block, split_into_blocks
+from pybroker.waiting.fair_shares import Holder
+from pybroker.waiting.permits import NoPermit, Permits
+from pybroker.waiting.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from pybroker.admin.http.file_sending import FileSender
     from pybroker.broker.topic.topic import Topic
-    from pybroker.clock import Clock
     from pybroker.config import BrokerConfig
-    from pybroker.memory import Memory
+    from pybroker.ledgers.ledger_store import EntryRun, LedgerFile, LedgerStore, StoredBlocks
+    from pybroker.memory.broker_memory import Memory
     from pybroker.model.names import NamespaceName
-    from pybroker.storage.disk import DiskFile
-    from pybroker.storage.ledger_store import EntryRun, LedgerStore, StoredBlocks
+    from pybroker.runtime.clock import Clock
 
 SLICE_BYTES = 1 << 20
 """What of a file is in memory for one read over TLS."""
@@ -81,10 +81,10 @@ class BulkReads:
         return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """The turn of one read, in order of arrival. Raises AdminError 429."""
+    async def turn(self, holder: Holder) -> AsyncIterator[None]:
+        """Wait for and hold the permit of one read. Each holder has a share of the permits. Raises AdminError 429."""
         try:
-            async with self.places.held(1, self._config.bulk_read_pending_timeout_ms / 1000):
+            async with self.places.held(holder, self._config.bulk_read_pending_timeout_ms / 1000):
                 yield
         except NoPermit as error:
             self.refused += 1
@@ -141,8 +141,10 @@ class BlocksResponse(Response):
         ledger_id: int,
         first_entry_id: int,
         end_entry_id: int,
+        holder: Holder,
     ) -> None:
         super().__init__(media_type=MEDIA_TYPE)
+        self._holder = holder
         self._reads = reads
         self._topic = topic
         self._store = store
@@ -151,7 +153,7 @@ class BlocksResponse(Response):
         self._end_entry_id = end_entry_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._reads.turn():
+        async with self._reads.turn(self._holder):
             stored = await self._store.stored_blocks(self._ledger_id, self._first_entry_id, self._end_entry_id)
             if stored is not None:
                 await self._begin(send, stored.size_bytes, stored.end_entry_id)
@@ -224,7 +226,7 @@ def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]
         yield offset, min(slice_bytes, stored.end_offset - offset)
 
 
-def _read(offset: int, length: int, file: DiskFile) -> bytes:
+def _read(offset: int, length: int, file: LedgerFile) -> bytes:
     """Zeros take the place of what a file that was cut does not have: readers are told of damage there."""
     return file.read_at(length, offset).ljust(length, b"\0")
 

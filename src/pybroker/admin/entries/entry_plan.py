@@ -19,9 +19,10 @@ from pybroker.model.position import Position
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
+    from pybroker.ledgers.ledger_store import LedgerPoint, LedgerStore
     from pybroker.managed_ledger.ledger_list import LedgerRow
-    from pybroker.managed_ledger.visibility import Visibility
-    from pybroker.storage.ledger_store import LedgerPoint, LedgerStore
+    from pybroker.managed_ledger.max_read_position import ReadLimit
+    from pybroker.runtime.runtime import Runtime
 
 POINT_SPACING_BYTES = 1 << 20
 """Of payload, between the points of a plan: what is cut finer costs a task more than it gains."""
@@ -87,10 +88,19 @@ class TopicShown(msgspec.Struct, omit_defaults=True):
 
 
 class PlanBudget:
-    """How many ledgers and points one answer may still have."""
+    """The ledgers and points that one answer may still contain, and the deadline for waiting for ends of
+    transactions."""
 
-    def __init__(self, rows: int = MAX_PLAN_ROWS) -> None:
+    def __init__(self, runtime: Runtime, rows: int = MAX_PLAN_ROWS) -> None:
         self._rows = rows
+        self._runtime = runtime
+        wait_ms = runtime.config.transaction_buffer_ends_wait_time_in_millis
+        self._waits_until_ms = runtime.clock.monotonic_ms() + wait_ms
+
+    @property
+    def wait_s(self) -> float:
+        """The time left for a topic to wait."""
+        return max(0.0, self._waits_until_ms - self._runtime.clock.monotonic_ms()) / 1000
 
     @property
     def is_spent(self) -> bool:
@@ -103,21 +113,25 @@ class PlanBudget:
 async def plan_of(
     topic: Topic, store: LedgerStore, asked: AskedTopic, budget: PlanBudget, *, with_points: bool
 ) -> TopicShown:
-    """The plan of one topic that is loaded. Raises StoreError."""
+    """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady while a transaction in its range may be
+    committed (`TopicTransactions.ends_known`)."""
     place_at_time = None
     if asked.publishTime is not None:
         place_at_time = tuple(await topic.ledger.find_by_publish_time(asked.publishTime))
-    ledgers, visibility = topic.ledger.ledgers, topic.ledger.visibility
+    ledgers, read_limit = topic.ledger.ledgers, topic.ledger.read_limit
+    limit = read_limit.limit
+    if limit is not None and (asked.end is None or Position(*asked.end) > limit):
+        await topic.transactions.ends_known(budget.wait_s)
     # In one turn: rows go on growing, and what grows meanwhile belongs to the next plan.
     # What an open transaction holds back belongs to the plan of when it has ended.
-    first, readable_end = ledgers.first_position, visibility.limit or ledgers.end_position
+    first, readable_end = ledgers.first_position, read_limit.limit or ledgers.end_position
     start = first if asked.start is None else Position(*asked.start)
     # Who begins behind that (by time, say) has not gone back when there is nothing for him yet.
     readable_end = max(readable_end, min(start, ledgers.end_position))
     end = readable_end if asked.end is None else min(Position(*asked.end), readable_end)
     covered = [_Covered(row, start, end) for row in ledgers.rows()]
     shown = TopicShown(asked.topic, start, end, first, placeAtTime=place_at_time)  # type: ignore[arg-type]
-    shown.isHeldBack = visibility.limit is not None and end >= visibility.limit
+    shown.isHeldBack = read_limit.limit is not None and end >= read_limit.limit
     for each in covered:
         if each.first_entry_id >= each.end_entry_id:
             continue
@@ -125,7 +139,7 @@ async def plan_of(
             shown.next = (each.ledger_id, each.first_entry_id)
             shown.end = shown.next
             break
-        shown.ledgers.append(await each.shown(store, visibility, with_points=with_points))
+        shown.ledgers.append(await each.shown(store, read_limit, with_points=with_points))
         budget.spend(1 + len(shown.ledgers[-1].points) + len(shown.ledgers[-1].hidden) // ROW_BYTES)
         await asyncio.sleep(0)
     if asked.start is not None:
@@ -164,7 +178,7 @@ class _Covered:
         self._size_bytes = row.size_bytes
         self._is_sealed = row.is_sealed
 
-    async def shown(self, store: LedgerStore, visibility: Visibility, *, with_points: bool) -> LedgerShown:
+    async def shown(self, store: LedgerStore, read_limit: ReadLimit, *, with_points: bool) -> LedgerShown:
         """Raises StoreError, NoSuchLedger among it when the ledger was trimmed meanwhile."""
         messages, size_bytes = self._message_count, self._size_bytes
         if self.end_entry_id < self._entry_count:
@@ -189,12 +203,12 @@ class _Covered:
             messages,
             self._is_sealed,
             points,
-            self._hidden(visibility),
+            self._hidden(read_limit),
         )
 
-    def _hidden(self, visibility: Visibility) -> str:
+    def _hidden(self, read_limit: ReadLimit) -> str:
         """In front of the limit nothing changes any more, so it does not matter when this is asked."""
-        found = visibility.hidden_in(self.ledger_id, self.first_entry_id, self.end_entry_id)
+        found = read_limit.hidden_in(self.ledger_id, self.first_entry_id, self.end_entry_id)
         if not found:
             return ""
         found.run_optimize()

@@ -13,8 +13,8 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.existing import existing_topic, while_served
-from pybroker.admin.calls.paths import ENTRIES
 from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.route_paths import ENTRIES
 from pybroker.admin.calls.routing import route
 from pybroker.admin.entries.entry_blocks import BlocksResponse, BulkReads
 from pybroker.admin.entries.entry_plan import AskedPlans, AskedTopic, PlanBudget, TopicShown, plan_of
@@ -41,7 +41,7 @@ class EntryRoutes:
     """Serves one broker."""
 
     def __init__(self, broker: BrokerService) -> None:
-        self.reads = BulkReads(broker.surroundings.config, broker.surroundings.clock, broker.surroundings.memory)
+        self.reads = BulkReads(broker.runtime.config, broker.runtime.clock, broker.runtime.memory)
 
     def routes(self) -> list[Route]:
         return [
@@ -58,7 +58,7 @@ class EntryRoutes:
         asked = await call.json(AskedPlans)
         if len(asked.topics) > MAX_TOPICS:
             raise AdminError(413, f"Plans of {len(asked.topics)} topics: ask for {MAX_TOPICS} at once")
-        budget = PlanBudget()
+        budget = PlanBudget(call.runtime)
         shown: list[TopicShown] = []
         for start in range(0, len(asked.topics), TOPICS_AT_ONCE):
             part = asked.topics[start : start + TOPICS_AT_ONCE]
@@ -93,7 +93,7 @@ class EntryRoutes:
             )
         if end > count:
             raise AdminError(416, f"Ledger {ledger_id} of {name} has {count} durable entries, not {end}")
-        return BlocksResponse(self.reads, topic, call.broker.ledgers.store, ledger_id, first, end)
+        return BlocksResponse(self.reads, topic, call.broker.ledgers.store, ledger_id, first, end, call.holder)
 
 
 _READ_QUERIES = (

@@ -15,11 +15,11 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_response
 from pybroker.admin.calls.existing import existing_topic
-from pybroker.admin.calls.paths import ENTRIES
+from pybroker.admin.calls.route_paths import ENTRIES
 from pybroker.admin.calls.routing import route
 from pybroker.admin.entries.entry_plan import Pair, lost_sentences
 from pybroker.admin.entries.entry_routes import MAX_TOPICS, local_topic
-from pybroker.broker.topic.read_leases import LeaseOwner, TooManyLeases
+from pybroker.broker.context.read_leases import LeaseOwner, TooManyLeases
 from pybroker.errors import AdminError, BrokerError
 from pybroker.model.names import PERSISTENT
 from pybroker.model.position import Position
@@ -107,7 +107,7 @@ async def show(call: Call) -> Response:
     """All leases on topics of the namespace."""
     namespace = call.namespace_name()
     call.require_namespace_admin(namespace)
-    broker, now_ms = call.broker, call.broker.surroundings.clock.monotonic_ms()
+    broker, now_ms = call.broker, call.broker.runtime.clock.monotonic_ms()
     prefix = f"{PERSISTENT}://{namespace}/"
     return json_response(
         [
@@ -118,9 +118,9 @@ async def show(call: Call) -> Response:
                 lease.ledger_id,
                 round(lease.ends_ms - now_ms),
             )
-            for topic in broker.commons.read_leases.topics()
+            for topic in broker.broker_context.read_leases.topics()
             if topic.startswith(prefix)
-            for lease in broker.commons.read_leases.on(topic, now_ms)
+            for lease in broker.broker_context.read_leases.on(topic, now_ms)
         ]
     )
 
@@ -129,7 +129,7 @@ async def give_back(call: Call) -> Response:
     """End the reader's leases on topics of the namespace; those of another role stay. The topics that it had one on."""
     prefix = f"{PERSISTENT}://{call.namespace_name()}/"
     owner = _owner(call, call.name("reader"))
-    leases = call.broker.commons.read_leases
+    leases = call.broker.broker_context.read_leases
     ended = leases.give_back(owner, [each for each in leases.topics_of(owner) if each.startswith(prefix)])
     for name in ended:
         topic = call.broker.loaded.persistent.get(name)
@@ -146,13 +146,14 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
         if not config.read_lease_max_duration_seconds:
             raise AdminError(405, "This broker gives no leases (readLeaseMaxDurationSeconds=0)")
         topic = await existing_topic(call, name)
-        lasts_ms = broker.commons.read_leases.hold(
+        lasts_ms = broker.broker_context.read_leases.hold(
             str(name),
             owner,
             asked.start[0],
             config.read_lease_duration_seconds * _MS_PER_SECOND,
             config.read_lease_max_duration_seconds * _MS_PER_SECOND,
-            broker.surroundings.clock.monotonic_ms(),
+            broker.runtime.clock.monotonic_ms(),
+            call.holder,
         )
         # After the lease was made: what is there now stays.
         lost = lost_sentences(topic, Position(*asked.start), topic.ledger.ledgers.end_position)

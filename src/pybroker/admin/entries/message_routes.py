@@ -15,11 +15,11 @@ from pybroker.admin.calls.call import Call, json_response
 from pybroker.admin.calls.existing import existing_topic, require_persistent, while_served
 from pybroker.admin.calls.message_id import message_id, message_id_in_batch
 from pybroker.admin.calls.partitions import require_not_partitioned
-from pybroker.admin.calls.paths import TOPIC
 from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.route_paths import TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.entries.message_view import is_slow_to_view, message_view
-from pybroker.broker.publishing.entry_metadata import first_with_index
+from pybroker.broker.context.added_entry_metadata import first_with_index
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError
 from pybroker.managed_ledger.cursor_state import CursorState
@@ -91,6 +91,7 @@ async def get_last_message_id(call: Call) -> Response:
     require_persistent(call, "Get last message id")
     topic = await existing_topic(call)
     with while_served(topic):
+        await topic.transactions.ends_known()
         position, batch_index = await topic.last_message()
     if position == EARLIEST:
         position = topic.ledger.last_confirmed
@@ -114,7 +115,7 @@ async def get_id_by_index(call: Call) -> Response:
     """The entry that holds the message of that index; there are indexes only where the configuration has them added."""
     name = call.topic_name()
     call.require_consume(name, "")
-    added = call.broker.commons.added_metadata
+    added = call.broker.broker_context.added_metadata
     if added is None or not added.index:
         raise AdminError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
     topic = await _single_topic(call, "Get message id by index")
@@ -151,14 +152,14 @@ async def _message(call: Call, topic: Topic, position: Position) -> Response:
     if run is None:
         raise _not_found()
     entry = run.payloads[0]
-    visibility = topic.ledger.visibility
+    read_limit = topic.ledger.read_limit
     viewed = partial(
         message_view,
         position,
         entry,
         max_bytes,
-        is_aborted=visibility.is_hidden(position),
-        is_uncommitted=not visibility.readable(position, 1),
+        is_aborted=read_limit.is_hidden(position),
+        is_uncommitted=not read_limit.readable(position, 1),
     )
     if is_slow_to_view(entry):
         view = await asyncio.to_thread(viewed)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES = 64 * 1024
 """Of what a message's metadata says; clients take no more, either."""
+MAX_METADATA_BYTES = 4 * MAX_HEADER_BYTES
+"""Maximum metadata to parse. Protobuf creates an object for each property, up to 20 times as large as its bytes."""
 _SMALL_BYTES = 64 * 1024
 _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")
 
@@ -65,7 +67,12 @@ def message_view(
 
 
 def _metadata(entry: bytes) -> MessageMetadata:
+    """Parse the whole metadata. Raises AdminError 422 if it is invalid, 413 if it is larger than
+    `MAX_METADATA_BYTES`."""
     try:
+        start, end = metadata_span(entry)
+        if end - start > MAX_METADATA_BYTES:
+            raise AdminError(413, f"The message's metadata is too large to be shown: {end - start} bytes")
         return message_metadata(entry)
     except ProtocolViolation as error:
         raise AdminError(422, f"The message cannot be read: {error}") from error

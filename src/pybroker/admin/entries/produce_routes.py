@@ -31,9 +31,9 @@ from pybroker.admin.entries.rest_message import (
     schema_of,
     whole_number,
 )
-from pybroker.broker.publishing.internal_producer import EntryPublish
 from pybroker.broker.publishing.producer_access import AccessMode
 from pybroker.broker.topic.backlog_quota import require_within_quota
+from pybroker.broker.topic.internal_producer import EntryPublish
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_schemas import producer_schema_version
 from pybroker.errors import (
@@ -125,7 +125,7 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
     making = await _making(call, request, list(topics.values()))
     entries: dict[TopicName, list[bytes]] = {name: [] for name in topics}
     async for name, message in _in_turns(zip(names, request.messages, strict=True)):
-        entries[name].append(making.entry(message, call.surroundings.clock.wall_ms()))
+        entries[name].append(making.entry(message, call.runtime.clock.wall_ms()))
     answers: dict[TopicName, Iterator[Answer]] = {}
 
     async def publish(name: TopicName) -> None:
@@ -164,7 +164,7 @@ async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]
     producer_name = request.producerName or DEFAULT_PRODUCER
     name = call.topic_name()
     if request.schemaVersion is not None and not request.valueSchema:
-        stored = (await call.broker.commons.schemas.history(name)).version(request.schemaVersion)
+        stored = (await call.broker.broker_context.schemas.history(name)).version(request.schemaVersion)
         if stored is None:
             raise AdminError(404, f"Topic {name} has no schema version {request.schemaVersion}")
         return _Making(producer_name, stored.schema, version_to_bytes(stored.version))

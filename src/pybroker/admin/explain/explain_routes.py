@@ -5,7 +5,6 @@ Looking changes nothing. What costs time is done in slices, and evidence is boun
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -14,24 +13,29 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import any_subscription_of, persistent
-from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.route_paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
-from pybroker.admin.explain.message_subject import READ_TIMEOUT_S, message_reasons, parsed_message_id
+from pybroker.admin.explain.message_subject import message_reasons, parsed_message_id
 from pybroker.admin.explain.subjects import key_subject, place_of, subscription_subject
 from pybroker.admin.explain.topic_at_hand import topic_at_hand
 from pybroker.admin.inspection.asked import CONSUMER, KEY, key_of
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.consumers import consumer_of, of_silent
-from pybroker.broker.explain.non_persistent import explain_non_persistent
-from pybroker.broker.explain.one_consumer import consumer_subject, consumers_named, explain_consumer
-from pybroker.broker.explain.one_key import explain_key
 from pybroker.broker.explain.producers import explain_producer, producer_subject
-from pybroker.broker.explain.subscription import explain_subscription
+from pybroker.broker.explain.subscriptions import (
+    consumer_subject,
+    consumers_named,
+    explain_consumer,
+    explain_key,
+    explain_non_persistent,
+    explain_subscription,
+)
 from pybroker.broker.explain.topics import explain_topic as explain_topic_state
-from pybroker.broker.topic.backlog_quota import exceeded
+from pybroker.broker.explain.topics import throttled_by_other_topics
+from pybroker.broker.topic.backlog_quota import exceeded_if_known
 from pybroker.broker.topic.topic import Topic
-from pybroker.errors import AdminError, ServiceNotReady, StoreError, SubscriptionNotFound
+from pybroker.errors import AdminError, ServiceNotReady, SubscriptionNotFound
 from pybroker.model.findings import Finding, is_waiting, ordered
 
 if TYPE_CHECKING:
@@ -109,7 +113,7 @@ async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBa
     elif found.of_subscription:
         more = explain_subscription(persistent(topic), subscription)
     elif found.of_consumer is not None:
-        more = of_silent(subscription, [consumer_of(found.of_consumer)], waits=False)
+        more = of_silent(subscription, [consumer_of(found.of_consumer)])
     return ordered(findings if more is None else findings + await call.look(more))
 
 
@@ -126,13 +130,7 @@ async def _of_producer(call: Call, topic: TopicBase, producer: str) -> Response:
 
 async def _quota(topic: TopicBase) -> Exceeded | None:
     """What of its backlog quotas is exceeded now. A backlog that cannot be measured now is none."""
-    if not isinstance(topic, Topic):
-        return None
-    try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            return await exceeded(topic)
-    except (StoreError, TimeoutError):
-        return None
+    return await exceeded_if_known(topic) if isinstance(topic, Topic) else None
 
 
 async def explain_topic(call: Call) -> Response:
@@ -145,7 +143,8 @@ async def explain_topic(call: Call) -> Response:
         return answer(call, subject, topic)
     if producer is not None:
         return await _of_producer(call, topic, producer)
-    of_topic = ordered(explain_topic_state(topic, await _quota(topic)))
+    of_topic = explain_topic_state(topic, await _quota(topic))
+    of_topic = ordered(of_topic + await call.look(throttled_by_other_topics(topic)))
     names = sorted(topic.subscriptions)
     listed = await call.look(of_subscriptions(topic, names[:MAX_SUBSCRIPTIONS]))
     _require_served(topic)

@@ -10,13 +10,19 @@ import asyncio
 
 from pybroker.admin.calls.call import MAX_DIGITS, Call
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.explain.message_question import MessageQuestion, Reasons, StoredEntry, TransactionSeen, Want
-from pybroker.broker.explain.messages import explain_message
+from pybroker.broker.explain.messages import (
+    MessageQuestion,
+    Reasons,
+    StoredEntry,
+    TransactionSeen,
+    Want,
+    explain_message,
+)
 from pybroker.broker.topic.topic import Topic
 from pybroker.compaction.view import first_at, read_view
 from pybroker.errors import AdminError, DamagedEntries, NoSuchLedger, StoreError, TransactionCoordinatorNotFound
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnId
+from pybroker.model.txn_id import TxnId
 
 READ_TIMEOUT_S = 5.0
 MAX_LOOKS = 6
@@ -89,7 +95,7 @@ async def _entry(call: Call, topic: Topic, position: Position) -> StoredEntry:
 
 async def _is_in_view(topic: Topic, position: Position) -> bool:
     """Whether the compacted view has it; taken to be so where that cannot be read, for then delivery says why."""
-    view, store = topic.ledger.compacted, topic.commons.ledgers.store
+    view, store = topic.ledger.compacted, topic.broker_context.ledgers.store
     if view is None:
         return True
     try:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.inspection.asked import consumer_json, key_json
 from pybroker.broker.inspection.hashes import HashOfKey, hash_of_key, look_up
-from pybroker.dispatch.key_shared import KeySharedDispatcher
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
@@ -24,10 +23,10 @@ def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
 
 def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
     """Where messages of a key go now; None where the type looks at no keys, or nobody is connected."""
-    dispatcher = subscription.dispatcher
-    if not isinstance(dispatcher, KeySharedDispatcher) or not subscription.consumers:
+    key_order = subscription.key_order
+    if key_order is None or not subscription.consumers:
         return None
-    return look_up(dispatcher, hash_of_key(dispatcher, key))
+    return look_up(key_order, hash_of_key(key_order, key))
 
 
 def key_subject(key: bytes, at: HashOfKey | None) -> dict[str, Any]:

@@ -43,4 +43,4 @@ def _findings(call: Call, name: TopicName, failure: str = "") -> list[Finding]:
     topics = call.broker.topics
     has_conflict = isinstance(loaded := call.broker.loaded.get(name), Topic) and loaded.ledger.document.is_fenced
     found = Whereabouts(topics.ending_of(name), topics.load_of(name), topics.is_settled(name), has_conflict, failure)
-    return ordered(explain_unloaded(name, found, call.surroundings.clock))
+    return ordered(explain_unloaded(name, found, call.runtime.clock))

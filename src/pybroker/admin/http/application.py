@@ -22,7 +22,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from pybroker import logs
 from pybroker.admin.calls.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, STREAMED_KEY, BadBody, ClientGone
 from pybroker.admin.calls.http_limits import SMALL_BYTES, HttpLimits, Share
 from pybroker.admin.http import audit
@@ -30,10 +29,12 @@ from pybroker.admin.http.request_limit import RequestLimit
 from pybroker.admin.http.route_table import RouteTable
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
+from pybroker.runtime import logs
+from pybroker.waiting.request_holder import ASKING
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
-    from pybroker.surroundings import Surroundings
+    from pybroker.runtime.runtime import Runtime
 
 WRITE_BYTES = 64 * 1024
 """What of an answer goes to the connection at once; it waits for the client in between."""
@@ -63,17 +64,17 @@ class Application:
 
     def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
         self._broker = broker
-        self._surroundings = broker.surroundings
+        self._runtime = broker.runtime
         self._table = RouteTable(routes, _unknown_path)
-        config = broker.surroundings.config
-        self.limits = HttpLimits(config, broker.surroundings.memory)
+        config = broker.runtime.config
+        self.limits = HttpLimits(config, broker.runtime.memory)
         is_limited = config.http_requests_limit_enabled
         self._limit = RequestLimit(config.http_requests_max_per_second) if is_limited else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
         share = Share(self.limits, _client_address(scope))
-        answer = _Answer(scope, receive, send, share, self._surroundings)
+        answer = _Answer(scope, receive, send, share, self._runtime)
         try:
             scope[SHARE_KEY] = share
             try:
@@ -82,10 +83,13 @@ class Application:
                 scope["path"] = path.removesuffix("/") or "/"
                 scope["app"] = self  # Tells the router to raise 405 instead of answering it.
                 if self._limit is not None:
-                    self._limit.take(_client_address(scope), self._surroundings.clock.monotonic_ms())
+                    self._limit.take(_client_address(scope), self._runtime.clock.monotonic_ms())
                 self._check_header_size(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
+                authorization, role = self._broker.broker_context.authorization, scope[IDENTITY_KEY].role
+                share.holder = authorization.holder(role, share.holder.name)
+                ASKING.set(share.holder)
                 await self._table.router(scope["path"])(scope, answer.receive, answer.send)
             except ClientGone:
                 raise
@@ -104,14 +108,14 @@ class Application:
             await share.close()
 
     def _check_header_size(self, scope: Scope) -> None:
-        limit = self._surroundings.config.http_max_request_header_size
+        limit = self._runtime.config.http_max_request_header_size
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size > limit:
             raise AdminError(431, f"The headers are larger than httpMaxRequestHeaderSize ({limit})")
 
     async def _authenticate(self, scope: Scope) -> Identity:
-        config = self._surroundings.config
+        config = self._runtime.config
         path = scope["path"]
         if path in PROBE_PATHS or (path == METRICS_PATH and not config.authenticate_metrics_endpoint):
             return ANONYMOUS
@@ -127,7 +131,7 @@ class Application:
         )
 
     def _now_s(self) -> float:
-        return self._surroundings.clock.wall_ms() / 1000
+        return self._runtime.clock.wall_ms() / 1000
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
         """The answer to what a handler raised; logs what nobody expected."""
@@ -144,7 +148,7 @@ class Application:
             case HTTPException():
                 return Response(status_code=error.status_code, headers=error.headers)
             case _:
-                self._surroundings.stats.bugs += 1
+                self._runtime.stats.bugs += 1
                 logs.error("http.failed", method=scope["method"], path=scope["path"], exc_info=error)
                 return _reason(500, f"Internal error: {type(error).__name__}; the broker's log has the details")
 
@@ -156,9 +160,9 @@ class _Answer:
     answer: bytes that come then reset it, and the client never sees why it was refused.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, surroundings: Surroundings) -> None:
-        config = surroundings.config
-        self._clock = surroundings.clock
+    def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, runtime: Runtime) -> None:
+        config = runtime.config
+        self._clock = runtime.clock
         self.started = False
         self.status = 0
         """Of the answer; 0 until it begins."""

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.routing import Route
 from starlette.types import Scope
 
-from pybroker import logs
+from pybroker.runtime import logs
 
 _LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 _TRAFFIC = ("/topics/", "/admin/v3/entries/")

@@ -21,7 +21,7 @@ import h11
 from pybroker.admin.calls.call import ClientGone
 
 if TYPE_CHECKING:
-    from pybroker.storage.disk import DiskFile
+    from pybroker.ledgers.ledger_store import LedgerFile
 
 FILE_SENDER_KEY = "file_sender"
 """Of `scope["state"]`: present where files can go past the transport, which a TLS connection cannot have."""
@@ -83,7 +83,7 @@ class SocketWriter:
         self._is_busy = False
         self._released = threading.Event()
 
-    def send(self, offset: int, length: int, file: DiskFile) -> None:
+    def send(self, offset: int, length: int, file: LedgerFile) -> None:
         """Send that part of the file. Raises ClientGone when the client takes nothing for so long, or is gone."""
         with self._lock:
             if self._released.is_set():
@@ -111,7 +111,7 @@ class SocketWriter:
             except OSError:
                 pass  # the client was faster
 
-    def _send(self, offset: int, length: int, file: DiskFile) -> None:
+    def _send(self, offset: int, length: int, file: LedgerFile) -> None:
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
         waited_ms = 0

@@ -21,8 +21,8 @@ from uvicorn.server import ServerState
 from pybroker.admin.http.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, TRANSPORT_KEY
 from pybroker.admin.http.file_sending import FILE_SENDER_KEY, FileSender
 from pybroker.admin.http.strict_head import StrictBuffer
-from pybroker.auth.tls import peer_certificate
-from pybroker.model.places import Places
+from pybroker.auth.server_tls import peer_certificate
+from pybroker.waiting.slots import Slots
 
 READ_BYTES = 16 * 1024
 """What one connection is read in a turn of the loop."""
@@ -43,7 +43,7 @@ class Connections(ServerState):
 
     def __init__(self, limit: int, limit_per_address: int, head_timeout_s: float) -> None:
         super().__init__()
-        self.places: Places[HttpProtocol] = Places(limit, limit_per_address)
+        self.places: Slots[HttpProtocol] = Slots(limit, limit_per_address)
         self.head_timeout_s = head_timeout_s
         self.is_closing = False
         self.all_closed = asyncio.Event()

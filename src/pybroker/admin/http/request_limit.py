@@ -6,7 +6,7 @@ Invariant: at most MAX_CLIENTS are remembered; who did not ask for longest is fo
 from __future__ import annotations
 
 from pybroker.errors import AdminError
-from pybroker.model.token_bucket import TokenBucket
+from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_CLIENTS = 10_000
 

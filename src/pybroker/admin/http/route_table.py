@@ -1,6 +1,6 @@
-"""Which routes a path can mean at all: those with as many segments, and the same ones where a route names one.
+"""The routes that a path can match, found segment by segment in a tree.
 
-Asking each of some hundred routes in turn costs a search of the whole path each time, and a path may be 8 KiB long.
+Matching a path against each of some hundred routes would cost a search of the whole path for each, and a path can be 8 KiB long.
 """
 
 from __future__ import annotations
@@ -11,47 +11,78 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
 _REST = "{rest:path}"
-"""The one parameter that stands for several segments; nothing comes behind it."""
+"""The one parameter that matches several segments. No segment follows it."""
+
+
+class _Node:
+    """The routes whose first segments are the path from the root of the tree to this node."""
+
+    __slots__ = ("ends", "fixed", "open_ends", "parameter")
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.ends: list[int] = []
+        """Routes that end here."""
+        self.open_ends: list[int] = []
+        """Routes whose last parameter matches all further segments."""
+
+    def child(self, segment: str) -> _Node:
+        if "{" not in segment:
+            return self.fixed.setdefault(segment, _Node())
+        if self.parameter is None:
+            self.parameter = _Node()
+        return self.parameter
 
 
 class RouteTable:
-    """The routes by their numbers of segments; made once.
+    """All routes, in their order. Immutable.
 
-    Invariant: there is a router for each set of routes that some path can mean, of which there are fewer than routes squared.
+    Invariant: there is one router for each set of routes that some path can match; the number of sets is below the square of the
+    number of routes.
     """
 
     def __init__(self, routes: Sequence[BaseRoute], default: ASGIApp) -> None:
         self._default = default
         self._routes: list[Route] = []
-        self._fixed: list[list[tuple[int, str]]] = []
-        self._by_count: dict[int, list[int]] = {}
-        self._of_any_count: list[int] = []
+        self._root = _Node()
         self._routers: dict[tuple[int, ...], Router] = {}
         for index, route in enumerate(routes):
-            assert isinstance(route, Route), "everything that is served is a route of its own"
-            segments = route.path.removesuffix(_REST).split("/")
-            assert ":" not in "".join(segments), "a parameter of one segment each"
-            if route.path.endswith(_REST):
-                segments.pop()
-                self._of_any_count.append(index)
-            else:
-                self._by_count.setdefault(len(segments), []).append(index)
+            assert isinstance(route, Route), "each route serves one path"
             self._routes.append(route)
-            self._fixed.append([(place, segment) for place, segment in enumerate(segments) if "{" not in segment])
+            segments = route.path.removesuffix(_REST).split("/")
+            assert ":" not in "".join(segments), "each other parameter matches one segment"
+            is_open = route.path.endswith(_REST)
+            node = self._root
+            for segment in segments[:-1] if is_open else segments:
+                node = node.child(segment)
+            (node.open_ends if is_open else node.ends).append(index)
 
     def router(self, path: str) -> Router:
-        """Decides among the routes that `path` can mean: in their order, the first that matches wins."""
-        segments = path.split("/")
-        of_count = self._by_count.get(len(segments), [])
-        found = tuple(
-            index for index in sorted([*of_count, *self._of_any_count]) if self._can_mean(segments, self._fixed[index])
-        )
+        """Return the router of the routes that `path` can match. It asks them in their order, and the first match wins."""
+        found = tuple(sorted(self.candidates(path)))
         router = self._routers.get(found)
         if router is None:
             routes = [self._routes[index] for index in found]
             router = self._routers[found] = Router(routes, redirect_slashes=False, default=self._default)
         return router
 
-    @staticmethod
-    def _can_mean(segments: list[str], fixed: list[tuple[int, str]]) -> bool:
-        return all(place < len(segments) and segments[place] == segment for place, segment in fixed)
+    def candidates(self, path: str) -> list[int]:
+        """Return the indexes of the routes that `path` can match, in no order: all that match, and few others."""
+        nodes, found = [self._root], []
+        for segment in path.split("/"):
+            reached = []
+            for node in nodes:
+                found += node.open_ends
+                fixed = node.fixed.get(segment)
+                if fixed is not None:
+                    reached.append(fixed)
+                if node.parameter is not None:
+                    reached.append(node.parameter)
+            if not reached:
+                return found
+            nodes = reached
+        for node in nodes:
+            found += node.ends
+            found += node.open_ends
+        return found

@@ -18,8 +18,8 @@ from pybroker.admin.calls.existing import (
     require_persistent_subscription,
 )
 from pybroker.admin.calls.partitions import require_not_partitioned
-from pybroker.admin.calls.paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.queries import BATCH_INDEX, Query
+from pybroker.admin.calls.route_paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.broker.delivery import single_messages
 from pybroker.broker.delivery.subscription import Subscription

@@ -11,12 +11,12 @@ from pybroker.admin.calls.partitions import require_not_partitioned
 from pybroker.admin.calls.queries import Query
 from pybroker.broker.explain.consumers import consumer_of, reference
 from pybroker.broker.inspection.pages import DEFAULT_LIMIT, MAX_LIMIT, BadCursor, cursor_values
-from pybroker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.errors import AdminError
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.dispatch.consumer_state import ConsumerState
+    from pybroker.dispatch.views import KeyOrderView
 
 MAX_KEY_BYTES = 64 * 1024
 
@@ -33,14 +33,13 @@ async def single_subscription(call: Call, what: str) -> Subscription:
     return await existing_subscription(call)
 
 
-def key_shared(subscription: Subscription, what: str) -> KeySharedDispatcher:
-    """Its dispatcher; 412 when its consumers are of a type that looks at no keys."""
-    dispatcher = subscription.dispatcher
-    if isinstance(dispatcher, KeySharedDispatcher):
-        return dispatcher
-    if dispatcher is None:
+def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
+    """Return the view of its hashes. Raises AdminError 412 if its type does not look at keys."""
+    if (key_order := subscription.key_order) is not None:
+        return key_order
+    if subscription.dispatcher is None:
         raise AdminError(412, f"No consumer has used the subscription since its topic was loaded: there are no {what}")
-    raise AdminError(412, f"The subscription is {dispatcher.kind}: only Key_Shared has {what}")
+    raise AdminError(412, f"The subscription is {subscription.type_name}: only Key_Shared has {what}")
 
 
 def key_of(call: Call) -> bytes | None:

@@ -11,16 +11,14 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import BadBody, Call, json_with_nulls, no_content
 from pybroker.admin.calls.existing import require_persistent_subscription, while_served
-from pybroker.admin.calls.paths import SUBSCRIPTION
+from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.acting_routes import MESSAGE, on_message
 from pybroker.admin.inspection.asked import PAGE, after_of, key_json, page_limit, single_subscription
 from pybroker.broker.delivery import single_messages
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.inspection.delayed_list import delayed_positions
-from pybroker.broker.inspection.entry_reads import ReadEntry, read_entries
-from pybroker.broker.inspection.pages import cursor_text
-from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.broker.inspection.page_entries import ReadEntry, read_entries
+from pybroker.broker.inspection.pages import cursor_text, delayed_positions
 from pybroker.errors import AdminError
 from pybroker.model.position import Position
 from pybroker.wire.entry_metadata import deliver_at_ms
@@ -48,13 +46,14 @@ async def delayed(call: Call) -> Response:
     somebody set the time."""
     subscription = await single_subscription(call, "Listing delayed messages")
     limit, (ledger_id, entry_id) = page_limit(call), after_of(call, _CURSOR, (-1, -1))
-    dispatcher = subscription.dispatcher
-    if dispatcher is None:
+    if subscription.dispatcher is None:
         raise AdminError(
             412, "No consumer has used the subscription since its topic was loaded: what it delays is not known"
         )
-    if not isinstance(dispatcher, MultiConsumerDispatcher):
-        raise AdminError(412, f"The subscription is {dispatcher.kind}: only Shared and Key_Shared delay messages")
+    if subscription.individual is None:
+        raise AdminError(
+            412, f"The subscription is {subscription.type_name}: only Shared and Key_Shared delay messages"
+        )
     positions = await call.look(delayed_positions(subscription.delayed, Position(ledger_id, entry_id), limit + 1))
     await call.share.of_views(call.config.max_message_size)
     shown: list[dict[str, Any]] = []

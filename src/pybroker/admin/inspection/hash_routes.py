@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import while_served
-from pybroker.admin.calls.paths import SUBSCRIPTION
+from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.asked import (
     KEY,
@@ -18,16 +18,16 @@ from pybroker.admin.inspection.asked import (
     after_of,
     consumer_json,
     key_json,
-    key_shared,
+    key_order_of,
     page_limit,
     required_key,
     single_subscription,
 )
 from pybroker.broker.inspection import hashes
-from pybroker.broker.inspection.entry_reads import read_entries
+from pybroker.broker.inspection.page_entries import read_entries
 from pybroker.broker.inspection.pages import cursor_text
 from pybroker.model.position import Position
-from pybroker.slices import in_slices
+from pybroker.runtime.time_slices import in_slices
 from pybroker.wire.entry_metadata import sticky_key
 from pybroker.wire.entry_view import entry_view, is_slow_to_open
 
@@ -58,12 +58,12 @@ async def hash_of(call: Call) -> Response:
     """
     subscription = await single_subscription(call, "Looking up a hash")
     key = required_key(call)
-    dispatcher = key_shared(subscription, "hashes")
-    at = hashes.look_up(dispatcher, hashes.hash_of_key(dispatcher, key))
+    key_order = key_order_of(subscription, "hashes")
+    at = hashes.look_up(key_order, hashes.hash_of_key(key_order, key))
     document: dict[str, Any] = {
         **key_json(key),
         "hash": at.sticky_hash,
-        "range": hashes.range_around(dispatcher, at),
+        "range": hashes.range_around(key_order, at),
         "consumer": consumer_json(at.owner),
         "state": at.state,
     }
@@ -75,11 +75,11 @@ async def hash_of(call: Call) -> Response:
             "unackedMessages": draining.unacked_messages,
             "blockedAttempts": draining.blocked_attempts,
         }
-    if at.listed or at.set_aside_from is not None:
+    if at.listed or at.parked_from is not None:
         document["waiting"] = at.listed
         document["waitingSince"] = at.waits_since_ms
-        if at.set_aside_from is not None:
-            document["setAsideFrom"] = str(at.set_aside_from)
+        if at.parked_from is not None:
+            document["setAsideFrom"] = str(at.parked_from)
     return json_with_nulls(document)
 
 
@@ -88,12 +88,12 @@ async def draining_hashes(call: Call) -> Response:
     waits, since when, and the first messages to acknowledge."""
     subscription = await single_subscription(call, "Listing draining hashes")
     limit, (after,) = page_limit(call), after_of(call, _DRAINING, (-1,))
-    dispatcher = key_shared(subscription, "draining hashes")
-    rows, total = await call.look(hashes.draining_page(dispatcher, after, limit))
+    key_order = key_order_of(subscription, "draining hashes")
+    rows, total = await call.look(hashes.draining_page(key_order, after, limit))
     await call.share.of_views(2 * call.config.max_message_size)
     with while_served(subscription.topic, subscription):
         keys = await _keys(subscription, [position for row in rows for position in row.positions])
-    shown = await in_slices(_draining_rows(rows, keys), call.surroundings.clock)
+    shown = await in_slices(_draining_rows(rows, keys), call.runtime.clock)
     end = cursor_text(_DRAINING, rows[-1].sticky_hash) if len(rows) >= limit else None
     return json_with_nulls({"hashes": shown, "next": end, "total": total})
 
@@ -129,7 +129,7 @@ def _draining(row: hashes.DrainingRow, keys: dict[Position, list[bytes]]) -> dic
 
 async def _keys(subscription: Subscription, positions: list[Position]) -> dict[Position, list[bytes]]:
     """The keys of these entries: what Key_Shared goes by, and what messages of a batch say besides."""
-    config = subscription.surroundings.config
+    config = subscription.runtime.config
     found: dict[Position, list[bytes]] = {}
     count = 0
     async for read in read_entries(subscription.cursor.ledger, sorted(positions)):
@@ -151,13 +151,13 @@ async def waiting(call: Call) -> Response:
     """Hashes of which messages wait: for whom, how many, since when; by hash. What `lookAhead` of stats shows ten of."""
     subscription = await single_subscription(call, "Listing waiting hashes")
     limit, (after,) = page_limit(call), after_of(call, _WAITING, (-1,))
-    dispatcher = key_shared(subscription, "waiting hashes")
-    rows, total = await call.look(hashes.waiting_page(dispatcher, after, limit))
-    look_ahead = dispatcher.look_ahead(0)
+    key_order = key_order_of(subscription, "waiting hashes")
+    rows, total = await call.look(hashes.waiting_page(key_order, after, limit))
+    look_ahead = key_order.look_ahead(0)
     return json_with_nulls(
         {
             "entries": look_ahead.entries,
-            "hashesSetAside": look_ahead.hashes_set_aside,
+            "hashesSetAside": look_ahead.parked_hashes,
             "sizeBytes": look_ahead.size_bytes,
             "maxSizeBytes": look_ahead.max_size_bytes,
             "isFull": look_ahead.is_full,
@@ -177,5 +177,5 @@ def _waiting(row: hashes.WaitingRow) -> dict[str, Any]:
         "because": consumer_json(row.filler),
         "entries": at.listed,
         "since": at.waits_since_ms,
-        "setAsideFrom": None if at.set_aside_from is None else str(at.set_aside_from),
+        "setAsideFrom": None if at.parked_from is None else str(at.parked_from),
     }

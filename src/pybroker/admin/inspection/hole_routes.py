@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import existing_topic, while_served
-from pybroker.admin.calls.paths import SUBSCRIPTION
+from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.asked import LIMIT, page_limit, single_subscription
 from pybroker.broker.inspection.ack_holes import Kept, acknowledged_behind, held
@@ -30,7 +30,7 @@ async def ack_holes(call: Call) -> Response:
     subscription = await single_subscription(call, "Looking at acknowledgements")
     limit = page_limit(call)
     topic = await existing_topic(call)
-    clock, cursor = call.surroundings.clock, subscription.cursor
+    clock, cursor = call.runtime.clock, subscription.cursor
     oldest: dict[str, Any] | None = None
     with while_served(topic, subscription):
         try:

@@ -9,8 +9,8 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import while_served
-from pybroker.admin.calls.paths import SUBSCRIPTION
 from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.asked import (
     CONSUMER,
@@ -25,9 +25,7 @@ from pybroker.admin.inspection.asked import (
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.inspection.hashes import hash_of_key
 from pybroker.broker.inspection.pages import Place, cursor_text
-from pybroker.broker.inspection.unacked import Wanted
-from pybroker.broker.inspection.unacked_messages import UnackedMessage, unacked_page
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.broker.inspection.unacked import UnackedMessage, Wanted, unacked_page
 from pybroker.errors import AdminError
 from pybroker.model.position import Position
 
@@ -58,7 +56,7 @@ async def unacked(call: Call) -> Response:
     with while_served(subscription.topic, subscription):
         after = Place(Position(ledger_id, entry_id), batch_index)
         page = await unacked_page(subscription, wanted, key, after, limit)
-    now_ms, with_properties = call.surroundings.clock.wall_ms(), call.flag("withProperties")
+    now_ms, with_properties = call.runtime.clock.wall_ms(), call.flag("withProperties")
     end = page.after
     return json_with_nulls(
         {
@@ -70,18 +68,18 @@ async def unacked(call: Call) -> Response:
 
 
 def _wanted(call: Call, subscription: Subscription, key: bytes | None) -> Wanted:
-    dispatcher = subscription.dispatcher
+    key_order = subscription.key_order
     sticky_hash: int | None = None
     if call.query("hash") is not None:
         sticky_hash = call.query_integer("hash", 0)
-        if not isinstance(dispatcher, KeySharedDispatcher):
+        if key_order is None:
             raise AdminError(412, f"The subscription is {subscription.type_name}: only Key_Shared has hashes")
     delivered_by_ms: int | None = None
     min_age_ms = call.query_integer("minAgeMs", 0)
     if min_age_ms > 0:
-        delivered_by_ms = call.surroundings.clock.wall_ms() - min_age_ms
-    if key is not None and isinstance(dispatcher, KeySharedDispatcher) and sticky_hash is None:
-        sticky_hash = hash_of_key(dispatcher, key)
+        delivered_by_ms = call.runtime.clock.wall_ms() - min_age_ms
+    if key is not None and key_order is not None and sticky_hash is None:
+        sticky_hash = hash_of_key(key_order, key)
     return Wanted(call.query("consumer"), sticky_hash, delivered_by_ms)
 
 

@@ -1,8 +1,10 @@
 """The `/metrics` page: Pulsar's names over our counters, read at scrape time.
 
-What must always hold: one `# TYPE` line for each metric with all its samples behind it, `cluster` as the first label of
-every sample, and no more than one slice of work between two times that the loop may turn to others. Rows of topics and
-subscriptions are written by hand: the client library needs some 13 µs a row, which a broker with 10,000 topics has not.
+Invariants: each metric has one `# HELP` and one `# TYPE` line with all its samples behind them. `cluster` is the first
+label of every sample. The page is written in slices, and the event loop runs other tasks after each slice. Rows of
+topics and subscriptions are written by hand: the client library needs some 13 µs a row, which a broker with 10,000
+topics has not.
 
-Start reading in `page.py` (the order of things), then `values.py` (what is read of a topic) and `text.py` (the format).
+Start with `metrics_page.py` (the order of the page), then `metric_values.py` (the values of a topic) and
+`exposition_text.py` (the format).
 """

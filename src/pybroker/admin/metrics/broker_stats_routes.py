@@ -17,7 +17,7 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call, json_response
 from pybroker.admin.calls.routing import route
 from pybroker.admin.metrics import figures
-from pybroker.admin.metrics.ledgers import BUCKETS, LEDGER_NAMES, LedgerSums
+from pybroker.admin.metrics.ledger_metrics import BUCKETS, LEDGER_NAMES, LedgerSums
 from pybroker.admin.metrics.metrics_routes import TextStream
 from pybroker.admin.slices import exhaust, sliced
 from pybroker.admin.stats.broker_load import load_report
@@ -26,7 +26,7 @@ from pybroker.admin.stats.bundle_load import BundleLoad, bundle_loads, bundle_of
 from pybroker.errors import AdminError
 
 if TYPE_CHECKING:
-    from pybroker.admin.metrics.text import Number
+    from pybroker.admin.metrics.exposition_text import Number
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
     from pybroker.broker.topic.topic_base import TopicBase
@@ -69,15 +69,15 @@ class BrokerStatsRoutes:
         broker, rates = call.broker, self._rates
         about = {"broker": figures.broker_host(broker), "cluster": call.config.cluster_name}
         ledgers: dict[str, LedgerSums] = {}
-        await exhaust(_sum_ledgers(broker, rates, ledgers), broker.surroundings.clock)
+        await exhaust(_sum_ledgers(broker, rates, ledgers), broker.runtime.clock)
         groups = [
             _group({}, figures.cache_figures(broker, rates.broker)),
             _group(
                 {**about, "metric": figures.TOPIC_LOADS},
-                figures.topic_load_figures(broker.surroundings.stats, rates.broker),
+                figures.topic_load_figures(broker.runtime.stats, rates.broker),
             ),
-            _group({**about, "metric": figures.CONNECTIONS}, figures.connection_figures(broker.surroundings.stats)),
-            _group({**about, "metric": figures.HEALTH}, figures.health_figures(broker.surroundings.stats)),
+            _group({**about, "metric": figures.CONNECTIONS}, figures.connection_figures(broker.runtime.stats)),
+            _group({**about, "metric": figures.HEALTH}, figures.health_figures(broker.runtime.stats)),
             _group({**about, "metric": figures.LOAD}, figures.load_figures(rates.resources)),
         ]
         window_s = call.config.stats_update_frequency_in_secs
@@ -93,13 +93,13 @@ class BrokerStatsRoutes:
         """What this broker would tell a load manager."""
         call.require_superuser()
         loads: dict[str, BundleLoad] = {}
-        await exhaust(bundle_loads(call.broker, self._rates, loads), call.surroundings.clock)
+        await exhaust(bundle_loads(call.broker, self._rates, loads), call.runtime.clock)
         return json_response(load_report(call.broker, self._rates, loads))
 
 
 def _stream(call: Call, pieces: Iterator[str]) -> TextStream:
     return TextStream(
-        sliced(pieces, call.surroundings.clock), call.config.metrics_servlet_timeout_ms / 1000, media_type=JSON
+        sliced(pieces, call.runtime.clock), call.config.metrics_servlet_timeout_ms / 1000, media_type=JSON
     )
 
 
@@ -159,7 +159,7 @@ async def get_allocator(call: Call) -> Response:
     if name not in _ALLOCATORS:
         raise AdminError(406, f"Invalid allocator name : {name}")
     broker = call.broker
-    used = broker.ledgers.cache.size_bytes if name == "ml-cache" else broker.surroundings.stats.pending_publish_bytes
+    used = broker.ledgers.cache.size_bytes if name == "ml-cache" else broker.runtime.stats.pending_publish_bytes
     return json_response({**_NO_ARENAS, "usedDirectMemory": used})
 
 

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 from pybroker.model.rates import quantile
 
 if TYPE_CHECKING:
-    from pybroker.admin.metrics.text import Number
+    from pybroker.admin.metrics.exposition_text import Number
     from pybroker.admin.stats.rate_sampler import BrokerRates
     from pybroker.admin.stats.resource_usage import ResourceMeter
     from pybroker.broker.service import BrokerService
-    from pybroker.model.stats import BrokerStats
+    from pybroker.model.counters import BrokerStats
 
 TOPIC_LOADS = "pulsar_topic_load_times"
 CONNECTIONS = "broker_connection"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.errors import BrokerError, StoreError
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -17,8 +17,8 @@ async def measure_health(broker: BrokerService, interval_s: float) -> None:
     while True:
         try:
             await broker.health_check()
-            broker.surroundings.stats.is_healthy = True
+            broker.runtime.stats.is_healthy = True
         except (BrokerError, StoreError) as error:
-            broker.surroundings.stats.is_healthy = False
+            broker.runtime.stats.is_healthy = False
             logs.warning("health.failed", error=str(error))
         await asyncio.sleep(interval_s)

@@ -10,18 +10,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from pybroker import logs
 from pybroker.admin.calls.call import Call, ClientGone
 from pybroker.admin.calls.routing import route
+from pybroker.admin.metrics.exposition_text import CONTENT_TYPE
 from pybroker.admin.metrics.shared_page import PageNotWritten, SharedPage
-from pybroker.admin.metrics.text import CONTENT_TYPE
 from pybroker.errors import AdminError
-from pybroker.memory import Holding
-from pybroker.permits import NoPermit, Permits
+from pybroker.memory.broker_memory import Holding
+from pybroker.runtime import logs
+from pybroker.waiting.fair_shares import Holder
+from pybroker.waiting.permits import NoPermit, Permits
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
-    from pybroker.memory import Memory
+    from pybroker.memory.broker_memory import Memory
 
 SEND_BYTES = 65536
 """What goes to the connection at once: less costs a turn of the loop more often."""
@@ -44,13 +45,13 @@ class MetricsRoutes:
         return [route("GET", "/metrics", self.get)]
 
     async def get(self, call: Call) -> Response:
-        return _PageResponse(self, compress=_accepts_gzip(call))
+        return _PageResponse(self, call.holder, compress=_accepts_gzip(call))
 
-    async def send(self, send: Send, start: Message, *, compress: bool) -> None:
+    async def send(self, send: Send, start: Message, holder: Holder, *, compress: bool) -> None:
         """Send the page when it is this reader's turn. Raises AdminError 503 when that does not come."""
         room = Holding(self._memory, self._memory.answers)
         try:
-            async with asyncio.timeout(self._deadline_s), self.places.held(1, self._deadline_s):
+            async with asyncio.timeout(self._deadline_s), self.places.held(holder, self._deadline_s):
                 # A part of the page as text, and what opens it; the page itself is the same for all. It is counted and does not
                 # wait: when memory is short the figures that show it are wanted most, and places bound it.
                 room.count(2 * SEND_BYTES)
@@ -93,13 +94,14 @@ def _accepts_gzip(call: Call) -> bool:
 class _PageResponse(Response):
     """Sent by the routes' object, which knows the others."""
 
-    def __init__(self, owner: MetricsRoutes, *, compress: bool) -> None:
+    def __init__(self, owner: MetricsRoutes, holder: Holder, *, compress: bool) -> None:
         super().__init__(media_type=CONTENT_TYPE)
         del self.headers["content-length"]
         self.headers["vary"] = "Accept-Encoding"
         if compress:
             self.headers["content-encoding"] = "gzip"
         self._owner = owner
+        self._holder = holder
         self._compress = compress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,7 +110,7 @@ class _PageResponse(Response):
             await send(start)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         else:
-            await self._owner.send(send, start, compress=self._compress)
+            await self._owner.send(send, start, self._holder, compress=self._compress)
 
 
 class TextStream(Response):

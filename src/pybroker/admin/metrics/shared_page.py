@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pybroker import logs
-from pybroker.memory import Holding
+from pybroker.memory.broker_memory import Holding
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
-    from pybroker.admin.metrics.page import MetricsPage
-    from pybroker.surroundings import Surroundings
-    from pybroker.tasks import TaskOwner
+    from pybroker.admin.metrics.metrics_page import MetricsPage
+    from pybroker.runtime.runtime import Runtime
+    from pybroker.runtime.tasks import TaskOwner
 
 PART_BYTES = 16 * 1024
 """Compressed, at least, but for the last one: less costs a turn of the loop more often."""
@@ -110,12 +110,12 @@ class WrittenPage:
 class SharedPage:
     """Owned by the HTTP server; `tasks` are its own."""
 
-    def __init__(self, page: MetricsPage, tasks: TaskOwner, surroundings: Surroundings) -> None:
+    def __init__(self, page: MetricsPage, tasks: TaskOwner, runtime: Runtime) -> None:
         self._page = page
         self._tasks = tasks
-        self._surroundings = surroundings
-        self._interval_s = surroundings.config.metrics_page_interval_ms / 1000
-        self._deadline_s = surroundings.config.metrics_servlet_timeout_ms / 1000
+        self._runtime = runtime
+        self._interval_s = runtime.config.metrics_page_interval_ms / 1000
+        self._deadline_s = runtime.config.metrics_servlet_timeout_ms / 1000
         self._current: WrittenPage | None = None
         self._fresh_until_s = 0.0
 
@@ -126,7 +126,7 @@ class SharedPage:
 
     def current(self) -> WrittenPage:
         """The page to show now; begins a new one when the last one is whole and too old."""
-        now_s, memory = self._now_s(), self._surroundings.memory
+        now_s, memory = self._now_s(), self._runtime.memory
         current = self._current
         if current is None or current.has_failed or (current.is_whole and now_s >= self._fresh_until_s):
             if current is not None:
@@ -146,7 +146,7 @@ class SharedPage:
         finally:
             if not written.is_whole:
                 written.end(is_whole=False)
-            self._surroundings.call_later(self._fresh_until_s - self._now_s(), partial(self._forget, written))
+            self._runtime.call_later(self._fresh_until_s - self._now_s(), partial(self._forget, written))
 
     async def _write_pieces(self, written: WrittenPage, pieces: Iterator[str]) -> None:
         compressor = zlib.compressobj(FASTEST, zlib.DEFLATED, GZIP_WINDOW_BITS)
@@ -161,7 +161,7 @@ class SharedPage:
         written.add(bytes(held))
 
     def _now_s(self) -> float:
-        return self._surroundings.clock.monotonic_ms() / 1000
+        return self._runtime.clock.monotonic_ms() / 1000
 
     def _forget(self, written: WrittenPage) -> None:
         """Whoever is being sent it holds it still."""

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace
-from pybroker.admin.calls.paths import NAMESPACE
+from pybroker.admin.calls.route_paths import NAMESPACE
 from pybroker.admin.calls.routing import route
 from pybroker.admin.policies.policy_values import Long, check_offload
 from pybroker.errors import AdminError

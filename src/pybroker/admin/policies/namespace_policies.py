@@ -7,17 +7,12 @@ from starlette.routing import Route
 
 from pybroker.admin.calls.call import BadBody, Call, empty_ok, json_response, no_content
 from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace
-from pybroker.admin.calls.paths import NAMESPACE
+from pybroker.admin.calls.route_paths import NAMESPACE
 from pybroker.admin.calls.routing import route
 from pybroker.admin.policies.policy_values import QUOTA_TYPE, checked_quota, checked_retention, quota_type
-from pybroker.broker.topic.backlog import is_quota_above_retention
+from pybroker.broker.topic.backlog_rules import is_quota_above_retention
 from pybroker.errors import AdminError
-from pybroker.model.policies import (
-    BacklogQuota,
-    BacklogQuotaType,
-    NamespacePolicies,
-    RetentionPolicies,
-)
+from pybroker.model.policies import BacklogQuota, BacklogQuotaType, NamespacePolicies, RetentionPolicies
 
 
 def routes() -> list[Route]:

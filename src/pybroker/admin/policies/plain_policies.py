@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.calls.call import BadBody, Call, empty_ok, json_response, no_content
-from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace
-from pybroker.admin.calls.paths import NAMESPACE, TOPIC
+from pybroker.admin.calls.existing_namespaces import administered_namespace, existing_namespace, superusers_namespace
 from pybroker.admin.calls.queries import APPLIED, Query
+from pybroker.admin.calls.route_paths import NAMESPACE, TOPIC
 from pybroker.admin.calls.routing import Handler, route
 from pybroker.admin.policies.policy_table import NO_CONTENT, REFUSED, TABLE, UNCHANGED, Level, PlainPolicy
 from pybroker.admin.policies.policy_values import MAX_SIGNED_32
@@ -95,21 +95,24 @@ class NamespaceCalls(LevelCalls):
         is_applied = self._level.is_applied and call.flag("applied")
         is_applied = is_applied or (self._level.shows_default and shown is None)
         if is_applied and self._policy.applied is not None:
-            shown = self._policy.applied(call.broker.commons.effective_policies(namespace, TopicPolicies()))
+            shown = self._policy.applied(call.broker.broker_context.effective_policies(namespace, TopicPolicies()))
         return self._shown(shown)
 
     async def _set(self, call: Call) -> Response:
         """Set the policy; without a value it is unset, where that is possible."""
-        namespace = administered_namespace(call)
+        namespace = self._changed_namespace(call)
         existing_namespace(call, namespace)
         value = await self._given(call)
         if value is not UNCHANGED:
             await self._store(call, namespace, value)
         return no_content()
 
+    def _changed_namespace(self, call: Call) -> NamespaceName:
+        return superusers_namespace(call) if self._level.is_set_by_superusers else administered_namespace(call)
+
     async def _unset(self, call: Call) -> Response:
         """What is set one level up holds again."""
-        await self._store(call, administered_namespace(call), self._level.removed)
+        await self._store(call, self._changed_namespace(call), self._level.removed)
         return no_content()
 
     async def _store(self, call: Call, namespace: NamespaceName, value: object) -> None:
@@ -136,10 +139,9 @@ class TopicCalls(LevelCalls):
     async def _get(self, call: Call) -> Response:
         """What is set for the topic alone; with `applied=true` what is in force."""
         topic = await policies_topic(call)
-        own = await call.resources.topic_policies(topic)
         if self._policy.applied is not None and call.flag("applied"):
-            return self._shown(self._policy.applied(call.broker.commons.effective_policies(topic.namespace, own)))
-        return self._shown(getattr(own, self._level.field))
+            return self._shown(self._policy.applied(await call.broker.policies_in_force.of_topic(topic)))
+        return self._shown(getattr(await call.resources.topic_policies(topic), self._level.field))
 
     async def _set(self, call: Call) -> Response:
         """Set the policy; without a value it is unset, where that is possible."""

@@ -73,6 +73,8 @@ class Level:
     set_method: str = "POST"
     can_be_unset: bool = True
     """Whether there is a DELETE."""
+    is_set_by_superusers: bool = False
+    """Whether only super users may set and unset it, as in Pulsar."""
     is_in_query: bool = False
     """Whether the value comes as a query parameter of the path's name."""
     fixed_value: object = None
@@ -265,7 +267,7 @@ LIFE = (
 DELIVERY = (
     PlainPolicy(
         DelayedDeliveryPolicies,
-        Level("delayedDelivery", "delayed_delivery_policies"),
+        Level("delayedDelivery", "delayed_delivery_policies", is_set_by_superusers=True),
         Level("delayedDelivery", "delayedDeliveryPolicies"),
         lambda effective: effective.delayed_delivery,
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from msgspec import Meta
 
 from pybroker.admin.calls.queries import Query
-from pybroker.broker.topic.backlog import retention_refusal
+from pybroker.broker.topic.backlog_rules import retention_refusal
 from pybroker.errors import AdminError
 from pybroker.model.effective_policies import split_names
 from pybroker.model.offload_policies import OffloadPolicies, offload_refusal
@@ -118,7 +118,7 @@ def check_entry_filters(call: Call, filters: EntryFilters) -> None:
     if not names:
         raise AdminError(400, "entryFilterNames can't be empty. To remove entry filters use the remove method.")
     for name in names:
-        if not call.broker.commons.entry_filters.has(name):
+        if not call.broker.broker_context.entry_filters.has(name):
             raise AdminError(400, f"Entry filter {name!r} not found")
 
 

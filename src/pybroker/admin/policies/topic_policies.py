@@ -11,8 +11,8 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content
 from pybroker.admin.calls.existing import topic_exists
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
-from pybroker.admin.calls.paths import TOPIC
 from pybroker.admin.calls.queries import APPLIED
+from pybroker.admin.calls.route_paths import TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.policies.policy_values import (
     QUOTA_TYPE,
@@ -21,7 +21,7 @@ from pybroker.admin.policies.policy_values import (
     checked_retention,
     quota_type,
 )
-from pybroker.broker.topic.backlog import is_quota_above_retention
+from pybroker.broker.topic.backlog_rules import is_quota_above_retention
 from pybroker.errors import AdminError, InvalidTopicName, TopicNotFound
 from pybroker.model.effective_policies import EffectivePolicies
 from pybroker.model.names import TopicName
@@ -60,8 +60,9 @@ def routes() -> list[Route]:
 
 async def get_retention(call: Call) -> Response:
     topic = await policies_topic(call)
-    own = await call.resources.topic_policies(topic)
-    shown = _effective(call, topic, own).retention if call.flag("applied") else own.retentionPolicies
+    if call.flag("applied"):
+        return json_response((await _in_force(call, topic)).retention)
+    shown = (await call.resources.topic_policies(topic)).retentionPolicies
     return empty_ok() if shown is None else json_response(shown)
 
 
@@ -73,7 +74,7 @@ async def set_retention(call: Call) -> Response:
         return no_content()
 
     def change(policies: TopicPolicies) -> None:
-        if is_quota_above_retention(_effective(call, topic, policies).size_quota, retention):
+        if is_quota_above_retention(_with_own(call, topic, policies).size_quota, retention):
             raise AdminError(
                 412,
                 "Retention Quota must exceed configured backlog quota for topic. "
@@ -99,7 +100,7 @@ async def get_backlog_quotas(call: Call) -> Response:
     own = await call.resources.topic_policies(topic)
     if own.backlogQuotaMap or not call.flag("applied"):
         return json_response(own.backlogQuotaMap)
-    effective = _effective(call, topic, own)
+    effective = await _in_force(call, topic)
     return json_response({BacklogQuotaType.SIZE: effective.size_quota, BacklogQuotaType.AGE: effective.age_quota})
 
 
@@ -109,7 +110,7 @@ async def set_backlog_quota(call: Call) -> Response:
     quota = checked_quota(await call.optional_json(BacklogQuota))
 
     def change(policies: TopicPolicies) -> None:
-        retention = _effective(call, topic, policies).retention
+        retention = _with_own(call, topic, policies).retention
         if kind is BacklogQuotaType.SIZE and is_quota_above_retention(quota, retention):
             raise AdminError(
                 412,
@@ -136,8 +137,9 @@ async def remove_backlog_quota(call: Call) -> Response:
 
 async def get_replication(call: Call) -> Response:
     topic = await policies_topic(call)
-    own = await call.resources.topic_policies(topic)
-    shown = _effective(call, topic, own).replication_clusters if call.flag("applied") else own.replicationClusters
+    if call.flag("applied"):
+        return json_response((await _in_force(call, topic)).replication_clusters)
+    shown = (await call.resources.topic_policies(topic)).replicationClusters
     return empty_ok() if shown is None else json_response(shown)
 
 
@@ -205,8 +207,7 @@ async def remove_shadow_topics(call: Call) -> Response:
 async def get_subscription_rate(call: Call) -> Response:
     """What limits one subscription; it need not exist."""
     topic, name = await policies_topic(call), call.name("subscription")
-    own = await call.resources.topic_policies(topic)
-    effective = _effective(call, topic, own)
+    effective = await _in_force(call, topic)
     if call.flag("applied"):
         return json_response(effective.subscription_dispatch_rate_of(name))
     shown = effective.own_subscription_dispatch_rates.get(name)
@@ -243,8 +244,13 @@ async def remove_policies(call: Call) -> Response:
     return no_content()
 
 
-def _effective(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePolicies:
-    return call.broker.commons.effective_policies(topic.namespace, own)
+async def _in_force(call: Call, topic: TopicName) -> EffectivePolicies:
+    return await call.broker.policies_in_force.of_topic(topic)
+
+
+def _with_own(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePolicies:
+    """The policies that are in force if `own` are stored for the topic: for changes that are checked before they are stored."""
+    return call.broker.broker_context.effective_policies(topic.namespace, own)
 
 
 async def policies_topic(call: Call) -> TopicName:

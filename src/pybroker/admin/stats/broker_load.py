@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pybroker import __version__
 from pybroker.admin.stats.bundle_load import BundleLoad
+from pybroker.version import __version__
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -27,8 +27,8 @@ def load_report(broker: BrokerService, rates: RateSampler, loads: Mapping[str, B
     }
     return {
         **{name: url for name, url in urls.items() if url},
-        "persistentTopicsEnabled": broker.surroundings.config.enable_persistent_topics,
-        "nonPersistentTopicsEnabled": broker.surroundings.config.enable_non_persistent_topics,
+        "persistentTopicsEnabled": broker.runtime.config.enable_persistent_topics,
+        "nonPersistentTopicsEnabled": broker.runtime.config.enable_non_persistent_topics,
         "cpu": _usage(resources.cpu),
         "memory": _usage(resources.memory),
         "directMemory": _usage(resources.direct_memory),

@@ -10,7 +10,7 @@ from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.topic.topic import Topic
-    from pybroker.managed_ledger.info import CompactedInfo
+    from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 
 _NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
@@ -35,7 +35,7 @@ def internal_stats(topic: Topic, *, with_metadata: bool = False) -> dict[str, An
 
 def _leases(topic: Topic) -> list[dict[str, Any]]:
     """Readers that keep ledgers from being trimmed; ours, and so shown only where there are any."""
-    now_ms = topic.surroundings.clock.monotonic_ms()
+    now_ms = topic.runtime.clock.monotonic_ms()
     return [
         {
             "reader": lease.owner.reader,
@@ -43,7 +43,7 @@ def _leases(topic: Topic) -> list[dict[str, Any]]:
             "ledgerId": lease.ledger_id,
             "endsInMillis": round(lease.ends_ms - now_ms),
         }
-        for lease in topic.commons.read_leases.on(str(topic.name), now_ms)
+        for lease in topic.broker_context.read_leases.on(str(topic.name), now_ms)
     ]
 
 
@@ -72,7 +72,7 @@ def _cursors(topic: Topic) -> dict[str, Any]:
             is_reading=each.is_reading,
             properties=_cursor_properties(each),
         )
-        | _standstill(topic, each)
+        | _stall(topic, each)
         for name, each in topic.subscriptions.items()
     }
     cursor = topic.deduplication.cursor
@@ -84,15 +84,19 @@ def _cursors(topic: Topic) -> dict[str, Any]:
     return shown
 
 
-def _standstill(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+def _stall(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     """Why nothing is delivered, and since when; ours, and so shown only while nothing is."""
-    standstill = subscription.standstill
-    if standstill is None:
+    stall = subscription.stall
+    if stall is None:
         return {}
-    now_ms = topic.surroundings.clock.monotonic_ms()
-    gate = standstill.gate
+    now_ms = topic.runtime.clock.monotonic_ms()
+    blocked_reason = stall.blocked_reason
     return {
-        "standstill": {"gate": gate.name, "reason": gate.value, "forMillis": round(now_ms - standstill.since_ms)},
+        "standstill": {
+            "gate": blocked_reason.name,
+            "reason": blocked_reason.value,
+            "forMillis": round(now_ms - stall.since_ms),
+        },
     }
 
 

@@ -22,13 +22,12 @@ from pybroker.admin.stats.topic_stats import (
     publisher_stats,
     traffic_stats,
 )
-from pybroker.broker.non_persistent.topic import NonPersistentTopic
+from pybroker.broker.topic.non_persistent_topic import NonPersistentTopic
 from pybroker.broker.topic.topic import Topic
-from pybroker.dispatch.non_persistent import KeySharedNonPersistentDispatcher
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
-    from pybroker.broker.non_persistent.subscription import NonPersistentSubscription
+    from pybroker.broker.delivery.non_persistent_subscription import NonPersistentSubscription
     from pybroker.broker.topic.topic_base import TopicBase
 
 _NOTHING_STORED = (
@@ -91,7 +90,7 @@ def non_persistent_stats(topic: NonPersistentTopic, rates: RateSampler, request:
     for _, producer in sorted(topic.producers.items()) if request.with_publishers else ():
         dropped = rates.producer(producer).dropped_messages.per_second
         publishers.append(
-            publisher_stats(producer, rates, topic.surroundings.clock.monotonic_ms()) | {"msgDropRate": dropped}
+            publisher_stats(producer, rates, topic.runtime.clock.monotonic_ms()) | {"msgDropRate": dropped}
         )
         if not len(publishers) % OBJECTS_PER_SLICE:
             yield
@@ -105,7 +104,7 @@ def non_persistent_stats(topic: NonPersistentTopic, rates: RateSampler, request:
         "msgChunkPublished": counters.chunks_in > 0,
         "publishRateLimitedTimes": counters.publish_rate_limited,
         "publishers": publishers,
-        "waitingPublishers": topic.producer_places.waiting_count,
+        "waitingPublishers": topic.producer_registry.waiting_count,
         "subscriptions": subscriptions,
         "replication": {},
         "compaction": NEVER_COMPACTED,
@@ -113,8 +112,8 @@ def non_persistent_stats(topic: NonPersistentTopic, rates: RateSampler, request:
         "topicCreationTimeStamp": topic.loaded_ms,
         "lastPublishTimeStamp": counters.last_publish_ms,
     }
-    if topic.producer_places.epoch is not None:
-        document["topicEpoch"] = topic.producer_places.epoch
+    if topic.producer_registry.epoch is not None:
+        document["topicEpoch"] = topic.producer_registry.epoch
     return document
 
 
@@ -122,12 +121,12 @@ def _subscription(
     subscription: NonPersistentSubscription, rates: RateSampler, with_consumers: bool
 ) -> Generator[None, None, Document]:
     dispatcher, counters = subscription.dispatcher, subscription.counters
-    key_shared = dispatcher if isinstance(dispatcher, KeySharedNonPersistentDispatcher) else None
-    ranges = {} if key_shared is None or not with_consumers else key_shared.owners.selector.ranges()
+    owners = None if dispatcher is None else dispatcher.owners
+    ranges = {} if owners is None or not with_consumers else owners.selector.ranges()
     consumers: list[Document] = []
     for consumer in list(subscription.consumers) if with_consumers else ():
         document = consumer_stats(consumer, rates)
-        if key_shared is not None:
+        if owners is not None:
             document["keyHashRangeArrays"] = ranges.get(consumer.state, [])
         consumers.append(document)
         if not len(consumers) % OBJECTS_PER_SLICE:
@@ -147,7 +146,7 @@ def _subscription(
         "durable": False,
         "isReplicated": False,
         "replicated": False,
-        "allowOutOfOrderDelivery": key_shared is not None and key_shared.owners.allows_out_of_order_delivery,
+        "allowOutOfOrderDelivery": owners is not None and owners.allows_out_of_order_delivery,
         "consumersAfterMarkDeletePosition": {},
         "subscriptionProperties": subscription.properties,
         "filterProcessedMsgCount": counters.filter_processed,
@@ -155,8 +154,8 @@ def _subscription(
         "filterRejectedMsgCount": counters.filter_rejected,
         "filterRescheduledMsgCount": counters.filter_rescheduled,
     }
-    if key_shared is not None:
-        document["keySharedMode"] = key_shared.owners.mode
+    if owners is not None:
+        document["keySharedMode"] = owners.mode
     if dispatcher is not None and dispatcher.active_consumer is not None:
         document["activeConsumerName"] = dispatcher.active_consumer.name
     return document

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pybroker.admin.stats.group_usage import DISPATCH, PUBLISH, GroupUsage
 from pybroker.admin.stats.resource_usage import ResourceMeter
+from pybroker.model.counters import TopicCounters
 from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, Rate, TopicRates
-from pybroker.model.stats import TopicCounters
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pybroker.broker.publishing.producer import Producer
     from pybroker.broker.service import BrokerService
     from pybroker.broker.topic.topic_base import TopicBase
-    from pybroker.clock import Clock
+    from pybroker.runtime.clock import Clock
 
 SLICE_MS = 1.0
 """How long the loop is held between two times that it may turn to others."""
@@ -33,7 +33,7 @@ class RateSampler:
 
     def __init__(self, broker: BrokerService, clock: Clock) -> None:
         self._broker = broker
-        self._surroundings = broker.surroundings
+        self._runtime = broker.runtime
         self._clock = clock
         self._sampled_ms = clock.monotonic_ms()
         self._windows = _Windows()
@@ -44,7 +44,7 @@ class RateSampler:
         self.broker = BrokerRates(broker, self._sampled_ms)
         self.groups = GroupUsage()
         self.resources = ResourceMeter(broker)
-        self.started_wall_ms = broker.surroundings.clock.wall_ms()
+        self.started_wall_ms = broker.runtime.clock.wall_ms()
 
     def topic(self, topic: TopicBase) -> TopicRates:
         """The topic's rates; zeros for one that no window has seen yet, and so it is with the others."""
@@ -61,11 +61,11 @@ class RateSampler:
 
     async def run(self, initial_delay_s: float, frequency_s: float) -> None:
         """Sample for ever."""
-        self.resources.sample(self._surroundings.clock.wall_ms(), self._clock.monotonic_ms())
-        await self._surroundings.sleep(initial_delay_s)
+        self.resources.sample(self._runtime.clock.wall_ms(), self._clock.monotonic_ms())
+        await self._runtime.sleep(initial_delay_s)
         while True:
             await self.sample()
-            await self._surroundings.sleep(frequency_s)
+            await self._runtime.sleep(frequency_s)
 
     async def sample(self) -> None:
         """End the window of everything that is loaded and attached."""
@@ -80,7 +80,7 @@ class RateSampler:
         self._windows = ended
         self.broker.update(self._broker, self._sampled_ms)
         self.groups.look_at_namespaces(self._broker.resources)
-        self.resources.sample(self._surroundings.clock.wall_ms(), self._sampled_ms)
+        self.resources.sample(self._runtime.clock.wall_ms(), self._sampled_ms)
 
     def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
         """Move the windows that are wanted further to `ended`, one object a step; what is new has one since `began_ms`."""
@@ -112,7 +112,7 @@ class BrokerRates:
     """What the whole broker did during the last window."""
 
     def __init__(self, broker: BrokerService, now_ms: float) -> None:
-        stats = broker.surroundings.stats
+        stats = broker.runtime.stats
         self.publish_latency_ms = BucketsWindow(len(stats.publish_latency_ms.counts))
         self.lookup_ms = BucketsWindow(len(stats.lookup_ms.counts))
         self.topic_load_ms = BucketsWindow(len(stats.topic_load_ms.counts))
@@ -126,7 +126,7 @@ class BrokerRates:
         self.cache_evictions = Rate(now_ms)
 
     def update(self, broker: BrokerService, now_ms: float) -> None:
-        stats, reads = broker.surroundings.stats, broker.ledgers.counters
+        stats, reads = broker.runtime.stats, broker.ledgers.counters
         self.publish_latency_ms.update(stats.publish_latency_ms)
         self.lookup_ms.update(stats.lookup_ms)
         self.topic_load_ms.update(stats.topic_load_ms)

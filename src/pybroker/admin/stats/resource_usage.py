@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pybroker.memory_limit import memory_limit
+from pybroker.memory.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -75,12 +75,8 @@ class ResourceMeter:
 
     def _message_memory(self) -> Usage:
         broker = self._broker
-        limit_mb = (
-            broker.ledgers.cache.limit_bytes / _MIB + broker.surroundings.config.max_message_publish_buffer_size_in_mb
-        )
-        return Usage(
-            (broker.ledgers.cache.size_bytes + broker.surroundings.stats.pending_publish_bytes) / _MIB, limit_mb
-        )
+        limit_mb = broker.ledgers.cache.limit_bytes / _MIB + broker.runtime.config.max_message_publish_buffer_size_in_mb
+        return Usage((broker.ledgers.cache.size_bytes + broker.runtime.stats.pending_publish_bytes) / _MIB, limit_mb)
 
     @property
     def max_percent(self) -> float:
@@ -105,6 +101,12 @@ def _cpu_ticks() -> tuple[int, int]:
         return 0, 0
     idle = ticks[3] + ticks[4]  # idle, and idle because of IO
     return sum(ticks) - idle, sum(ticks)
+
+
+def process_cpu_ms() -> float:
+    """Return the CPU time of this process in user and kernel mode."""
+    used = os.times()
+    return (used.user + used.system) * 1000
 
 
 def _resident_bytes() -> int:

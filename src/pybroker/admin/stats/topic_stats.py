@@ -17,12 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.stats import transaction_stats
 from pybroker.admin.time_text import iso_text
-from pybroker.dispatch.gates import Gate
-from pybroker.dispatch.key_shared import KeySharedDispatcher
-from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
+from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.look_ahead import ChunkLookAhead, LookAhead, WaitingOfHash
 from pybroker.dispatch.selectors.hash_selector import HashRange
-from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.dispatch.consumer_state import ConsumerState
     from pybroker.dispatch.draining_hashes import DrainingHash
+    from pybroker.dispatch.views import KeyOrderView
     from pybroker.model.rates import DeliveryRates, TopicRates
 
 Document = dict[str, Any]
@@ -89,7 +87,7 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
     publishers: list[Document] = []
     if request.with_publishers:
         for _, producer in sorted(topic.producers.items()):
-            publishers.append(publisher_stats(producer, rates, topic.surroundings.clock.monotonic_ms()))
+            publishers.append(publisher_stats(producer, rates, topic.runtime.clock.monotonic_ms()))
             if not len(publishers) % OBJECTS_PER_SLICE:
                 yield
     shown = subscriptions.values()
@@ -112,7 +110,7 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
         "lastOffloadFailureTimeStamp": 0,
         **transaction_stats.of_topic(topic),
         "publishers": publishers,
-        "waitingPublishers": topic.producer_places.waiting_count,
+        "waitingPublishers": topic.producer_registry.waiting_count,
         "subscriptions": subscriptions,
         "replication": {},
         "deduplicationStatus": topic.deduplication.status,
@@ -126,8 +124,8 @@ def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Step
         "topicCreationTimeStamp": topic.ledger.created_ms,
         "lastPublishTimeStamp": counters.last_publish_ms,
     }
-    if topic.producer_places.epoch is not None:
-        document["topicEpoch"] = topic.producer_places.epoch
+    if topic.producer_registry.epoch is not None:
+        document["topicEpoch"] = topic.producer_registry.epoch
     if topic.backlog_age_subscription:
         document["oldestBacklogMessageSubscriptionName"] = topic.backlog_age_subscription
     return document
@@ -189,10 +187,10 @@ def _waits_for_memory(since_ms: float | None, now_ms: float) -> Document:
 
 
 def _subscription(subscription: Subscription, rates: RateSampler, measured: Measured, with_consumers: bool) -> Steps:
-    key_shared = subscription.dispatcher if isinstance(subscription.dispatcher, KeySharedDispatcher) else None
+    key_order = subscription.key_order
     consumers: list[Document] = []
     if with_consumers:
-        keys = None if key_shared is None else _KeyView(key_shared)
+        keys = None if key_order is None else _KeyView(key_order)
         for index, consumer in enumerate(list(subscription.consumers)):
             document = consumer_stats(consumer, rates)
             consumers.append(document)
@@ -227,11 +225,12 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
         "durable": subscription.is_durable,
         "isReplicated": subscription.is_replicated,
         "replicated": subscription.is_replicated,
-        **_draining(key_shared, subscription),
+        **_draining(key_order, subscription),
         "nonContiguousDeletedMessagesRanges": cursor.state.deleted_range_count,
         "nonContiguousDeletedMessagesRangesSerializedSize": cursor.state.deleted_ranges_bytes,
         "delayedMessageIndexSizeInBytes": delayed.index_size_bytes,
         **_oldest_unacked(subscription),
+        **_redeliveries(subscription),
         **transaction_stats.of_subscription(subscription),
         "subscriptionProperties": subscription.properties,
         "filterProcessedMsgCount": counters.filter_processed,
@@ -252,6 +251,14 @@ def _oldest_unacked(subscription: Subscription) -> Document:
     return {} if age_s < 0 else {"oldestUnackedMessageAgeSeconds": age_s}
 
 
+def _redeliveries(subscription: Subscription) -> Document:
+    """Return a field beyond Pulsar's, only if it is not 0. Pulsar's `msgInReplay` also counts entries that were never
+    sent."""
+    dispatcher = subscription.dispatcher
+    waiting = dispatcher.redelivery_entry_count if dispatcher is not None else 0
+    return {"entriesToRedeliver": waiting} if waiting else {}
+
+
 def delivery_stats(counters_of: SubscriptionBase | Consumer, rates: DeliveryRates) -> Document:
     """What subscriptions and consumers have in common."""
     counters = counters_of.counters
@@ -266,7 +273,7 @@ def delivery_stats(counters_of: SubscriptionBase | Consumer, rates: DeliveryRate
     }
 
 
-def _draining(key_shared: KeySharedDispatcher | None, subscription: Subscription) -> Document:
+def _draining(key_order: KeyOrderView | None, subscription: Subscription) -> Document:
     """What subscriptions say of Key_Shared; zeros for the other types."""
     document: Document = {
         "allowOutOfOrderDelivery": False,
@@ -275,24 +282,22 @@ def _draining(key_shared: KeySharedDispatcher | None, subscription: Subscription
         "drainingHashesClearedTotal": subscription.draining_hashes_cleared_total,
         "drainingHashesUnackedMessages": 0,
     }
-    standstill = subscription.standstill
-    if standstill is not None and standstill.gate is Gate.MEMORY:
-        document |= _waits_for_memory(standstill.since_ms, subscription.surroundings.clock.monotonic_ms())
-    dispatcher = subscription.dispatcher
-    if isinstance(dispatcher, SharedDispatcher) and dispatcher.holds_chunks_back:
-        document["lookAhead"] = _chunk_look_ahead(dispatcher.look_ahead())
-    if key_shared is None:
+    stall = subscription.stall
+    if stall is not None and stall.blocked_reason is BlockedReason.MEMORY:
+        document |= _waits_for_memory(stall.since_ms, subscription.runtime.clock.monotonic_ms())
+    if (chunk_order := subscription.chunk_order) is not None and chunk_order.holds_chunks_back:
+        document["lookAhead"] = _chunk_look_ahead(chunk_order.look_ahead())
+    if key_order is None:
         return document
     document |= {
-        "allowOutOfOrderDelivery": key_shared.owners.allows_out_of_order_delivery,
-        "keySharedMode": key_shared.owners.mode,
-        "drainingHashesCount": len(key_shared.draining),
-        "drainingHashesUnackedMessages": key_shared.draining.unacked_messages(),
+        "allowOutOfOrderDelivery": key_order.owners.allows_out_of_order_delivery,
+        "keySharedMode": key_order.owners.mode,
+        "drainingHashesCount": len(key_order.draining),
+        "drainingHashesUnackedMessages": key_order.draining.unacked_messages(),
     }
-    if key_shared.waiting or key_shared.set_aside:
-        document["lookAhead"] = _look_ahead(key_shared.look_ahead(MAX_WAITING_HASHES))
-    if isinstance(key_shared, ClassicKeySharedDispatcher):
-        joined = key_shared.recently_joined()
+    if key_order.waiting or key_order.parked:
+        document["lookAhead"] = _look_ahead(key_order.look_ahead(MAX_WAITING_HASHES))
+    if joined := key_order.recently_joined():
         document["consumersAfterMarkDeletePosition"] = {state.name: str(position) for state, position in joined}
     return document
 
@@ -301,7 +306,7 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
     """What Key_Shared holds back, and because of whom: shown while there is something, Pulsar has no such field."""
     return {
         "entries": look_ahead.entries,
-        "hashesSetAside": look_ahead.hashes_set_aside,
+        "hashesSetAside": look_ahead.parked_hashes,
         "sizeBytes": look_ahead.size_bytes,
         "maxSizeBytes": look_ahead.max_size_bytes,
         "isFull": look_ahead.is_full,
@@ -312,7 +317,7 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
                 "reason": _reason(each),
                 "entries": each.entries,
                 "since": iso_text(int(each.since_ms)),
-                "setAsideFrom": None if each.set_aside_from is None else str(each.set_aside_from),
+                "setAsideFrom": None if each.parked_from is None else str(each.parked_from),
             }
             for each in look_ahead.most
         ],
@@ -324,7 +329,7 @@ def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
     most = nlargest(MAX_WAITING_HASHES, look_ahead.consumers, key=lambda each: each.entries)
     return {
         "entries": look_ahead.entries,
-        "consumersSetAside": sum(each.set_aside_from is not None for each in look_ahead.consumers),
+        "consumersSetAside": sum(each.parked_from is not None for each in look_ahead.consumers),
         "sizeBytes": look_ahead.size_bytes,
         "maxSizeBytes": look_ahead.max_size_bytes,
         "consumers": [
@@ -333,7 +338,7 @@ def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
                 "reason": "consumer cannot take more of the message that it has begun",
                 "entries": each.entries,
                 "since": None if each.since_ms is None else iso_text(each.since_ms),
-                "setAsideFrom": None if each.set_aside_from is None else str(each.set_aside_from),
+                "setAsideFrom": None if each.parked_from is None else str(each.parked_from),
             }
             for each in most
         ],
@@ -378,9 +383,9 @@ def consumer_stats(consumer: Consumer, rates: RateSampler) -> Document:
 class _KeyView:
     """What a Key_Shared subscription knows of its consumers' hashes, looked up once for all of them."""
 
-    def __init__(self, dispatcher: KeySharedDispatcher) -> None:
-        self._ranges: dict[ConsumerState, list[HashRange]] = dispatcher.owners.selector.ranges()
-        self._draining: dict[ConsumerState, list[tuple[int, DrainingHash]]] = dispatcher.draining.by_consumer()
+    def __init__(self, key_order: KeyOrderView) -> None:
+        self._ranges: dict[ConsumerState, list[HashRange]] = key_order.owners.selector.ranges()
+        self._draining: dict[ConsumerState, list[tuple[int, DrainingHash]]] = key_order.draining.by_consumer()
 
     def add_to(self, document: Document, consumer: ConsumerState) -> Generator[None, None, None]:
         """Complete the document of one consumer."""

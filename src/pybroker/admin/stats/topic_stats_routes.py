@@ -14,19 +14,19 @@ from pybroker.admin.calls.existing import existing_any_topic
 from pybroker.admin.calls.existing_namespaces import namespace_of_topics
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.partitions import topics_of
-from pybroker.admin.calls.paths import TOPIC
 from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.route_paths import TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.stats.non_persistent_stats import NonPersistentRequest, any_internal_stats, non_persistent_stats
 from pybroker.admin.stats.partitioned_stats import partitioned_stats
 from pybroker.admin.stats.topic_stats import Document, Measured, StatsRequest, topic_stats
-from pybroker.broker.non_persistent.topic import NonPersistentTopic
-from pybroker.broker.topic.backlog import estimated_bytes_behind
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes, slowest_subscription
+from pybroker.broker.topic.backlog_rules import estimated_bytes_behind
+from pybroker.broker.topic.non_persistent_topic import NonPersistentTopic
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, StoreError, TopicNotFound
 from pybroker.model.names import TopicName
-from pybroker.slices import in_slices
+from pybroker.runtime.time_slices import in_slices
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -68,7 +68,7 @@ class TopicStatsRoutes:
         documents = {str(topic.name): await self._document(call, topic) async for topic in _partitions(call, name)}
         by_name = call.config.aggregate_publisher_stats_by_producer_name
         merging = partitioned_stats(list(documents.values()), merges_publishers_by_name=by_name)
-        merged = await in_slices(merging, call.surroundings.clock)
+        merged = await in_slices(merging, call.runtime.clock)
         if not documents:
             documents[str(name)] = dict(merged)  # So does Pulsar: no partition was made yet.
         is_detailed = call.query("perPartition") is None or call.flag("perPartition")
@@ -85,7 +85,7 @@ class TopicStatsRoutes:
         with_publishers = call.config.expose_publisher_stats and not call.flag("excludePublishers")
         if isinstance(topic, NonPersistentTopic):
             shown = NonPersistentRequest(broker_id(call), with_publishers, not call.flag("excludeConsumers"))
-            return await in_slices(non_persistent_stats(topic, self._rates, shown), call.surroundings.clock)
+            return await in_slices(non_persistent_stats(topic, self._rates, shown), call.runtime.clock)
         assert isinstance(topic, Topic)
         request = StatsRequest(
             measured=await _measure(call, topic),
@@ -94,7 +94,7 @@ class TopicStatsRoutes:
             with_publishers=with_publishers,
             with_consumers=not call.flag("excludeConsumers"),
         )
-        return await in_slices(topic_stats(topic, self._rates, request), call.surroundings.clock)
+        return await in_slices(topic_stats(topic, self._rates, request), call.runtime.clock)
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:

@@ -24,7 +24,7 @@ def of_topic(topic: Topic) -> dict[str, Any]:
         "committedTxnCount": buffer.committed_total,
     }
     if buffer.open:
-        now_ms = topic.surroundings.clock.wall_ms()
+        now_ms = topic.runtime.clock.wall_ms()
         document["openTransactions"] = [
             {
                 "txnId": str(txn),
@@ -43,7 +43,7 @@ def of_subscription(subscription: Subscription) -> dict[str, Any]:
     held = subscription.cursor.state.held
     if not held:
         return {}
-    now_ms = subscription.surroundings.clock.wall_ms()
+    now_ms = subscription.runtime.clock.wall_ms()
     rows = []
     for txn, hold in islice(held.open.items(), SHOWN):
         since_ms, owner = subscription.transactions.first_seen.get(txn, (None, ""))

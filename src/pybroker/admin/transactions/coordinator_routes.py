@@ -11,13 +11,9 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import Call, json_response, no_content
 from pybroker.admin.calls.queries import WITH_METADATA, Query
 from pybroker.admin.calls.routing import route
-from pybroker.admin.transactions.views import (
-    coordinator_stats,
-    log_stats,
-    transaction_metadata,
-)
+from pybroker.admin.transactions.views import coordinator_stats, log_stats, transaction_metadata
 from pybroker.errors import AdminError, BrokerError, TransactionCoordinatorNotFound
-from pybroker.model.transactions import TxnAction, TxnId
+from pybroker.model.txn_id import TxnAction, TxnId
 
 if TYPE_CHECKING:
     from pybroker.transactions.coordinator import Coordinator
@@ -133,14 +129,20 @@ async def get_coordinator_internal_stats(call: Call) -> Response:
 
 
 async def get_transaction_metadata(call: Call) -> Response:
-    """What takes part in a transaction, and whom its end waits for."""
-    coordinator, transaction = await _transaction(call)
+    """Answer with the status and participants of a transaction, for every role as in Pulsar.
+
+    The owner and super users also see what the end of the transaction waits for.
+    """
+    require_enabled(call)
+    coordinator, transaction = await call.broker.transactions.transaction(txn_id_of(call))
     return json_response(_shown(call, coordinator, transaction))
 
 
 def _shown(call: Call, coordinator: Coordinator, transaction: Transaction) -> dict[str, Any]:
-    now_ms = call.surroundings.clock.wall_ms()
-    return transaction_metadata(coordinator, transaction, now_ms, call.broker.loaded.persistent.get)
+    now_ms = call.runtime.clock.wall_ms()
+    with_own = call.broker.broker_context.authorization.may_use(transaction.owner, call.role)
+    loaded = call.broker.loaded.persistent.get
+    return transaction_metadata(coordinator, transaction, now_ms, loaded, with_own=with_own)
 
 
 async def list_slow_transactions(call: Call) -> Response:
@@ -149,7 +151,7 @@ async def list_slow_transactions(call: Call) -> Response:
     require_enabled(call)
     least_ms = call.integer("milliseconds")
     asked = _asked_coordinators(call)
-    now_ms = call.surroundings.clock.wall_ms()
+    now_ms = call.runtime.clock.wall_ms()
     found: list[tuple[int, Coordinator, Transaction]] = []
     if not isinstance(asked, list):
         await asked.ready()

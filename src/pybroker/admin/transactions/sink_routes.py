@@ -1,7 +1,9 @@
-"""Sinks: batches that several transactions write and one call commits, each once. Beyond Pulsar; rules: `transactions/sinks.py`.
+"""Sinks: batches that several transactions write and one call commits, each once. Beyond Pulsar; rules:
+`transactions/sinks.py`.
 
-Who may open a transaction may open one for a sink: any role that is let in. Once a batch is committed, the sink is that role's and
-super users'.
+A role that may publish to any topic may begin a sink. After the first commit, only that role and super users may use
+the sink. Both `open` and `commit` check this (`_coordinator`, `Coordinator._room_for_mark`), so no transaction is
+opened that cannot be committed.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -21,6 +23,7 @@ from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.transactions.coordinator_routes import BASE, require_enabled
 from pybroker.errors import AdminError, TransactionCoordinatorNotFound
+from pybroker.runtime.time_slices import in_slices
 from pybroker.transactions.sinks import MAX_BATCH, MAX_NAME, Asking, Label, home_of
 
 if TYPE_CHECKING:
@@ -71,7 +74,12 @@ def routes() -> list[Route]:
             SINK + "/open",
             open_transaction,
             body=OpenBody,
-            answers={200: "The transaction, or that the batch is committed", 409: "The sink is another writer's"},
+            answers={
+                200: "The transaction, or that the batch is committed",
+                403: "The sink is another role's, or the role may publish to no topic",
+                409: "The sink is another writer's",
+                429: "There is no room for another sink or transaction",
+            },
         ),
         route(
             "POST",
@@ -80,6 +88,8 @@ def routes() -> list[Route]:
             body=CommitBody,
             answers={
                 200: "The batch is committed, now or before",
+                403: "The sink is another role's, or the role may publish to no topic",
+                429: "There is no room for another sink",
                 202: "The batch is committed, and some topics have not been told yet",
                 404: "One of the transactions is not there, so nothing was committed",
                 409: "One of them cannot be committed, or the sink is another writer's: nothing was committed",
@@ -107,8 +117,24 @@ def _require_batch(batch: int) -> None:
 
 
 def _asking(call: Call) -> Asking:
-    authorization = call.broker.commons.authorization
-    return Asking(call.role if authorization.enabled else None, may_all=authorization.may_all(call.role))
+    authorization = call.broker.broker_context.authorization
+    owner = call.role if authorization.enabled else None
+    return Asking(owner, authorization.may_all(call.role), call.holder)
+
+
+async def _coordinator(call: Call, sink: str) -> Coordinator:
+    """Return the coordinator of a sink. Raises AdminError 403 if the sink is new and the role may not publish to any
+    topic: it has no use for a sink, and could only take names and capacity from other roles."""
+    coordinator = await call.broker.transactions.of_sink(sink)
+    if coordinator.state.marks.get(sink) is None:
+        authorization = call.broker.broker_context.authorization
+        if not await in_slices(authorization.may_produce_somewhere(call.role), call.runtime.clock):
+            raise AdminError(
+                403,
+                f"Cannot begin the sink {sink}: role {call.role!r} may publish to no topic. Grant it `produce` on the namespace or "
+                "topic that it shall write to",
+            )
+    return coordinator
 
 
 async def list_sinks(call: Call) -> Response:
@@ -158,7 +184,7 @@ def _shown(coordinator: Coordinator, sink: str, call: Call) -> dict[str, Any]:
         shown |= {"lastBatch": mark.batch, "committedTimestamp": mark.marked_ms, "writer": mark.writer}
         if mark.owner is not None:
             shown["owner"] = mark.owner
-    now_ms = call.surroundings.clock.wall_ms()
+    now_ms = call.runtime.clock.wall_ms()
     shown["openTransactionCount"] = len(opened)
     shown["openTransactions"] = [
         {
@@ -195,7 +221,7 @@ async def open_transaction(call: Call) -> Response:
     sink, body = _sink_name(call), await call.json(OpenBody)
     require_enabled(call)
     label = _label(sink, body.batch, body.writer, body.run)
-    coordinator = await call.broker.transactions.of_sink(sink)
+    coordinator = await _coordinator(call, sink)
     asking = _asking(call)
     txn = await coordinator.open_of_sink(label, asking, body.timeoutMillis, takes_over=body.takeOver)
     if txn is None:
@@ -212,7 +238,7 @@ async def commit(call: Call) -> Response:
     sink, body = _sink_name(call), await call.json(CommitBody)
     require_enabled(call)
     label = _label(sink, body.batch, body.writer, "")
-    coordinator = await call.broker.transactions.of_sink(sink)
+    coordinator = await _coordinator(call, sink)
     for most, least in body.transactions:
         if most != coordinator.id:
             raise AdminError(

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
     from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
     from pybroker.managed_ledger.cursor_state import CursorState
-    from pybroker.managed_ledger.held_acks import HeldAcks
+    from pybroker.managed_ledger.pending_transaction_acks import PendingTransactionAcks
     from pybroker.model.position import Position
-    from pybroker.model.transactions import TxnId
+    from pybroker.model.txn_id import TxnId
     from pybroker.transactions.coordinator import Coordinator
     from pybroker.transactions.coordinator_state import Transaction
     from pybroker.transactions.transaction_log import TransactionLog
@@ -45,15 +45,21 @@ def transaction_metadata(
     transaction: Transaction,
     now_ms: int,
     loaded: Callable[[str], Topic | None],
+    *,
+    with_own: bool,
 ) -> dict[str, Any]:
-    """`transactionMetadata` of one, with what loaded topics know of it."""
+    """Return `transactionMetadata` with details from loaded topics. Topic names are spelled as the client wrote them.
+
+    `with_own`: include the fields beyond Pulsar's, which only the owner and super users may see.
+    """
+    as_sent = transaction.as_sent
     produced: dict[str, Any] = {}
     acked: dict[str, dict[str, Any]] = {}
     holds: list[dict[str, Any]] = []
     for name in transaction.partitions:
         topic = loaded(name)
         buffer = None if topic is None else topic.transactions.buffer
-        produced[name] = transaction_in_buffer(buffer, transaction.id)
+        produced[as_sent.get(name, name)] = transaction_in_buffer(buffer, transaction.id)
         published = None if buffer is None else buffer.open.get(transaction.id)
         if published is not None and len(holds) < SHOWN_PARTICIPANTS:
             holds.append({"topic": name, "entries": published.entry_count})
@@ -61,7 +67,9 @@ def transaction_metadata(
         topic = loaded(name)
         subscription = None if topic is None else topic.subscriptions.get(subscription_name)
         held = None if subscription is None else subscription.cursor.state.held
-        acked.setdefault(name, {})[subscription_name] = transaction_in_pending_ack(held, transaction.id)
+        acked.setdefault(as_sent.get(name, name), {})[subscription_name] = transaction_in_pending_ack(
+            held, transaction.id
+        )
         hold = None if held is None else held.open.get(transaction.id)
         if hold is not None and len(holds) < SHOWN_PARTICIPANTS:
             holds.append({"topic": name, "subscription": subscription_name, "entries": hold.entry_count})
@@ -75,7 +83,11 @@ def transaction_metadata(
     }
     if transaction.owner is not None:
         shown["owner"] = transaction.owner
+    if not with_own:
+        return shown
     own: dict[str, Any] = {"ageMillis": max(0, now_ms - transaction.opened_ms)}
+    if as_sent:
+        own["fullNames"] = {sent: name for name, sent in as_sent.items()}
     if holds:
         own["holds"] = holds
     if transaction.label is not None:
@@ -123,7 +135,7 @@ def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
     return shown
 
 
-def pending_ack_stats(topic: Topic, held: HeldAcks, *, with_low_water_marks: bool) -> dict[str, Any]:
+def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_water_marks: bool) -> dict[str, Any]:
     """`pendingAckStats`; where no transaction has acknowledged anything the state is `None`."""
     shown: dict[str, Any] = {
         "state": "Ready" if held.was_used else "None",
@@ -136,7 +148,7 @@ def pending_ack_stats(topic: Topic, held: HeldAcks, *, with_low_water_marks: boo
     return shown
 
 
-def transaction_in_pending_ack(held: HeldAcks | None, txn_id: TxnId) -> dict[str, Any]:
+def transaction_in_pending_ack(held: PendingTransactionAcks | None, txn_id: TxnId) -> dict[str, Any]:
     """`transactionInPendingAckStats`: what it holds one by one is not listed."""
     hold = None if held is None else held.open.get(txn_id)
     return {} if hold is None or hold.up_to is None else {"cumulativeAckPosition": str(hold.up_to)}

@@ -1,1 +1,4 @@
-"""Subscriptions: from the cursor through the dispatcher to consumers, and acknowledgements on their way back."""
+"""Subscriptions: entries go from the cursor through the dispatcher to consumers, and acknowledgements come back.
+
+Start with `subscription.py`.
+"""

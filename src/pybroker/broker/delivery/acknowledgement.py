@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pybroker import logs
 from pybroker.errors import BrokerError, NotAllowedError, StoreError
 from pybroker.model.ack_set import WORD_BITS, full, left_of, to_words
 from pybroker.model.events import Ack, PartialAck
 from pybroker.model.position import Position, from_wire
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.compacted_reads import CompactedReads
+    from pybroker.broker.context.peer import Peer
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
-    from pybroker.broker.peer import Peer
+    from pybroker.broker.delivery.reads.compacted_reads import CompactedReads
     from pybroker.config import BrokerConfig
     from pybroker.dispatch.dispatcher import Dispatcher
     from pybroker.managed_ledger.managed_cursor import ManagedCursor, PersistDone

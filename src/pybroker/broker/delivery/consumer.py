@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pybroker.broker.peer import Peer
+from pybroker.broker.context.peer import Peer
 from pybroker.dispatch.consumer_state import AUTO_SPLIT, ConsumerState, KeySharedOptions
 from pybroker.dispatch.dispatcher import Delivery
-from pybroker.model.stats import DeliveryCounters
+from pybroker.model.counters import DeliveryCounters
 from pybroker.wire.broker_entry_metadata import without_broker_metadata
 from pybroker.wire.entry_metadata import chunk_of
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.errors import StoreError, SubscriptionNotFound
-from pybroker.model.passed_over import PassedOver, as_of, remembered
 from pybroker.model.position import Position
+from pybroker.model.skipped_ranges import SkippedRanges, as_of, remembered
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
@@ -67,9 +67,9 @@ def _note(subscription: Subscription, before: Position, entries: int, why: str, 
     if mark <= before:
         return
     between = subscription.cursor.ledger.ledgers.entries_between(before, mark)
-    now_ms = subscription.surroundings.clock.wall_ms()
-    move = PassedOver(before, mark, entries, now_ms, why, is_expiry, is_certain=entries >= between)
-    subscription.cursor.passed_over = remembered(subscription.cursor.passed_over, move)
+    now_ms = subscription.runtime.clock.wall_ms()
+    move = SkippedRanges(before, mark, entries, now_ms, why, is_expiry, is_certain=entries >= between)
+    subscription.cursor.skipped_ranges = remembered(subscription.cursor.skipped_ranges, move)
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def _while_there(subscription: Subscription) -> Iterator[None]:
 
 def _expired(subscription: Subscription, entry_count: int) -> int:
     counters = subscription.counters
-    counters.last_expired_ms = subscription.surroundings.clock.wall_ms()
+    counters.last_expired_ms = subscription.runtime.clock.wall_ms()
     counters.expired_last_run_entries = entry_count
     if entry_count:
         counters.expired_entries += entry_count
@@ -109,7 +109,7 @@ async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> Non
 
 
 async def _move(subscription: Subscription, position: Position, unacked_words: Sequence[int]) -> None:
-    if not subscription.surroundings.config.acknowledgment_at_batch_index_level_enabled:
+    if not subscription.runtime.config.acknowledgment_at_batch_index_level_enabled:
         unacked_words = ()
     subscription.close_consumers()
     if subscription.dispatcher is not None:
@@ -118,12 +118,12 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
     try:
         await subscription.cursor.reset(position, unacked_words)
         mark = subscription.cursor.mark_delete_position
-        subscription.cursor.passed_over = as_of(subscription.cursor.passed_over, mark)
+        subscription.cursor.skipped_ranges = as_of(subscription.cursor.skipped_ranges, mark)
         _note(subscription, before, 0, "the cursor was reset", is_expiry=False)
     finally:
         if not subscription.is_durable:
             # Its reader comes back on it; one that does not must leave nothing behind.
-            subscription.surroundings.call_later(READER_RETURN_S, subscription.drop_if_unused)
+            subscription.runtime.call_later(READER_RETURN_S, subscription.drop_if_unused)
     logs.info("cursor.reset", topic=subscription.topic.name, subscription=subscription.name, position=position)
 
 

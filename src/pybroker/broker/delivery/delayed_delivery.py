@@ -23,23 +23,30 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap
 
-from pybroker import logs
 from pybroker.broker.delivery.stages import Stage
-from pybroker.dispatch.changed_delays import CHANGED_BYTES, MAX_CHANGED_DELAYS, ChangedDelays
-from pybroker.dispatch.delayed import MAX_DUE_MS, RUN_ENTRIES, Delayed, DelayedIndex, DelayedRun, DeliveryTimes
-from pybroker.dispatch.delayed_record import encode_more, encode_whole, stored_changes, stored_runs
+from pybroker.dispatch.delayed.changed_delays import CHANGED_BYTES, MAX_CHANGED_DELAYS, ChangedDelays
+from pybroker.dispatch.delayed.delayed_entries import (
+    MAX_DUE_MS,
+    RUN_ENTRIES,
+    Delayed,
+    DelayedIndex,
+    DelayedRun,
+    DeliveryTimes,
+)
+from pybroker.dispatch.delayed.delayed_record import encode_more, encode_whole, stored_changes, stored_runs
 from pybroker.errors import StoreError, TooManyRequests
+from pybroker.ledgers.cursor_store import CursorOwner
+from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.model.position import Position
-from pybroker.storage.cursor_store import CursorOwner
-from pybroker.storage.ledger_store import EntryRun
-from pybroker.tasks import completion
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import completion
 from pybroker.wire.entry_metadata import deliver_at_ms
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.broker.context.topic_context import TopicContext
     from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
-    from pybroker.surroundings import Timer
+    from pybroker.runtime.runtime import Timer
 
 MAX_ALARM_S = 60.0
 """How long an alarm is set at most: the clock by which entries are due may be set meanwhile."""
@@ -59,7 +66,7 @@ class DelayedDelivery(CursorOwner, Stage):
     """Owned by its subscription; the store asks it for snapshots of the index."""
 
     def __init__(
-        self, topic: TopicCommons, subscription_name: str, cursor: ManagedCursor, wake: Callable[[], None]
+        self, topic: TopicContext, subscription_name: str, cursor: ManagedCursor, wake: Callable[[], None]
     ) -> None:
         """`wake` has the pump run."""
         self.serves_several = False
@@ -67,8 +74,8 @@ class DelayedDelivery(CursorOwner, Stage):
         self._topic = topic
         self._subscription_name = subscription_name
         self.wake = wake
-        self._commons = topic.commons
-        self._surroundings = topic.surroundings
+        self._broker_context = topic.broker_context
+        self._runtime = topic.runtime
         self._cursor = cursor
         self._changed = ChangedDelays()
         self._index = DelayedIndex(self._changed)
@@ -86,7 +93,7 @@ class DelayedDelivery(CursorOwner, Stage):
         self._is_closed = False
         self._stored_serial = 0  # of the last run that was handed to the store
         self._stored_entries = 0
-        self._memory = topic.surroundings.memory
+        self._memory = topic.runtime.memory
         self._counted_bytes = 0
 
     @property
@@ -127,7 +134,7 @@ class DelayedDelivery(CursorOwner, Stage):
             return 0
         if self._times is None:
             return len(self._index)
-        cutoff_ms = self._surroundings.clock.wall_ms() - self._times.tick_ms
+        cutoff_ms = self._runtime.clock.wall_ms() - self._times.tick_ms
         return self._index.due_count(cutoff_ms) if first_ms <= cutoff_ms else 0
 
     @property
@@ -160,7 +167,7 @@ class DelayedDelivery(CursorOwner, Stage):
             due_times_ms = self._changed.applied(entries.ledger_id, entries.entry_ids, due_times_ms)
         if not any(due_times_ms):
             return entries
-        cutoff_ms = times.cutoff_ms(self._surroundings.clock.wall_ms())
+        cutoff_ms = times.cutoff_ms(self._runtime.clock.wall_ms())
         held = [index for index, due_ms in enumerate(due_times_ms) if due_ms > cutoff_ms]
         if not held:
             return entries
@@ -185,7 +192,7 @@ class DelayedDelivery(CursorOwner, Stage):
         """Entries that are due, in the order of their times; they wait no more. All of them when nothing is delayed any more."""
         if not self._index or not self.serves_several:
             return []
-        cutoff_ms = MAX_DUE_MS if self._times is None else self._times.cutoff_ms(self._surroundings.clock.wall_ms())
+        cutoff_ms = MAX_DUE_MS if self._times is None else self._times.cutoff_ms(self._runtime.clock.wall_ms())
         taken = self._index.take_due(cutoff_ms, max_entries)
         self._set_alarm()
         if taken:
@@ -254,7 +261,7 @@ class DelayedDelivery(CursorOwner, Stage):
 
         Raises TooManyRequests at `MAX_CHANGED_DELAYS`, StoreError: then it counts now, but may not after a restart.
         """
-        clock = self._surroundings.clock
+        clock = self._runtime.clock
         while not self.restore(clock.monotonic_ms() + RESTORE_SLICE_MS):  # noqa: ASYNC110  (each round does a part of it)
             await asyncio.sleep(0)
         if not self._changed.has_room(position):
@@ -281,7 +288,7 @@ class DelayedDelivery(CursorOwner, Stage):
         self._store_runs()  # Those of before there was a record.
         stored, done = completion()
         record = encode_more((), [(position, due_ms)])
-        self._commons.ledgers.cursor_store.append_delta(self._record_id, record, done)
+        self._broker_context.ledgers.cursor_store.append_delta(self._record_id, record, done)
         await stored
 
     # --- the alarm ---------------------------------------------------------------------------------------------------
@@ -298,8 +305,8 @@ class DelayedDelivery(CursorOwner, Stage):
                 return
             self._alarm.cancel()
         self._alarm_ms = alarm_ms
-        wait_s = (alarm_ms - self._surroundings.clock.wall_ms()) / 1000
-        self._alarm = self._surroundings.call_later(max(0.0, min(wait_s, MAX_ALARM_S)), self._ring)
+        wait_s = (alarm_ms - self._runtime.clock.wall_ms()) / 1000
+        self._alarm = self._runtime.call_later(max(0.0, min(wait_s, MAX_ALARM_S)), self._ring)
 
     def _stop_alarm(self) -> None:
         if self._alarm is not None:
@@ -309,7 +316,7 @@ class DelayedDelivery(CursorOwner, Stage):
     def _ring(self) -> None:
         """Wake the pump if something is due. It may not get to it now, for want of permits: then it is woken for these."""
         self._alarm = None
-        now_ms = self._surroundings.clock.wall_ms()
+        now_ms = self._runtime.clock.wall_ms()
         if now_ms < self._alarm_ms:
             self._set_alarm()
         else:
@@ -365,7 +372,7 @@ class DelayedDelivery(CursorOwner, Stage):
         if self._unread is None or not self.serves_several:
             return True
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
-        clock = self._surroundings.clock
+        clock = self._runtime.clock
         try:
             for run in self._unread:
                 if ledgers.row_of(run.ledger_id) is not None:
@@ -432,7 +439,7 @@ class DelayedDelivery(CursorOwner, Stage):
             record_id = await self._cursor.announce_delayed()
             if not self._is_closed:
                 self._record_id = record_id
-                self._commons.ledgers.cursor_store.attach(record_id, self)
+                self._broker_context.ledgers.cursor_store.attach(record_id, self)
 
     def _store_anew(self) -> None:
         runs = self._index.runs_after(0)
@@ -450,7 +457,7 @@ class DelayedDelivery(CursorOwner, Stage):
         self._stored_serial = self._index.last_serial
         self._stored_entries += sum(len(run.packed) - run.index for run in runs)
         # Nobody waits for it: what does not get stored is read from the topic again.
-        self._commons.ledgers.cursor_store.append_delta(self._record_id, record, None)
+        self._broker_context.ledgers.cursor_store.append_delta(self._record_id, record, None)
 
     def snapshot(self) -> bytes:
         self._index.seal_newest()
@@ -469,7 +476,7 @@ class DelayedDelivery(CursorOwner, Stage):
             self._store_runs()  # The store writes a snapshot only for a record of which it has seen a delta.
         self._is_closed = True
         if self._record_id:
-            await self._commons.ledgers.cursor_store.detach(self._record_id)
+            await self._broker_context.ledgers.cursor_store.detach(self._record_id)
 
     def drop(self) -> None:
         """The subscription is deleted: stop, and store nothing more."""
@@ -483,12 +490,12 @@ class DelayedDelivery(CursorOwner, Stage):
         self._count()
 
 
-def _delivery_times(topic: TopicCommons) -> DeliveryTimes | None:
+def _delivery_times(topic: TopicContext) -> DeliveryTimes | None:
     """How exact delivery times are kept; None when nothing is delayed."""
     policies = topic.policies.delayed_delivery
     if not policies.active:
         return None
-    config = topic.surroundings.config
+    config = topic.runtime.config
     return DeliveryTimes(max(0, policies.tickTime), config.is_delayed_delivery_deliver_at_time_strict)
 
 

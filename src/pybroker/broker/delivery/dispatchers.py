@@ -5,16 +5,16 @@ from __future__ import annotations
 from pybroker.config import BrokerConfig
 from pybroker.dispatch.dispatcher import Dispatcher
 from pybroker.dispatch.failover import FailoverDispatcher
-from pybroker.dispatch.key_shared import KeySharedDispatcher, KeySharedSettings
 from pybroker.dispatch.key_shared_classic import ClassicKeySharedDispatcher
-from pybroker.dispatch.non_persistent import (
+from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher, KeySharedSettings
+from pybroker.dispatch.non_persistent_dispatcher import (
     ExclusiveNonPersistentDispatcher,
     FailoverNonPersistentDispatcher,
     KeySharedNonPersistentDispatcher,
     NonPersistentDispatcher,
     SharedNonPersistentDispatcher,
 )
-from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.replay_queue import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher
 from pybroker.model.names import TopicName

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pybroker.model.counters import TopicCounters
 from pybroker.model.position import Position
-from pybroker.model.stats import TopicCounters
 
 
 class EntryKinds:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
+from pybroker.runtime import logs
 from pybroker.wire.entry_metadata import sticky_key
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ class FilterChain(FilterJury, Stage):
         self._pass_over = pass_over
         self.is_waiting = False
         """With one active consumer: whether the next entry is to be looked at later, so that nothing is read."""
-        self.put_off_entries = 0
+        self.deferred_entries = 0
         """How many entries are to be looked at later, to look at."""
-        self.put_off_first: Position | None = None
+        self.deferred_first: Position | None = None
         """Where the first of those stands that were put off last."""
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
@@ -119,12 +119,12 @@ class FilterChain(FilterJury, Stage):
     def _stop_at(self, position: Position) -> None:
         self._cursor.read_position = position
         self.is_waiting = True
-        self.put_off_entries, self.put_off_first = 1, position
-        self._subscription.surroundings.call_later(RESCHEDULE_S, self._go_on)
+        self.deferred_entries, self.deferred_first = 1, position
+        self._subscription.runtime.call_later(RESCHEDULE_S, self._go_on)
 
     def _go_on(self) -> None:
         self.is_waiting = False
-        self.put_off_entries = 0
+        self.deferred_entries = 0
         self._subscription.wake()
 
     def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, entries: AssignInput) -> None:
@@ -134,15 +134,15 @@ class FilterChain(FilterJury, Stage):
         needs_hashes = dispatcher.needs_key_hashes
         key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads] if needs_hashes else []
 
-        self.put_off_entries += len(positions)
-        self.put_off_first = positions[0]
+        self.deferred_entries += len(positions)
+        self.deferred_first = positions[0]
 
         def give_back() -> None:
-            self.put_off_entries -= len(positions)
+            self.deferred_entries -= len(positions)
             dispatcher.put_back(later, key_hashes)
             self._subscription.wake()
 
-        self._subscription.surroundings.call_later(RESCHEDULE_S, give_back)
+        self._subscription.runtime.call_later(RESCHEDULE_S, give_back)
 
 
 def _of(entries: AssignInput, verdicts: list[Verdict], wanted: Verdict) -> list[int]:

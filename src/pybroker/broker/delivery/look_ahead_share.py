@@ -5,12 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker.dispatch.key_shared import KeySharedDispatcher
-from pybroker.dispatch.shared import SharedDispatcher
-
 if TYPE_CHECKING:
     from pybroker.dispatch.dispatcher import Dispatcher
-    from pybroker.memory import Memory
+    from pybroker.memory.broker_memory import Memory
 
 STEP_BYTES = 1024
 """What is less is not worth telling."""
@@ -25,7 +22,7 @@ class LookAheadShare:
 
     def update(self, dispatcher: Dispatcher | None) -> None:
         """Count what `dispatcher` remembers, and tell it what it may from now on."""
-        if isinstance(dispatcher, KeySharedDispatcher | SharedDispatcher):
+        if dispatcher is not None:
             size_bytes = dispatcher.look_ahead_size_bytes
             if size_bytes or self._told_bytes:
                 self._tell(size_bytes)

@@ -10,21 +10,21 @@ from __future__ import annotations
 from pybroker.broker.delivery.entry_kinds import EntryKinds
 from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
-from pybroker.managed_ledger.visibility import Visibility
+from pybroker.managed_ledger.max_read_position import ReadLimit
 from pybroker.wire.entry_metadata import is_marker
 
 
 class Markers(Stage):
     """Of one subscription. They are looked for only where there may be some."""
 
-    def __init__(self, kinds: EntryKinds, visibility: Visibility, pass_over: PassOver) -> None:
+    def __init__(self, kinds: EntryKinds, read_limit: ReadLimit, pass_over: PassOver) -> None:
         self._kinds = kinds
-        self._visibility = visibility
+        self._read_limit = read_limit
         self._pass_over = pass_over
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """The entries that are no markers, nor of aborted transactions; the others are acknowledged."""
-        hidden = self._visibility.hidden_among(entries.ledger_id, entries.entry_ids)
+        hidden = self._read_limit.hidden_among(entries.ledger_id, entries.entry_ids)
         if hidden:
             self._pass_over(entries.ledger_id, list(hidden))
             entries = entries.rows([index for index, each in enumerate(entries.entry_ids) if each not in hidden])

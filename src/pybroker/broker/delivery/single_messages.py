@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.delivery.acknowledgement import Acknowledged, PartOfBatch
 from pybroker.broker.delivery.consumer import Consumer
-from pybroker.dispatch.delayed import MAX_DUE_MS
-from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.dispatch.delayed.delayed_entries import MAX_DUE_MS
 from pybroker.errors import AdminError, TransactionConflict
 from pybroker.model import ack_set
-from pybroker.tasks import completion
+from pybroker.runtime.tasks import completion
 from pybroker.wire.entry_metadata import is_batch
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
     if cursor.state.is_deleted(*position):
         await cursor.persist()  # The record that says so may be on its way.
         return
-    if not cursor.ledger.visibility.readable(position, 1):
+    if not cursor.ledger.read_limit.readable(position, 1):
         raise AdminError(
             409, f"Message {position} belongs to an open transaction, or stands behind the first message of one"
         )
@@ -55,7 +54,7 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
 
 async def _messages_of_batch(subscription: Subscription, position: Position, batch_index: int) -> int:
     """How many messages the batch has, of which that is one."""
-    config = subscription.surroundings.config
+    config = subscription.runtime.config
     if not config.acknowledgment_at_batch_index_level_enabled:
         raise AdminError(
             412, "Single messages of a batch are acknowledged only with acknowledgmentAtBatchIndexLevelEnabled=true"
@@ -77,19 +76,19 @@ def redeliver(subscription: Subscription, position: Position) -> None:
 
     Raises AdminError 404, 409 when nobody holds it, 412 for types where one consumer gets everything in order; TransactionConflict.
     """
-    dispatcher = subscription.dispatcher
+    individual = subscription.individual
     require_unacknowledged(subscription, position)
-    if dispatcher is not None and not isinstance(dispatcher, MultiConsumerDispatcher):
+    if individual is None and subscription.dispatcher is not None:
         raise AdminError(
             412,
-            f"The subscription is {dispatcher.kind}: single messages out of turn would break its order. Disconnect its consumer "
-            "to have all that is not acknowledged sent again",
+            f"The subscription is {subscription.type_name}: single messages out of turn would break its order. Disconnect its "
+            "consumer to have all that is not acknowledged sent again",
         )
-    holder = None if dispatcher is None else dispatcher.pending.holder(position)
-    if dispatcher is None or holder is None:
+    holder = None if individual is None else individual.pending.holder(position)
+    if individual is None or holder is None:
         raise AdminError(409, f"No consumer holds message {position}: it is delivered when its turn comes")
     require_unheld(subscription, position, -1)
-    subscription.redeliver(consumer_of(holder), dispatcher.chunks_beside(holder, position), -1)
+    subscription.redeliver(consumer_of(holder), individual.chunks_beside(holder, position), -1)
 
 
 async def deliver_at(subscription: Subscription, position: Position, due_ms: int) -> None:
@@ -113,18 +112,20 @@ async def deliver_now(subscription: Subscription, position: Position) -> None:
 
 
 def _require_undelivered(subscription: Subscription, position: Position) -> None:
-    dispatcher = subscription.dispatcher
+    individual = subscription.individual
     require_unacknowledged(subscription, position)
-    if dispatcher is None:
+    if subscription.dispatcher is None:
         raise AdminError(
             412,
             "No consumer has used the subscription since its topic was loaded: whether it delays messages is not known",
         )
-    if not isinstance(dispatcher, MultiConsumerDispatcher):
-        raise AdminError(412, f"The subscription is {dispatcher.kind}: only Shared and Key_Shared delay messages")
+    if individual is None:
+        raise AdminError(
+            412, f"The subscription is {subscription.type_name}: only Shared and Key_Shared delay messages"
+        )
     if not subscription.delayed.is_enabled:
         raise AdminError(412, f"Delayed delivery is switched off for {subscription.topic.name}")
-    holder = dispatcher.pending.holder(position)
+    holder = individual.pending.holder(position)
     if holder is not None:
         raise AdminError(409, f"Message {position} is delivered: consumer {holder.name} holds it")
     require_unheld(subscription, position, -1)

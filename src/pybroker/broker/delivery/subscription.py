@@ -13,42 +13,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pybroker import logs
-from pybroker.broker.delivery import acknowledgement, damaged_entries
+from pybroker.broker.context.pumps import Pumped
+from pybroker.broker.delivery import acknowledgement
 from pybroker.broker.delivery.acknowledgement import Acknowledged
-from pybroker.broker.delivery.compacted_reads import CompactedReads
 from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.consumer_admission import require_room_on_subscription
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
+from pybroker.broker.delivery.dispatch_throttle import throttle_of
 from pybroker.broker.delivery.dispatchers import new_dispatcher
-from pybroker.broker.delivery.entry_reads import AT_END, NO_MEMORY, EntryReads
-from pybroker.broker.delivery.failed_reads import FailedReads
 from pybroker.broker.delivery.filter_chain import FilterChain
 from pybroker.broker.delivery.look_ahead_share import LookAheadShare
 from pybroker.broker.delivery.markers import Markers
-from pybroker.broker.delivery.pumps import Pumped
+from pybroker.broker.delivery.reads import damaged_entries
+from pybroker.broker.delivery.reads.compacted_reads import CompactedReads
+from pybroker.broker.delivery.reads.entry_reads import AT_END, NO_MEMORY, EntryReads
+from pybroker.broker.delivery.reads.failed_reads import FailedReads
 from pybroker.broker.delivery.stages import Stage
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
-from pybroker.broker.limits.dispatch_throttle import throttle_of
-from pybroker.broker.topic.topic_admission import require_room_on_subscription
-from pybroker.broker.transactions.subscription_transactions import SubscriptionTransactions
+from pybroker.broker.delivery.subscription_transactions import SubscriptionTransactions
+from pybroker.dispatch.blocked_reasons import BlockedReason, Stall
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
-from pybroker.dispatch.gates import Gate, Standstill
-from pybroker.dispatch.key_shared import KeySharedDispatcher
-from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.dispatch.replay import RedeliveryCounts
+from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.views import ChunkOrderView, IndividualView, InOrderView, KeyOrderView
 from pybroker.errors import BrokerError, ConsumerBusy, DamagedEntries, StoreError
+from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
-from pybroker.storage.ledger_store import EntryRun
+from pybroker.runtime import logs
 from pybroker.wire.entry_metadata import chunk_of, sticky_key
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.topic_context import TopicContext
     from pybroker.broker.delivery.entry_kinds import EntryKinds
-    from pybroker.broker.topic.topic_commons import TopicCommons
     from pybroker.managed_ledger.managed_cursor import PersistDone
     from pybroker.model.events import Ack
-    from pybroker.model.transactions import TxnAction, TxnId
+    from pybroker.model.txn_id import TxnAction, TxnId
 
 
 REPLICATED_PROPERTY = "pulsar.replicated.subscription"
@@ -60,7 +60,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     def __init__(
         self,
-        topic: TopicCommons,
+        topic: TopicContext,
         name: str,
         cursor: ManagedCursor,
         kinds: EntryKinds,
@@ -72,9 +72,9 @@ class Subscription(SubscriptionBase, Pumped):
         self.kinds = kinds
         self._unused = unused
         self.dispatcher: Dispatcher | None = None
-        self.last_active_ms = topic.surroundings.clock.wall_ms()
+        self.last_active_ms = topic.runtime.clock.wall_ms()
         """When a consumer came or went last; when the topic was loaded if none did since."""
-        self._memory = topic.surroundings.memory
+        self._memory = topic.runtime.memory
         self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
         self._look_ahead = LookAheadShare(self._memory)
         self._redelivery_counts = RedeliveryCounts()
@@ -83,12 +83,12 @@ class Subscription(SubscriptionBase, Pumped):
         self.is_resetting = False
         self.failed_reads = FailedReads(topic, name)
         self._has_moved = False  # since it stopped last
-        self._stopped_by = Gate.NO_CONSUMER
-        self._stopped_ms = topic.surroundings.clock.monotonic_ms()
+        self._stopped_by = BlockedReason.NO_CONSUMER
+        self._stopped_ms = topic.runtime.clock.monotonic_ms()
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
         self.throttle = throttle_of(self, cursor, None)
-        self._markers = Markers(kinds, cursor.ledger.visibility, self._pass_over)
+        self._markers = Markers(kinds, cursor.ledger.read_limit, self._pass_over)
         self.transactions = SubscriptionTransactions(
             topic, name, cursor, self.settle, lambda: self.dispatcher, self._apply
         )
@@ -153,14 +153,31 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def replay_entry_count(self) -> int:
-        """Entries that wait to be sent again."""
+        """Number of entries that wait to be sent: entries to be redelivered, and entries that were read but could not
+        be sent."""
         return 0 if self.dispatcher is None else self.dispatcher.replay_entry_count
+
+    @property
+    def in_order(self) -> InOrderView | None:
+        """The view of this name of the dispatcher, None without a dispatcher; the next three likewise."""
+        return None if self.dispatcher is None else self.dispatcher.in_order
+
+    @property
+    def individual(self) -> IndividualView | None:
+        return None if self.dispatcher is None else self.dispatcher.individual
+
+    @property
+    def chunk_order(self) -> ChunkOrderView | None:
+        return None if self.dispatcher is None else self.dispatcher.chunk_order
+
+    @property
+    def key_order(self) -> KeyOrderView | None:
+        return None if self.dispatcher is None else self.dispatcher.key_order
 
     @property
     def draining_hashes_cleared_total(self) -> int:
         """Hashes that were drained since the topic was loaded, whoever drained them."""
-        dispatcher = self.dispatcher
-        cleared = dispatcher.draining.cleared_total if isinstance(dispatcher, KeySharedDispatcher) else 0
+        cleared = 0 if (key_order := self.key_order) is None else key_order.draining.cleared_total
         return self._draining_hashes_cleared_before + cleared
 
     @property
@@ -171,7 +188,7 @@ class Subscription(SubscriptionBase, Pumped):
     @property
     def is_blocked(self) -> bool:
         """Whether dispatch is stopped by a limit of unacknowledged messages, the subscription's or the broker's."""
-        limit = self.commons.broker_unacked_limit
+        limit = self.broker_context.broker_unacked_limit
         if limit is not None and limit.is_stopped(self):
             return True
         return self.dispatcher is not None and self.dispatcher.blocked
@@ -186,15 +203,16 @@ class Subscription(SubscriptionBase, Pumped):
             # The type and its options are the connected consumers'; only cursor and redelivery counts are the subscription's.
             max_unacked = self.topic.policies.max_unacked_per_subscription
             dispatcher = new_dispatcher(
-                self.surroundings.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
+                self.runtime.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
             )
             self.reads.read_compacted(None)
             self.cursor.rewind()
         elif dispatcher.kind != kind:
             raise ConsumerBusy(
-                f"Subscription is of different type: it is {dispatcher.kind} while its consumers are connected"
+                f"Subscription is of different type. Active subscription type of '{dispatcher.kind}' is different than the "
+                f"connecting consumer's type '{kind}'."
             )
-        dispatcher.now_ms = self.surroundings.clock.wall_ms()
+        dispatcher.now_ms = self.runtime.clock.wall_ms()
         if dispatcher.follows_mark_delete:
             dispatcher.mark_delete_moved(self.cursor.first_unacked_position)
             consumer.state.read_position_when_joining = self.cursor.ledger.ledgers.normalize(self.cursor.read_position)
@@ -206,10 +224,10 @@ class Subscription(SubscriptionBase, Pumped):
         if dispatcher is not self.dispatcher:
             self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
             self.dispatcher = dispatcher
-            self.delayed.serves_several = isinstance(dispatcher, MultiConsumerDispatcher)
+            self.delayed.serves_several = dispatcher.individual is not None
         self.consumers.append(consumer)
-        if self._stopped_by is Gate.NO_CONSUMER:
-            self._stopped_at(Gate.CONSUMERS)  # It has no permits yet.
+        if self._stopped_by is BlockedReason.NO_CONSUMER:
+            self._stopped_at(BlockedReason.CONSUMERS)  # It has no permits yet.
         self.cursor.reader = self.consumers[0].peer
         self.last_active_ms = dispatcher.now_ms
         self._apply(redelivery)
@@ -218,13 +236,13 @@ class Subscription(SubscriptionBase, Pumped):
         """`consumer` is gone: what it did not acknowledge is delivered again."""
         self.consumers.remove(consumer)
         self.cursor.reader = self.consumers[0].peer if self.consumers else None
-        self.last_active_ms = self.surroundings.clock.wall_ms()
+        self.last_active_ms = self.runtime.clock.wall_ms()
         self.topic.in_use()
         assert self.dispatcher is not None
         self._apply(self.dispatcher.remove_consumer(consumer.state))
         self._look_ahead.update(self.dispatcher)
         if not self.consumers:
-            self._stopped_at(Gate.NO_CONSUMER)
+            self._stopped_at(BlockedReason.NO_CONSUMER)
         self.drop_if_unused()
 
     def release_memory(self) -> None:
@@ -253,14 +271,14 @@ class Subscription(SubscriptionBase, Pumped):
             return
         if ack.validation_error >= 0:
             acknowledgement.note_unreadable(consumer, ack)
-        what = acknowledgement.decided(ack, self.cursor, self.surroundings.config)
+        what = acknowledgement.decided(ack, self.cursor, self.runtime.config)
         if ack.txn is not None:
             self.transactions.acknowledge(consumer, ack, ack.txn, what)
             return
         unacked_before = dispatcher.unacked_messages
         entries = self.settle(what, acknowledgement.receipt(consumer, ack))
         messages = unacked_before - dispatcher.unacked_messages
-        acknowledgement.count(consumer, messages, entries, self.surroundings.clock.wall_ms())
+        acknowledgement.count(consumer, messages, entries, self.runtime.clock.wall_ms())
 
     async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         """That transaction has ended: what it acknowledged here counts, or is sent again. Durable when it returns; of what is
@@ -277,7 +295,7 @@ class Subscription(SubscriptionBase, Pumped):
         before = cursor.mark_delete_position
         entries, can_move = acknowledgement.apply(what, cursor, dispatcher, self.delayed, self.reads.compacted)
         if cursor.mark_delete_position != before:
-            self.counters.last_mark_delete_advanced_ms = self.surroundings.clock.wall_ms()
+            self.counters.last_mark_delete_advanced_ms = self.runtime.clock.wall_ms()
             if dispatcher is not None and dispatcher.follows_mark_delete:
                 can_move = dispatcher.mark_delete_moved(cursor.first_unacked_position) or can_move
         cursor.changed(done)
@@ -310,13 +328,15 @@ class Subscription(SubscriptionBase, Pumped):
             self._choose_reads(dispatcher)
             self.reads.rewind()
         if redelivery.start_later:
-            delay_s = self.surroundings.config.active_consumer_failover_delay_time_millis / 1000
-            self.surroundings.call_later(delay_s, lambda: self._start(dispatcher))
+            delay_s = self.runtime.config.active_consumer_failover_delay_time_millis / 1000
+            self.runtime.call_later(delay_s, lambda: self._start(dispatcher))
         for state, is_active in redelivery.notices:
             consumer = state.peer
             assert isinstance(consumer, Consumer)
             consumer.peer.active_consumer_changed(consumer.consumer_id, is_active)
-        if redelivery.wake or self._stopped_by is Gate.AT_END:  # which it is not any more, whoever can take that
+        if (
+            redelivery.wake or self._stopped_by is BlockedReason.AT_END
+        ):  # which it is not any more, whoever can take that
             self.wake()
         if dispatcher.has_unblocked:
             self.wake_soon()
@@ -327,7 +347,9 @@ class Subscription(SubscriptionBase, Pumped):
         active = dispatcher.active_consumer and dispatcher.active_consumer.peer
         if isinstance(active, Consumer) and active.reads_compacted:
             if self.reads.compacted is None:
-                self.reads.read_compacted(CompactedReads(self.cursor, self.commons.ledgers.store, self._pass_over))
+                self.reads.read_compacted(
+                    CompactedReads(self.cursor, self.broker_context.ledgers.store, self._pass_over)
+                )
         else:
             self.reads.read_compacted(None)
 
@@ -341,7 +363,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     def unacked_changed(self) -> None:
         """Something was delivered, acknowledged or taken back: the whole broker may have a limit on it."""
-        limit = self.commons.broker_unacked_limit
+        limit = self.broker_context.broker_unacked_limit
         if limit is not None:
             for subscription in limit.report(self, self.unacked_messages):
                 subscription.wake()
@@ -355,15 +377,13 @@ class Subscription(SubscriptionBase, Pumped):
 
     def wake(self) -> None:
         if not self.is_queued and not self._is_reading and self.consumers:
-            self.commons.pumps.add(self)
+            self.broker_context.pumps.add(self)
 
     def wake_soon(self) -> None:
         """What was held back can go: a little later, so that what is released one by one goes together."""
         if not self._is_waking_soon:
             self._is_waking_soon = True
-            self.surroundings.call_later(
-                self.surroundings.config.key_shared_unblocking_interval_ms / 1000, self._wake_now
-            )
+            self.runtime.call_later(self.runtime.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
 
     def _wake_now(self) -> None:
         self._is_waking_soon = False
@@ -376,34 +396,34 @@ class Subscription(SubscriptionBase, Pumped):
 
     def pump(self, deadline_ms: float) -> bool:
         """Dispatch until nothing can move or the time is up; True when there is more to do."""
-        gate = self._dispatch(deadline_ms)
+        blocked_reason = self._dispatch(deadline_ms)
         self._look_ahead.update(self.dispatcher)
-        if gate is None:
+        if blocked_reason is None:
             return True
-        self._stopped_at(gate)
+        self._stopped_at(blocked_reason)
         return False
 
-    def _dispatch(self, deadline_ms: float) -> Gate | None:
+    def _dispatch(self, deadline_ms: float) -> BlockedReason | None:
         """What stops it; None when the time is up."""
         dispatcher = self.dispatcher
-        clock = self.surroundings.clock
+        clock = self.runtime.clock
         if not self.delayed.restore(deadline_ms):
             return None
         while True:
-            gate = self._gate()
-            if gate is not None:
-                return gate
+            blocked_reason = self._blocked_reason()
+            if blocked_reason is not None:
+                return blocked_reason
             assert dispatcher is not None
             plan = dispatcher.next_read()
             if plan is None:
-                return Gate.CONSUMERS
-            gate = self._carry_out(plan, dispatcher)
-            if gate is not None:
-                return gate
+                return BlockedReason.CONSUMERS
+            blocked_reason = self._carry_out(plan, dispatcher)
+            if blocked_reason is not None:
+                return blocked_reason
             if clock.monotonic_ms() >= deadline_ms:
                 return None
 
-    def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> Gate | None:
+    def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> BlockedReason | None:
         """Do what is planned; what stops it, if anything does."""
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
@@ -417,65 +437,65 @@ class Subscription(SubscriptionBase, Pumped):
             if scan is not None:
                 return self._carry_out(scan, dispatcher)
             if runs is NO_MEMORY:
-                return Gate.MEMORY
-            return Gate.TRANSACTION if self.reads.waits_for_transaction else Gate.AT_END
+                return BlockedReason.MEMORY
+            return BlockedReason.TRANSACTION if self.reads.waits_for_transaction else BlockedReason.AT_END
         for run in runs:
             self._assign_run(plan, run)
         if plan.scan is not None and not runs:
             dispatcher.scanned(plan, plan.scan, is_at_end=True)
         return None
 
-    def _gate(self) -> Gate | None:
+    def _blocked_reason(self) -> BlockedReason | None:
         """What keeps everything from being read, whoever it is for."""
         if self._is_reading:
-            return Gate.READING
+            return BlockedReason.READING
         if self.is_closed:
-            return Gate.CLOSED
+            return BlockedReason.CLOSED
         if not self.consumers:
-            return Gate.NO_CONSUMER
-        limit = self.commons.broker_unacked_limit
+            return BlockedReason.NO_CONSUMER
+        limit = self.broker_context.broker_unacked_limit
         if limit is not None and limit.is_stopped(self):
-            return Gate.UNACKED_BROKER
+            return BlockedReason.UNACKED_BROKER
         if self.filters is not None and self.filters.is_waiting:
-            return Gate.FILTER
+            return BlockedReason.FILTER
         if self.throttle is not None and not self.throttle.allows_read():
-            return Gate.RATE
+            return BlockedReason.RATE
         return None
 
-    def _stopped_at(self, gate: Gate) -> None:
-        if self._has_moved or gate is not self._stopped_by:
+    def _stopped_at(self, blocked_reason: BlockedReason) -> None:
+        if self._has_moved or blocked_reason is not self._stopped_by:
             self._has_moved = False
-            self._stopped_by, self._stopped_ms = gate, self.surroundings.clock.monotonic_ms()
+            self._stopped_by, self._stopped_ms = blocked_reason, self.runtime.clock.monotonic_ms()
 
     @property
-    def standstill(self) -> Standstill | None:
+    def stall(self) -> Stall | None:
         """Why nothing moves, and since when; None while something does, or is about to."""
         if self.is_queued:
             return None
-        gate = self._stopped_by
-        if gate is Gate.CONSUMERS and self.dispatcher is not None:
-            gate = self.dispatcher.gate()  # Looked at only now: there may be many.
-        memory_since_ms = self._waits_for_memory_since_ms(gate)
+        blocked_reason = self._stopped_by
+        if blocked_reason is BlockedReason.CONSUMERS and self.dispatcher is not None:
+            blocked_reason = self.dispatcher.blocked_reason()  # Looked at only now: there may be many.
+        memory_since_ms = self._waits_for_memory_since_ms(blocked_reason)
         if memory_since_ms is not None:
-            return Standstill(Gate.MEMORY, memory_since_ms)
-        return Standstill(gate, self._stopped_ms)
+            return Stall(BlockedReason.MEMORY, memory_since_ms)
+        return Stall(blocked_reason, self._stopped_ms)
 
-    def _waits_for_memory_since_ms(self, gate: Gate) -> float | None:
+    def _waits_for_memory_since_ms(self, blocked_reason: BlockedReason) -> float | None:
         """Since when what stops it is that others have the memory; None when it is not."""
-        if gate is Gate.READING:
+        if blocked_reason is BlockedReason.READING:
             # Reads of one connection take turns with others together; those that no connection asked for do by topic.
             reads = self._memory.reads
             since = [reads.waits_since_ms(group) for group in (self.cursor.reader, self.cursor.ledger)]
-        elif gate is Gate.CONNECTION_FULL:
+        elif blocked_reason is BlockedReason.CONNECTION_FULL:
             since = [consumer.peer.memory_waits.outboxes_since_ms for consumer in self.consumers]
         else:
             return None
         return min((each for each in since if each is not None), default=None)
 
-    def _start_read(self, plan: ReadPlan) -> Gate:
+    def _start_read(self, plan: ReadPlan) -> BlockedReason:
         self._is_reading = True
         self.topic.tasks.start(self._read(plan), f"read {self.name}")
-        return Gate.READ_FAILED if self.failed_reads.count else Gate.READING
+        return BlockedReason.READ_FAILED if self.failed_reads.count else BlockedReason.READING
 
     async def _read(self, plan: ReadPlan) -> None:
         """The part of the pump that needs the disk."""
@@ -509,16 +529,16 @@ class Subscription(SubscriptionBase, Pumped):
 
         def skip(ledger_id: int, entry_ids: range) -> None:
             skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
-            self.surroundings.stats.skipped_damaged_entries += skipped
+            self.runtime.stats.skipped_damaged_entries += skipped
             damaged_entries.log_skipped(self, ledger_id, entry_ids, skipped, damage)
 
-        may_skip = self.surroundings.config.auto_skip_non_recoverable_data
+        may_skip = self.runtime.config.auto_skip_non_recoverable_data
         return damaged_entries.go_behind(self.cursor, damage, skip if may_skip else None)
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
         """Try again after a while, with consumers at it: what cannot be read is not passed over silently."""
-        self._stopped_at(Gate.READ_FAILED)
-        self.surroundings.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
+        self._stopped_at(BlockedReason.READ_FAILED)
+        self.runtime.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
     def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
         """Hand what was read to the dispatcher, and tell it how far a scan is."""
@@ -549,7 +569,7 @@ class Subscription(SubscriptionBase, Pumped):
     def _assign(self, plan: ReadPlan, entries: AssignInput) -> None:
         dispatcher = self.dispatcher
         assert dispatcher is not None
-        now_ms = dispatcher.now_ms = self.surroundings.clock.wall_ms()
+        now_ms = dispatcher.now_ms = self.runtime.clock.wall_ms()
         deliveries = dispatcher.assign(plan, entries)
         if not deliveries:
             return
@@ -567,7 +587,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     def moved_up(self) -> None:
         """The mark-delete position went on without acknowledgements: nobody waits for what is before it."""
-        self.counters.last_mark_delete_advanced_ms = self.surroundings.clock.wall_ms()
+        self.counters.last_mark_delete_advanced_ms = self.runtime.clock.wall_ms()
         self.delayed.forget_up_to(self.cursor.mark_delete_position)
         dispatcher = self.dispatcher
         if dispatcher is not None:

@@ -6,23 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pybroker.model.counters import DeliveryCounters
 from pybroker.model.position import Position
-from pybroker.model.stats import DeliveryCounters
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.topic_context import TopicContext
     from pybroker.broker.delivery.consumer import Consumer
-    from pybroker.broker.topic.topic_commons import TopicCommons
     from pybroker.model.events import Ack
 
 
 class SubscriptionBase(ABC):
     """Owned by its topic, under its name."""
 
-    def __init__(self, topic: TopicCommons, name: str) -> None:
+    def __init__(self, topic: TopicContext, name: str) -> None:
         self.topic = topic
         self.name = name
-        self.commons = topic.commons
-        self.surroundings = topic.surroundings
+        self.broker_context = topic.broker_context
+        self.runtime = topic.runtime
         self.consumers: list[Consumer] = []
         self.counters = DeliveryCounters()
         self.is_closed = False
@@ -94,7 +94,7 @@ class SubscriptionBase(ABC):
         return is_one_gone
 
     def _count_flow(self, consumer: Consumer) -> None:
-        now_ms = self.surroundings.clock.wall_ms()
+        now_ms = self.runtime.clock.wall_ms()
         consumer.counters.last_consumed_flow_ms = self.counters.last_consumed_flow_ms = now_ms
         if not consumer.counters.first_consumed_flow_ms:
             consumer.counters.first_consumed_flow_ms = now_ms

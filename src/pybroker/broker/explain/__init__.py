@@ -1,6 +1,5 @@
-"""Why something waits: from the state of live objects to findings in words.
+"""Why something waits: from the state of live objects to findings in words. Start with `subscriptions.py`.
 
-Rules only look: they change nothing, keep nothing, and are asked only when somebody wants to know, so that they cost nothing
-otherwise. What there may be much of is looked at piece by piece, with pauses in which the loop turns to others; so a rule must
-be right whatever comes and goes meanwhile. Begin at `subscription.py`.
+Rules only read: they change and keep nothing, and cost nothing unless they are called. Long lists are read in pieces with pauses
+for the event loop, so a rule must be correct although objects come and go meanwhile.
 """

@@ -1,19 +1,28 @@
-"""The calls that findings suggest: each of them is served, and needs the caller's rights as ever."""
+"""The REST calls that findings suggest. The broker serves each of them, with the usual checks of the caller's rights.
+
+The text of an action states its one effect. The rules suggest an action only if it can help; `hand_over` checks whether
+another consumer could take the messages. `model.findings.safest_first` orders actions from harmless to irreversible.
+"""
 
 from __future__ import annotations
 
+import json
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from pybroker.model.findings import Action
+from pybroker.model.findings import Action, Severity
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.model.names import TopicName
     from pybroker.model.position import Position
-    from pybroker.model.transactions import TxnId
+    from pybroker.model.txn_id import TxnId
+
+LOOK, HARMLESS = Severity.LOOK, Severity.HARMLESS
+DISRUPTIVE, IRREVERSIBLE = Severity.DISRUPTIVE, Severity.IRREVERSIBLE
 
 
 def topic_path(topic: TopicName) -> str:
@@ -27,113 +36,250 @@ def subscription_path(subscription: SubscriptionBase) -> str:
     return f"{topic_path(subscription.topic.name)}/subscription/{quote(subscription.name, safe='')}"
 
 
-def unload(topic: TopicName) -> Action:
-    return Action(
-        "Unload the topic: its clients connect again, and what is unacknowledged is delivered anew",
-        "PUT",
-        topic_path(topic) + "/unload",
-    )
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
-def skip_all(subscription: SubscriptionBase) -> Action:
-    return _of_subscription(subscription, "Give up all messages that wait, if nobody wants them", "POST", "/skip_all")
-
-
-def skip_one(subscription: SubscriptionBase) -> Action:
-    return _of_subscription(subscription, "Give up the first message that waits", "POST", "/skip/1")
-
-
-def delete_subscription(subscription: SubscriptionBase) -> Action:
-    return _of_subscription(subscription, "Delete the subscription, if nobody will come back to it", "DELETE", "")
+def explain_subscription(subscription: SubscriptionBase) -> Action:
+    text = f"Explain subscription {subscription.name}"
+    return _of_subscription(LOOK, subscription, text, "GET", "/explain", "explain")
 
 
 def explain_consumer(consumer: Consumer) -> Action:
-    text, rest = f"Look at consumer {consumer.name}", f"/explain?consumer={quote(consumer.name, safe='')}"
-    return _of_subscription(consumer.subscription, text, "GET", rest, "explain", "--consumer", consumer.name)
+    text, rest = f"Explain consumer {consumer.name}", f"/explain?consumer={quote(consumer.name, safe='')}"
+    which = _option("--consumer", consumer.name)
+    return _of_subscription(LOOK, consumer.subscription, text, "GET", rest, "explain", which)
+
+
+def explain_producer(topic: TopicName, name: str) -> Action:
+    path = f"{topic_path(topic)}/explain?producer={quote(name, safe='')}"
+    command = _command("explain", str(topic), _option("--producer", name))
+    return Action(LOOK, f"Explain producer {name}", "GET", path, command)
+
+
+def show_subscriptions(topic: TopicName) -> Action:
+    """The REST call shows more than the command."""
+    text = "Show the topic's subscriptions, their consumers and backlogs"
+    return Action(LOOK, text, "GET", topic_path(topic) + "/stats", _command("subscriptions", str(topic)))
 
 
 def show_unacked(consumer: Consumer) -> Action:
-    text, rest = f"List what consumer {consumer.name} holds", f"/unacked?consumer={quote(consumer.name, safe='')}"
-    return _of_subscription(consumer.subscription, text, "GET", rest, "unacked", "--consumer", consumer.name)
+    text = f"List the messages that consumer {consumer.name} has not acknowledged"
+    rest, which = f"/unacked?consumer={quote(consumer.name, safe='')}", _option("--consumer", consumer.name)
+    return _of_subscription(LOOK, consumer.subscription, text, "GET", rest, "unacked", which)
 
 
-def disconnect(consumer: Consumer) -> Action:
-    """Its client subscribes again, and meanwhile everything it holds goes to others."""
-    text = f"Disconnect consumer {consumer.name}: what it holds goes to others, and its client subscribes again"
-    rest = f"/consumer/{quote(consumer.name, safe='')}/disconnect?consumerId={consumer.consumer_id}"
-    which = ("--consumer", consumer.name, "--consumer-id", str(consumer.consumer_id))
-    return _of_subscription(consumer.subscription, text, "POST", rest, "disconnect", *which)
+def show_draining_hashes(subscription: SubscriptionBase) -> Action:
+    return _of_subscription(LOOK, subscription, "List all blocked keys", "GET", "/drainingHashes", "draining")
 
 
-def redeliver(subscription: SubscriptionBase, position: Position) -> Action:
-    text, rest = f"Deliver message {position} again now", _message(position) + "/redeliver"
-    return _of_subscription(subscription, text, "POST", rest, "redeliver", str(position))
+def show_waiting(subscription: SubscriptionBase) -> Action:
+    return _of_subscription(LOOK, subscription, "List the keys that fill the look-ahead", "GET", "/waiting", "waiting")
+
+
+def show_delayed(subscription: SubscriptionBase) -> Action:
+    return _of_subscription(LOOK, subscription, "List the delayed messages", "GET", "/delayed", "delayed")
+
+
+def show_transaction(txn: TxnId) -> Action:
+    path = f"/admin/v3/transactions/transactionMetadata/{txn.most}/{txn.least}"
+    return Action(LOOK, f"Show transaction {txn}", "GET", path, _command("transactions", "show", _txn(txn)))
+
+
+def show_coordinator(txn: TxnId) -> Action:
+    path = f"/admin/v3/transactions/coordinatorStats?coordinatorId={txn.most}"
+    return _by_api(LOOK, f"Show transaction coordinator {txn.most}", "GET", path)
+
+
+def show_resource_group(name: str) -> Action:
+    return _by_api(LOOK, f"Show resource group {name}", "GET", f"/admin/v2/resourcegroups/{quote(name, safe='')}")
+
+
+# --- harmless --------------------------------------------------------------------------------------------------------
 
 
 def deliver_now(subscription: SubscriptionBase, position: Position) -> Action:
     text, rest = f"Deliver message {position} now", _message(position) + "/delay"
-    return _of_subscription(subscription, text, "DELETE", rest, "delay", str(position), "--now")
+    return _of_subscription(HARMLESS, subscription, text, "DELETE", rest, "delay", str(position), "--now")
 
 
-def acknowledge(subscription: SubscriptionBase, position: Position) -> Action:
-    text, rest = f"Give message {position} up, so that the others go on", _message(position) + "/acknowledge"
-    return _of_subscription(subscription, text, "POST", rest, "ack", str(position))
+def raise_limit(topic: TopicName, policy: str, body: object, text: str, kind: str = "") -> Action:
+    """Raise a limit with a policy of the topic."""
+    return _set_policy(HARMLESS, topic, policy, body, text, kind)
 
 
-def show_draining_hashes(subscription: SubscriptionBase) -> Action:
-    return _of_subscription(subscription, "List all hashes that drain", "GET", "/drainingHashes", "draining")
+def raise_subscription_dispatch_rate(subscription: SubscriptionBase, rate: object, text: str) -> Action:
+    """Set the rate of this subscription, which overrides those of the topic and the namespace."""
+    name = subscription.topic.name
+    path = f"{topic_path(_whole(name))}/{quote(subscription.name, safe='')}/dispatchRate"
+    return _by_api(HARMLESS, text, "POST", path, rate)
 
 
-def show_waiting(subscription: SubscriptionBase) -> Action:
-    return _of_subscription(subscription, "List the keys that fill the look-ahead", "GET", "/waiting", "waiting")
+def raise_configuration(key: str, value: int, text: str) -> Action:
+    """Set a dynamic configuration key to a higher limit."""
+    return _by_api(HARMLESS, text, "POST", f"/admin/v2/brokers/configuration/{key}/{value}")
 
 
-def show_delayed(subscription: SubscriptionBase) -> Action:
-    return _of_subscription(subscription, "List the messages that wait for their time", "GET", "/delayed", "delayed")
+def compact_again(topic: TopicName) -> Action:
+    return _by_api(HARMLESS, "Compact the topic again", "PUT", topic_path(topic) + "/compaction")
+
+
+# --- disruptive ------------------------------------------------------------------------------------------------------
+
+
+def disconnect(consumer: Consumer) -> Action:
+    """The text states which consumers receive the unacknowledged messages."""
+    outcome = (
+        "the other consumers receive what it has not acknowledged, and its client subscribes again"
+        if _has_takers(consumer)
+        else "its client subscribes again and receives what it has not acknowledged once more"
+    )
+    rest = f"/consumer/{quote(consumer.name, safe='')}/disconnect?consumerId={consumer.consumer_id}"
+    which = (_option("--consumer", consumer.name), _option("--consumer-id", str(consumer.consumer_id)))
+    text = f"Disconnect consumer {consumer.name}: {outcome}"
+    return _of_subscription(DISRUPTIVE, consumer.subscription, text, "POST", rest, "disconnect", *which)
+
+
+def hand_over(consumer: Consumer) -> list[Action]:
+    """Suggest `disconnect` if another consumer could receive the messages, and nothing if only the same client
+    would."""
+    return [disconnect(consumer)] if _has_takers(consumer) else []
+
+
+def _has_takers(consumer: Consumer) -> bool:
+    individual = cast("Subscription", consumer.subscription).individual
+    if consumer.state.key_shared.ranges:
+        return False  # No other consumer may receive messages of its hash ranges.
+    others = [each for each in consumer.subscription.consumers if each is not consumer]
+    return any(each.state.can_take() for each in others) if individual is not None else bool(others)
 
 
 def disconnect_producer(topic: TopicName, name: str) -> Action:
     return Action(
-        f"Disconnect producer {name}: its client connects again, behind those that wait",
+        DISRUPTIVE,
+        f"Disconnect producer {name}: its client connects again, behind the producers that wait",
         "POST",
         f"{topic_path(topic)}/producer/{quote(name, safe='')}/disconnect",
-        command=shlex.join(("pybroker", "disconnect", str(topic), "--producer", name)),
+        _command("disconnect", str(topic), _option("--producer", name)),
     )
 
 
-def set_policy(topic: TopicName, policy: str, body: object, text: str) -> Action:
-    return Action(text, "POST", f"{topic_path(topic)}/{policy}", body)
+def redeliver(subscription: SubscriptionBase, position: Position) -> Action:
+    text, rest = f"Deliver message {position} again now", _message(position) + "/redeliver"
+    return _of_subscription(DISRUPTIVE, subscription, text, "POST", rest, "redeliver", str(position))
 
 
-def remove_policy(topic: TopicName, policy: str, text: str) -> Action:
-    return Action(text, "DELETE", f"{topic_path(topic)}/{policy}")
+def seek_to(subscription: SubscriptionBase, position: Position) -> Action:
+    text = f"Deliver message {position} and every later message again"
+    body = {"ledgerId": position.ledger_id, "entryId": position.entry_id}
+    return _of_subscription(DISRUPTIVE, subscription, text, "POST", "/resetcursor", "seek", str(position), body=body)
 
 
-def set_configuration(key: str, value: object, text: str) -> Action:
-    """Of a key that can be changed at run time."""
-    return Action(text, "POST", f"/admin/v2/brokers/configuration/{key}/{value}")
+# --- irreversible ----------------------------------------------------------------------------------------------------
 
 
-def show_transaction(txn: TxnId) -> Action:
-    return Action(
-        f"Look at transaction {txn}", "GET", f"/admin/v3/transactions/transactionMetadata/{txn.most}/{txn.least}"
+def acknowledge(subscription: SubscriptionBase, position: Position) -> Action:
+    text = f"Acknowledge message {position} for subscription {subscription.name}, which then never receives it"
+    return _of_subscription(
+        IRREVERSIBLE, subscription, text, "POST", _message(position) + "/acknowledge", "ack", str(position)
     )
+
+
+def skip_all(subscription: SubscriptionBase) -> Action:
+    text = f"Skip all messages that subscription {subscription.name} has not acknowledged"
+    return _of_subscription(IRREVERSIBLE, subscription, text, "POST", "/skip_all", "skip", "--all")
+
+
+def delete_subscription(subscription: SubscriptionBase) -> Action:
+    text = f"Delete subscription {subscription.name} and its position"
+    return _of_subscription(IRREVERSIBLE, subscription, text, "DELETE", "", "delete")
+
+
+def evict_backlog(topic: TopicName, quota: object, kind: str) -> Action:
+    """`quota` is the effective quota, with the policy changed to eviction."""
+    text = "Drop the oldest messages, now and whenever the backlog exceeds the quota, and let producers publish"
+    return _set_policy(IRREVERSIBLE, topic, "backlogQuota", quota, text, kind)
+
+
+def skip_damaged_everywhere() -> Action:
+    text = "Skip all messages of this broker that can never be read, in every subscription (autoSkipNonRecoverableData)"
+    path = "/admin/v2/brokers/configuration/autoSkipNonRecoverableData/true"
+    return _by_api(IRREVERSIBLE, text, "POST", path)
 
 
 def abort_transaction(txn: TxnId) -> Action:
     return Action(
-        f"Abort transaction {txn}: its messages are dropped, and its acknowledgements undone",
+        IRREVERSIBLE,
+        f"Abort transaction {txn}: its messages are dropped, and the messages that it has acknowledged are delivered again",
         "POST",
         f"/admin/v3/transactions/abortTransaction/{txn.most}/{txn.least}",
+        _command("transactions", "abort", _txn(txn)),
     )
 
 
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
 def _of_subscription(
-    subscription: SubscriptionBase, text: str, method: str, rest: str, command: str = "", *arguments: str
+    severity: Severity,
+    subscription: SubscriptionBase,
+    text: str,
+    method: str,
+    rest: str,
+    command: str,
+    *arguments: str,
+    body: object = None,
 ) -> Action:
     """A call about a subscription: `rest` is its path behind that, `arguments` what its command takes besides."""
-    words = ("pybroker", command, str(subscription.topic.name), subscription.name, *arguments)
-    return Action(text, method, subscription_path(subscription) + rest, command=shlex.join(words) if command else None)
+    options = [each for each in arguments if each.startswith("-")]
+    names = [str(subscription.topic.name), subscription.name, *(each for each in arguments if each not in options)]
+    # The command line accepts a name that begins with `-` only behind `--`.
+    words = [*options, "--", *names] if subscription.name.startswith("-") else [*names, *options]
+    path = subscription_path(subscription) + rest
+    return Action(severity, text, method, path, _command(command, *words), body)
+
+
+def _set_policy(severity: Severity, topic: TopicName, policy: str, body: object, text: str, kind: str) -> Action:
+    """Topic policies are set on the partitioned topic and apply to all partitions."""
+    whole = _whole(topic)
+    query = f"?{policy}Type={kind}" if kind else ""
+    command = _command("policies", "set", str(whole), policy, _json(body), *(["--type", kind] if kind else []))
+    return Action(severity, text, "POST", f"{topic_path(whole)}/{policy}{query}", command, body)
+
+
+def _by_api(severity: Severity, text: str, method: str, path: str, body: Any = None) -> Action:
+    words = [method, path, *([] if body is None else [_json(body)])]
+    return Action(severity, text, method, path, _command("api", *words), body)
+
+
+def _whole(topic: TopicName) -> TopicName:
+    return topic.partitioned_name if topic.partition_index >= 0 else topic
+
+
+def _json(body: object) -> str:
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _option(name: str, value: str) -> str:
+    """Return option and value as one word, so that a value that begins with `-` is not parsed as an option."""
+    return f"{name}={value}"
+
+
+def _command(*words: str) -> str:
+    """Return a command line that is safe to paste into bash and zsh, whichever characters its words contain."""
+    return " ".join(map(_quoted, ("pybroker", *words)))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in word.encode()
+    )
+    return f"$'{escaped}'"
+
+
+def _txn(txn: TxnId) -> str:
+    return f"{txn.most}:{txn.least}"
 
 
 def _message(position: Position) -> str:

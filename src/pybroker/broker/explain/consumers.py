@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pybroker.broker.explain import actions
 from pybroker.broker.explain.steps import LISTED, PIECE, counted, duration, for_long, names, wall_ms
-from pybroker.dispatch.gates import Gate
-from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.dispatch.single_active import SingleActiveDispatcher
+from pybroker.broker.explain.topics import throttled_client
+from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.model.findings import Code, Finding
 from pybroker.model.position import Position
 
@@ -17,15 +16,15 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.dispatch.consumer_state import ConsumerState
-    from pybroker.dispatch.shared import SharedDispatcher
+    from pybroker.dispatch.views import ChunkOrderView
 
 IDS_LISTED = 5
 """How many message ids are named of what one consumer holds, or of one key."""
 
 _CODES = {
-    Gate.NO_PERMITS: Code.NO_PERMITS,
-    Gate.CONNECTION_FULL: Code.CONNECTION_FULL,
-    Gate.UNACKED_CONSUMER: Code.UNACKED_LIMIT_CONSUMER,
+    BlockedReason.NO_PERMITS: Code.NO_PERMITS,
+    BlockedReason.CONNECTION_FULL: Code.CONNECTION_FULL,
+    BlockedReason.UNACKED_CONSUMER: Code.UNACKED_LIMIT_CONSUMER,
 }
 
 
@@ -70,9 +69,9 @@ def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[d
     return shown
 
 
-def waits_for_parts(dispatcher: SharedDispatcher) -> dict[ConsumerState, int]:
+def waits_for_parts(chunk_order: ChunkOrderView) -> dict[ConsumerState, int]:
     """Who has parts of large messages of which others wait for it, and how many of these are listed."""
-    return {**dict.fromkeys(dispatcher.aside, 1), **dispatcher.bound_entries()}
+    return {**dict.fromkeys(chunk_order.parked_chunks, 1), **chunk_order.bound_entries()}
 
 
 def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:
@@ -98,7 +97,7 @@ def of_stuck(
     for index, (consumer, listed) in enumerate(stuck):
         if consumer.state.can_take() or consumer.is_closed:
             continue  # meanwhile
-        code = _CODES[consumer.state.gate()]
+        code = _CODES[consumer.state.blocked_reason()]
         if code is not Code.CONNECTION_FULL and consumer.peer.not_heard_because is not None:
             code = Code.CONNECTION_HELD
         groups.setdefault(code, []).append((consumer, listed))
@@ -113,15 +112,19 @@ def of_stuck(
 def _stuck(
     subscription: Subscription, code: Code, group: list[tuple[Consumer, int]], waiting_entries: int
 ) -> Generator[None, None, Finding]:
-    clock = subscription.surroundings.clock
+    clock = subscription.runtime.clock
     group = sorted(group, key=lambda each: stuck_since_ms(code, each[0]))
     since_ms = stuck_since_ms(code, group[0][0])
     entries = sum(listed for _, listed in group) or waiting_entries
     first = group[0][0]
+    throttled = throttled_client(first.peer, subscription.broker_context) if code is Code.CONNECTION_HELD else None
+    because = str(first.peer.not_heard_because) if throttled is None else throttled.reason
+    # The reason contains names, which may contain braces.
+    because = because.replace("{", "{{").replace("}", "}}")
     why = {
         Code.NO_PERMITS: "{} no room for more messages{}: {} asks for more when it has processed what it holds",
         Code.CONNECTION_FULL: "{} not read from the connection{}: {} gets nothing until it does",
-        Code.CONNECTION_HELD: "{} not been heard{}, because " + str(first.peer.not_heard_because),
+        Code.CONNECTION_HELD: "{} not been heard{}, because " + because,
         Code.UNACKED_LIMIT_CONSUMER: "{} as many unacknowledged messages as one consumer may hold{}: {} gets more when"
         " half of them are acknowledged",
     }[code]
@@ -139,19 +142,25 @@ def _stuck(
         "moreConsumers": max(0, len(group) - LISTED),
     }
     suggested = [actions.explain_consumer(first)]
+    if throttled is not None:
+        evidence |= throttled.evidence
+        suggested += throttled.actions
     if code is Code.UNACKED_LIMIT_CONSUMER:
         limit = first.state.max_unacked_messages
         evidence["limit"] = limit
         suggested.append(actions.show_unacked(first))
         suggested.append(
-            actions.set_policy(
+            actions.raise_limit(
                 subscription.topic.name,
                 "maxUnackedMessagesOnConsumer",
                 2 * limit,
                 f"Let each consumer hold {2 * limit:,} messages instead of {limit:,}",
             )
         )
-    suggested.append(actions.disconnect(first))
+        suggested.append(actions.disconnect(first))
+    else:
+        # Without another consumer, the same client would receive the same messages again.
+        suggested += actions.hand_over(first)
     several = "" if len(group) == 1 else f" ({names([each.name for each, _ in group])})"
     return Finding(
         code,
@@ -165,7 +174,7 @@ def _stuck(
 def stuck_since_ms(code: Code, consumer: Consumer) -> int:
     """Since when that is so. Only a delivery uses up permits or reaches the limit, and none comes behind that one."""
     if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
-        return wall_ms(consumer.peer.full_since_ms, consumer.subscription.surroundings.clock)
+        return wall_ms(consumer.peer.full_since_ms, consumer.subscription.runtime.clock)
     return consumer.counters.last_consumed_ms or consumer.connected_since_ms
 
 
@@ -174,28 +183,28 @@ def stuck_since_ms(code: Code, consumer: Consumer) -> int:
 
 def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
     """When it last gave a sign of life, if it holds messages and gave none for too long since; None for all others."""
-    silent_ms = subscription.surroundings.config.explain_silent_consumer_ms
+    silent_ms = subscription.runtime.config.explain_silent_consumer_ms
     counters = consumer.counters
     if not silent_ms or not counters.last_consumed_ms or not _holds_something(subscription, consumer):
         return None
     sign_ms = max(consumer.connected_since_ms, counters.last_acked_ms, counters.last_consumed_flow_ms)
     # What it was sent just now it may be at work on, however long it had nothing to do before.
     latest_ms = max(sign_ms, counters.last_consumed_ms)
-    return sign_ms if subscription.surroundings.clock.wall_ms() - latest_ms >= silent_ms else None
+    return sign_ms if subscription.runtime.clock.wall_ms() - latest_ms >= silent_ms else None
 
 
 def _holds_something(subscription: Subscription, consumer: Consumer) -> bool:
     dispatcher = subscription.dispatcher
-    if isinstance(dispatcher, MultiConsumerDispatcher):
+    if subscription.individual is not None:
         return consumer.state.unacked_messages > 0
     is_active = dispatcher is not None and dispatcher.active_consumer is consumer.state
     return is_active and subscription.cursor.read_position > subscription.cursor.first_unacked_position
 
 
-def of_silent(
-    subscription: Subscription, candidates: Sequence[Consumer], *, waits: bool
-) -> Generator[None, None, list[Finding]]:
-    """Which of these are silent: one finding for all."""
+def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Generator[None, None, list[Finding]]:
+    """Report all silent consumers of `candidates` in one finding. The subscription counts as waiting while it has a
+    backlog, which contains the messages that they hold: no other consumer receives these.
+    """
     silent: list[tuple[int, Consumer]] = []
     for index, consumer in enumerate(candidates):
         since_ms = silent_since_ms(subscription, consumer)
@@ -207,7 +216,7 @@ def of_silent(
         return []
     silent.sort(key=lambda each: each[0])
     since_ms, first = silent[0]
-    asleep = duration(subscription.surroundings.clock.wall_ms() - since_ms)
+    asleep = duration(subscription.runtime.clock.wall_ms() - since_ms)
     if len(silent) == 1:
         held = counted(first.state.unacked_messages, "message") if first.state.unacked_messages else "messages"
         sentence = f"Consumer {first.name} is connected, holds {held}, and has neither acknowledged nor asked for one for {asleep}."
@@ -220,14 +229,14 @@ def of_silent(
     finding = Finding(
         Code.CONSUMER_SILENT,
         sentence,
-        waits=waits,
+        waits=subscription.backlog_entries > 0,
         since_ms=since_ms,
         evidence={
             "consumers": [
                 shown | {"since": each_ms} for shown, (each_ms, _) in zip(descriptions, silent, strict=False)
             ],
             "moreConsumers": max(0, len(silent) - LISTED),
-            "silentAfterMs": subscription.surroundings.config.explain_silent_consumer_ms,
+            "silentAfterMs": subscription.runtime.config.explain_silent_consumer_ms,
         },
         actions=(actions.show_unacked(first), actions.disconnect(first)),
     )
@@ -239,21 +248,20 @@ def of_silent(
 
 def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
     """When the oldest delivery came to it of which it holds something; None when it holds nothing."""
-    dispatcher = subscription.dispatcher
-    if isinstance(dispatcher, MultiConsumerDispatcher):
-        return dispatcher.pending.oldest_delivered_ms(consumer.state)
-    if isinstance(dispatcher, SingleActiveDispatcher) and _holds_something(subscription, consumer):
-        return dispatcher.delivered_ms(subscription.cursor.first_unacked_position)
+    if (individual := subscription.individual) is not None:
+        return individual.pending.oldest_delivered_ms(consumer.state)
+    if (in_order := subscription.in_order) is not None and _holds_something(subscription, consumer):
+        return in_order.delivered_ms(subscription.cursor.first_unacked_position)
     return None
 
 
 def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, None, list[Finding]]:
     """What a consumer holds, which is nothing bad by itself."""
-    dispatcher = subscription.dispatcher
+    individual = subscription.individual
     if not _holds_something(subscription, consumer):
         return []
-    clock = subscription.surroundings.clock
-    if not isinstance(dispatcher, MultiConsumerDispatcher):
+    clock = subscription.runtime.clock
+    if individual is None:
         cursor = subscription.cursor
         first, last = cursor.first_unacked_position, cursor.read_position
         sent_up_to = cursor.ledger.ledgers.previous_position(last)
@@ -273,13 +281,13 @@ def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, N
     since_ms = held_since_ms(subscription, consumer)
     ids: list[str] = []
     looked_at = 0
-    for ledger_id, entry_ids, _ in dispatcher.pending.deliveries(consumer.state):
+    for ledger_id, entry_ids, _ in individual.pending.deliveries(consumer.state):
         for entry_id in entry_ids:
             looked_at += 1
             if not looked_at % PIECE:
                 yield
             position = Position(ledger_id, entry_id)
-            if len(ids) < IDS_LISTED and dispatcher.pending.holder(position) is consumer.state:
+            if len(ids) < IDS_LISTED and individual.pending.holder(position) is consumer.state:
                 ids.append(str(position))
         if len(ids) >= IDS_LISTED:
             break

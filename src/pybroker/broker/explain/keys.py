@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pybroker.broker.explain import actions
 from pybroker.broker.explain.consumers import IDS_LISTED, consumer_of, reference
 from pybroker.broker.explain.steps import LISTED, PIECE, counted, for_long
-from pybroker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.dispatch.views import KeyOrderView
 from pybroker.model.findings import Code, Finding
 from pybroker.model.position import Position
 
@@ -42,86 +42,81 @@ class HeldBack:
         self.draining: list[WaitingHash] = []
         self.without_owner: list[WaitingHash] = []
 
-    def add(self, dispatcher: KeySharedDispatcher, hash_: WaitingHash) -> None:
-        place = dispatcher.place(hash_.sticky_hash)
+    def add(self, key_order: KeyOrderView, hash_: WaitingHash) -> None:
+        place = key_order.place(hash_.sticky_hash)
         if place is None:
-            is_draining = dispatcher.draining.holder(hash_.sticky_hash) is not None
+            is_draining = key_order.draining.holder(hash_.sticky_hash) is not None
             (self.draining if is_draining else self.without_owner).append(hash_)
-        elif place in dispatcher.newcomers_wait_at:
+        elif place in key_order.newcomers_wait_at:
             self.newcomers[place] += max(1, hash_.entries)
         elif not place.can_take():
             self.for_consumers[place] += max(1, hash_.entries)
 
-    def because_of(self, consumers: Collection[ConsumerState], dispatcher: KeySharedDispatcher) -> HeldBack:
+    def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
         """What of it these consumers keep others from, or wait for themselves; and all that is listed for single ones."""
         found = HeldBack()
         found.for_consumers = self.for_consumers
         found.newcomers = Counter({each: entries for each, entries in self.newcomers.items() if each in consumers})
-        found.draining = [each for each in self.draining if dispatcher.draining.holder(each.sticky_hash) in consumers]
+        found.draining = [each for each in self.draining if key_order.draining.holder(each.sticky_hash) in consumers]
         return found
 
-    def holders(self, dispatcher: KeySharedDispatcher) -> set[ConsumerState]:
-        """Who drains what waits, as far as it still does."""
-        holders = (dispatcher.draining.holder(each.sticky_hash) for each in self.draining)
-        return {each for each in holders if each is not None}
 
-
-def held_back(dispatcher: KeySharedDispatcher, only: int | None = None) -> Generator[None, None, HeldBack]:
+def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[None, None, HeldBack]:
     """What is held back, or of one hash alone."""
     found = HeldBack()
-    waiting, set_aside = dispatcher.waiting.waiting, dispatcher.set_aside
-    hashes = list({*waiting, *set_aside.hashes}) if only is None else [only]
+    waiting, parked = key_order.waiting.waiting, key_order.parked
+    hashes = list({*waiting, *parked.hashes}) if only is None else [only]
     for index, sticky_hash in enumerate(hashes):
         listed = waiting.get(sticky_hash)
-        has_more = sticky_hash in set_aside
+        has_more = sticky_hash in parked
         if listed is not None or has_more:
             entries = 0 if listed is None else listed.count
             since_ms = None if listed is None or not listed.since_ms else int(listed.since_ms)
-            found.add(dispatcher, WaitingHash(sticky_hash, entries, has_more, since_ms))
+            found.add(key_order, WaitingHash(sticky_hash, entries, has_more, since_ms))
         if index % PIECE == PIECE - 1:
             yield
     return found
 
 
 def of_hashes(
-    subscription: Subscription, dispatcher: KeySharedDispatcher, found: HeldBack
+    subscription: Subscription, key_order: KeyOrderView, found: HeldBack
 ) -> Generator[None, None, list[Finding]]:
     """Hashes that drain, that nobody owns, and newcomers that wait."""
     findings: list[Finding] = []
     if found.draining:
-        findings += yield from _of_draining(subscription, dispatcher, found.draining)
+        findings += yield from _of_draining(subscription, key_order, found.draining)
     if found.without_owner:
         findings.append(_without_owner(subscription, found.without_owner))
-    newcomers = {state: entries for state, entries in found.newcomers.items() if state in dispatcher.newcomers_wait_at}
+    newcomers = {state: entries for state, entries in found.newcomers.items() if state in key_order.newcomers_wait_at}
     if newcomers:
-        findings.append(_newcomers(subscription, dispatcher, newcomers))
+        findings.append(_newcomers(subscription, key_order, newcomers))
     return findings
 
 
 def _of_draining(
-    subscription: Subscription, dispatcher: KeySharedDispatcher, hashes: list[WaitingHash]
+    subscription: Subscription, key_order: KeyOrderView, hashes: list[WaitingHash]
 ) -> Generator[None, None, list[Finding]]:
     listed = nlargest(LISTED, hashes, key=lambda each: each.entries)
     yield
     draining = {
         each.sticky_hash: holder
         for each in listed
-        if (holder := dispatcher.draining.holder(each.sticky_hash)) is not None
+        if (holder := key_order.draining.holder(each.sticky_hash)) is not None
     }
-    ids = yield from held_ids(dispatcher.pending, draining)
+    ids = yield from held_ids(key_order.pending, draining)
     shown: list[dict[str, Any]] = []
     first: tuple[WaitingHash, ConsumerState] | None = None
     for each in listed:
-        holder = dispatcher.draining.holder(each.sticky_hash)
+        holder = key_order.draining.holder(each.sticky_hash)
         if holder is None or holder is not draining.get(each.sticky_hash):
             continue  # drained meanwhile
         first = first or (each, holder)
-        shown.append(_shown(each) | _drain(dispatcher, each.sticky_hash, holder, ids.get(each.sticky_hash, [])))
+        shown.append(_shown(each) | _drain(key_order, each.sticky_hash, holder, ids.get(each.sticky_hash, [])))
     if first is None:
         return []
     waiting, holder = first
-    owner = dispatcher.owners.selector.owner(waiting.sticky_hash)
-    clock = subscription.surroundings.clock
+    owner = key_order.owners.selector.owner(waiting.sticky_hash)
+    clock = subscription.runtime.clock
     since_ms = min((each.since_ms for each in hashes if each.since_ms is not None), default=None)
     to = "nobody" if owner is None else f"consumer {owner.name}"
     held = counted(int(shown[0]["unackedMessages"]), "message")
@@ -146,10 +141,8 @@ def _of_draining(
     ]
 
 
-def _drain(
-    dispatcher: KeySharedDispatcher, sticky_hash: int, holder: ConsumerState, ids: list[Position]
-) -> dict[str, Any]:
-    owner, draining = dispatcher.owners.selector.owner(sticky_hash), dispatcher.draining.of(sticky_hash)
+def _drain(key_order: KeyOrderView, sticky_hash: int, holder: ConsumerState, ids: list[Position]) -> dict[str, Any]:
+    owner, draining = key_order.owners.selector.owner(sticky_hash), key_order.draining.of(sticky_hash)
     return {
         "from": reference(consumer_of(holder)),
         "to": None if owner is None else reference(consumer_of(owner)),
@@ -167,18 +160,16 @@ def _without_owner(subscription: Subscription, hashes: list[WaitingHash]) -> Fin
     which = f"Hash {most.sticky_hash} has" if len(hashes) == 1 else f"{len(hashes):,} hashes have"
     return Finding(
         Code.HASH_WITHOUT_OWNER,
-        f"{which} no consumer that asked for it: {_amount_of_all(hashes)}{for_long(since_ms, subscription.surroundings.clock)}"
+        f"{which} no consumer that asked for it: {_amount_of_all(hashes)}{for_long(since_ms, subscription.runtime.clock)}"
         " until one does.",
         since_ms=since_ms,
         evidence={"hashes": [_shown(each) for each in listed], "moreHashes": max(0, len(hashes) - len(listed))},
     )
 
 
-def _newcomers(
-    subscription: Subscription, dispatcher: KeySharedDispatcher, newcomers: Mapping[ConsumerState, int]
-) -> Finding:
+def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: Mapping[ConsumerState, int]) -> Finding:
     first = max(newcomers, key=lambda each: newcomers[each])
-    position = dispatcher.newcomers_wait_at[first]
+    position = key_order.newcomers_wait_at[first]
     unacked = subscription.cursor.first_unacked_position
     return Finding(
         Code.NEWCOMER_WAITS,

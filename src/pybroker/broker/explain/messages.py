@@ -1,18 +1,822 @@
-"""What became of one message of a subscription: who has it, what it waits for, or why nobody gets it any more.
+"""The state of a message: which consumer has it, what it waits for, or why no consumer receives it any more.
 
-A row of rules, each of which knows one place where a message can be. The first that knows it answers; so the order is that in which
-one place excludes those behind it. What holds up a whole subscription, consumer or key is said by their rules, in front.
+Each rule knows one state that a message can be in, and the first rule that applies answers; so the order of the rules matters: a
+state excludes the states of all later rules. Reasons that block a whole subscription, consumer, or key come from their own rules.
+
+Rules do no IO. A rule that needs the stored entry, or whether the compacted view has it, returns a `Want`. The caller reads that
+and asks again, and all rules start over, because the state may have changed meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
-from pybroker.broker.explain.message_absence import absence, replacement
-from pybroker.broker.explain.message_ends import acknowledged, acknowledged_in_batch, hidden, out_of_batch
-from pybroker.broker.explain.message_places import damaged, delayed, held_by_consumer, not_reached, passed, waiting
-from pybroker.broker.explain.message_question import MessageQuestion, Reasons, Want
-from pybroker.broker.explain.message_transactions import behind_transaction, held_by_transaction
+from pybroker.broker.explain import actions
+from pybroker.broker.explain.consumers import consumer_of
+from pybroker.broker.explain.steps import counted, duration, for_long
+from pybroker.dispatch.blocked_reasons import BlockedReason
+from pybroker.dispatch.views import ChunkOrderView, InOrderView, KeyOrderView
+from pybroker.errors import ProtocolViolation
+from pybroker.model import ack_set
+from pybroker.model.findings import Code, Finding
+from pybroker.model.hashing import key_hash
+from pybroker.model.position import Position
+from pybroker.model.skipped_ranges import move_over
+from pybroker.wire.entry_metadata import chunk_of, deliver_at_ms, is_marker, sticky_key
+from pybroker.wire.transaction_metadata import is_end_marker, of_transaction
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.transactions.transaction_buffer import OpenTransaction
+    from pybroker.dispatch.consumer_state import ConsumerState
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+    from pybroker.model.chunk import Chunk
+    from pybroker.model.txn_id import TxnId
+
+
+class Want(Enum):
+    """What has to be looked up before there is an answer."""
+
+    ENTRY = "the entry as it is stored"
+    VIEW = "whether the compacted view has it"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """What a read of the entry gave: it, or why it gave nothing."""
+
+    payload: bytes | None
+    message_count: int = 0
+    problem: str = ""
+    is_damaged: bool = False
+    """It will never be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSeen:
+    """What the broker knows of an open transaction beyond the topic; times are milliseconds since 1970."""
+
+    opened_ms: int
+    timeout_ms: int
+    owner: str | None
+
+
+@dataclass(slots=True)
+class LookedUp:
+    """What was, so far."""
+
+    entry: StoredEntry | None = None
+    is_in_view: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """What is found of the message itself, and of what else to say why: who has it, its key's hash, or all of the subscription."""
+
+    findings: list[Finding]
+    of_subscription: bool = False
+    of_consumer: ConsumerState | None = None
+    of_hash: int | None = None
+
+
+class MessageQuestion:
+    """One question, for as long as it is answered."""
+
+    def __init__(
+        self, topic: Topic, subscription: Subscription, position: Position, batch_index: int | None = None
+    ) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.position = position
+        self.batch_index = batch_index
+        self.known = LookedUp()
+        self.transaction_of: Callable[[TxnId], TransactionSeen | None] = _unknown
+        """What its coordinator knows of a transaction, if that serves."""
+
+    @property
+    def message_id(self) -> str:
+        return str(self.position) if self.batch_index is None else f"{self.position}:{self.batch_index}"
+
+    @property
+    def payload(self) -> bytes | None:
+        """The entry, if it was read."""
+        return None if self.known.entry is None else self.known.entry.payload
+
+
+def _unknown(_: TxnId) -> TransactionSeen | None:
+    return None
+
+
+def absence(asked: MessageQuestion) -> Reasons | Want | None:
+    """Why the entry is not there; None when it is, or the compacted view has it for this subscription."""
+    ledger, position = asked.topic.ledger, asked.position
+    if ledger.ledgers.has_entry(position):
+        return None
+    if _is_being_stored(ledger, position):
+        return Reasons(
+            [
+                Finding(
+                    Code.MESSAGE_BEING_STORED,
+                    f"Message {asked.message_id} has its place and is being written to the disk, with "
+                    f"{counted(ledger.pending_entries, 'entry', 'entries')} of the topic on the way.",
+                    evidence={"pendingEntries": ledger.pending_entries},
+                )
+            ]
+        )
+    if _may_be_in_view(asked):
+        if asked.known.is_in_view is None:
+            return Want.VIEW
+        if asked.known.is_in_view:
+            return None
+        return Reasons([compacted_away(asked)])
+    gone = _gone(ledger, asked)
+    return Reasons([gone if gone is not None else _never_existed(ledger, asked)])
+
+
+def _is_being_stored(ledger: ManagedLedger, position: Position) -> bool:
+    """Whether it has been given its number, and an append is under way."""
+    end = ledger.ledgers.entry_count_of(position.ledger_id)
+    return position.ledger_id == ledger.current_ledger_id and end <= position.entry_id < end + ledger.pending_entries
+
+
+def replacement(asked: MessageQuestion) -> Reasons | Want | None:
+    """Whether who reads compacted does not get an entry that is there, as a later one has replaced it; None: no."""
+    if not _may_be_in_view(asked):
+        return None
+    if asked.known.is_in_view is None:
+        return Want.VIEW
+    return None if asked.known.is_in_view else Reasons([compacted_away(asked)])
+
+
+def _may_be_in_view(asked: MessageQuestion) -> bool:
+    view = asked.topic.ledger.compacted
+    return (
+        view is not None
+        and asked.subscription.reads.compacted is not None
+        and asked.position <= Position(*view.horizon)
+    )
+
+
+def compacted_away(asked: MessageQuestion) -> Finding:
+    """Its consumers read compacted, and it is not in the view."""
+    view = asked.topic.ledger.compacted
+    horizon = None if view is None else str(Position(*view.horizon))
+    return Finding(
+        Code.COMPACTED_AWAY,
+        f"Message {asked.message_id} is not in the compacted view, which has the last message of each key up to {horizon}: "
+        "a later one of its key has replaced it, or it has no key.",
+        waits=False,
+        evidence={"horizon": horizon, "compactedEntries": 0 if view is None else view.entries},
+    )
+
+
+def _gone(ledger: ManagedLedger, asked: MessageQuestion) -> Finding | None:
+    """Its ledger was trimmed, as far as that is remembered."""
+    ledger_id, entry_id = asked.position
+    gone, evidence = ledger.document.gone, _what_there_is(ledger)
+    if entry_id < 0 or ledger.ledgers.has_ledger(ledger_id):
+        return None
+    known = next((count for each, count in gone.rows if each == ledger_id), None)
+    if known is not None and entry_id < known:
+        evidence["trimmedLedger"] = {"ledgerId": ledger_id, "entries": known}
+        return Finding(
+            Code.MESSAGE_TRIMMED,
+            f"Message {asked.message_id} is gone with its ledger {ledger_id} of {counted(known, 'entry', 'entries')}: "
+            "every durable subscription had acknowledged all of it, and retention did not keep it.",
+            waits=False,
+            evidence=evidence,
+        )
+    if known is None and 0 <= ledger_id <= gone.until:
+        evidence["forgottenUpToLedger"] = gone.until
+        return Finding(
+            Code.MESSAGE_TRIMMED,
+            f"Message {asked.message_id} is not there: what the topic had in ledgers up to {gone.until} is gone, and which of "
+            "them were its own is not remembered.",
+            waits=False,
+            evidence=evidence,
+        )
+    return None
+
+
+def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
+    ledger_id, entry_id = asked.position
+    row = ledger.ledgers.row_of(ledger_id)
+    last = ledger.last_confirmed
+    trimmed = next((count for each, count in ledger.document.gone.rows if each == ledger_id), None)
+    if ledger_id < 0 or entry_id < 0:
+        why = "ledger and entry are numbers from 0 on"
+    elif row is not None and row.is_sealed:
+        why = f"ledger {ledger_id} has {counted(row.entry_count, 'entry', 'entries')}, from 0 on, and gets no more"
+    elif row is not None or asked.position > last:
+        why = (
+            f"it is beyond the end of the topic, whose last message is {last}"
+            if last.entry_id >= 0
+            else "the topic is empty"
+        )
+    elif trimmed is not None:
+        why = f"ledger {ledger_id}, which is gone, had {counted(trimmed, 'entry', 'entries')}"
+    else:
+        why = f"ledger {ledger_id} is none of the topic's: the id is of another topic, or the ledger was empty"
+    return Finding(
+        Code.MESSAGE_NEVER_EXISTED,
+        f"There is no message {asked.message_id}: {why}.",
+        waits=False,
+        evidence=_what_there_is(ledger),
+    )
+
+
+def outside_batch(asked: MessageQuestion, message_count: int) -> Finding:
+    """The entry is there, and holds fewer messages."""
+    return Finding(
+        Code.MESSAGE_NEVER_EXISTED,
+        f"There is no message {asked.message_id}: entry {asked.position} holds {counted(message_count, 'message')}, from 0 on.",
+        waits=False,
+        evidence={"batchSize": message_count},
+    )
+
+
+def _what_there_is(ledger: ManagedLedger) -> dict[str, Any]:
+    last = ledger.last_confirmed
+    return {
+        "firstMessageId": str(ledger.ledgers.first_position),
+        "lastMessageId": None if last.entry_id < 0 else str(last),
+        "ledgers": len(ledger.ledgers),
+    }
+
+
+LISTED_INDEXES = 100
+"""How many messages of a batch a finding names."""
+MAX_BATCH_INDEX = 1 << 24
+"""No batch is as large; what is asked for costs as many bits."""
+
+
+def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
+    if asked.batch_index is None or not asked.topic.ledger.ledgers.has_entry(asked.position):
+        return None
+    count = asked.topic.ledger.message_count_at_hand(asked.position)
+    if not count:
+        if asked.known.entry is None:
+            return Want.ENTRY
+        count = asked.known.entry.message_count
+    if not 0 <= asked.batch_index < (count or MAX_BATCH_INDEX):
+        return Reasons([outside_batch(asked, count)])
+    return None
+
+
+def hidden(asked: MessageQuestion) -> Reasons | Want | None:
+    """Messages of aborted transactions and markers; which of both it is, only the entry says."""
+    if not asked.topic.ledger.read_limit.is_hidden(asked.position):
+        return None
+    if asked.known.entry is None:
+        return Want.ENTRY
+    payload = asked.payload
+    said = None if payload is None else in_transaction(payload)
+    if payload is not None and is_end_marker(payload):
+        return Reasons([_marker(asked, said)])
+    named = "a transaction" if said is None else f"transaction {said}"
+    return Reasons(
+        [
+            Finding(
+                Code.MESSAGE_ABORTED,
+                f"Message {asked.message_id} is part of {named} that was aborted: nobody ever gets it.",
+                waits=False,
+                evidence={} if said is None else {"transaction": str(said)},
+            )
+        ]
+    )
+
+
+def _marker(asked: MessageQuestion, txn: TxnId | None) -> Finding:
+    of = "" if txn is None else f" of transaction {txn}"
+    return Finding(
+        Code.MARKER,
+        f"Entry {asked.position} is a marker{of} that the broker has written: nobody gets it.",
+        waits=False,
+        evidence={} if txn is None else {"transaction": str(txn)},
+    )
+
+
+def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
+    subscription, position = asked.subscription, asked.position
+    state = subscription.cursor.state
+    if not asked.topic.ledger.ledgers.has_entry(position):  # the compacted view has it
+        if position > state.mark_delete_position:
+            return None
+    elif not state.is_deleted(*position):
+        return None
+    move = move_over(subscription.cursor.skipped_ranges, position)
+    evidence: dict[str, Any] = {
+        "markDeletePosition": str(state.mark_delete_position),
+        "by": "mark-delete position" if position <= state.mark_delete_position else "single acknowledgement",
+    }
+    clock = subscription.runtime.clock
+    if move is not None:
+        evidence |= {"passedOverFrom": str(move.after), "passedOverTo": str(move.up_to), "entries": move.entries}
+        verb = "expired" if move.is_expiry else "skipped"
+        is_all = "" if move.is_certain else ", unless it had been acknowledged before"
+        return Reasons(
+            [
+                Finding(
+                    Code.EXPIRED if move.is_expiry else Code.SKIPPED,
+                    f"Message {asked.message_id} was {verb} {duration(max(0, clock.wall_ms() - move.at_ms))} ago with "
+                    f"{counted(move.entries, 'entry', 'entries')}{is_all}: {move.why}.",
+                    waits=False,
+                    since_ms=move.at_ms,
+                    evidence=evidence,
+                )
+            ]
+        )
+    unusual = _never_delivered(asked)
+    if unusual is not None:
+        return unusual
+    where = (
+        f"everything up to {state.mark_delete_position} does"
+        if position <= state.mark_delete_position
+        else f"it was acknowledged by itself, behind {state.mark_delete_position}"
+    )
+    return Reasons(
+        [
+            Finding(
+                Code.ALREADY_ACKNOWLEDGED,
+                f"Message {asked.message_id} counts as read in subscription {subscription.name}: {where}. It was acknowledged, or "
+                "passed over before the broker began to remember that.",
+                waits=False,
+                evidence=evidence,
+                actions=[actions.seek_to(asked.subscription, asked.position)],
+            )
+        ]
+    )
+
+
+def _never_delivered(asked: MessageQuestion) -> Reasons | Want | None:
+    """What was passed over as it is no message for consumers; as the entry and the filters of now say."""
+    subscription, position = asked.subscription, asked.position
+    filters = subscription.filters
+    may_be_marker = subscription.kinds.may_hold_markers(*position)
+    if (filters is None and not may_be_marker) or not asked.topic.ledger.ledgers.has_entry(position):
+        return None
+    if asked.known.entry is None:
+        return Want.ENTRY
+    payload = asked.payload
+    if payload is None:
+        return None
+    if is_marker(payload):
+        return Reasons([_marker(asked, in_transaction(payload))])
+    if filters is None or not filters.rejects(position, payload):
+        return None
+    return Reasons(
+        [
+            Finding(
+                Code.FILTERED,
+                f"Message {asked.message_id} is rejected by the entry filters of now: no consumer may have it.",
+                waits=False,
+                evidence={"entryFilters": [type(each).__name__ for each in filters.filters]},
+            )
+        ]
+    )
+
+
+def acknowledged_in_batch(asked: MessageQuestion) -> Reasons | Want | None:
+    left = _unacked_of_batch(asked)
+    if asked.batch_index is None or left is None or left >> asked.batch_index & 1:
+        return None
+    return Reasons(
+        [
+            Finding(
+                Code.ALREADY_ACKNOWLEDGED,
+                f"Message {asked.message_id} is acknowledged; of its batch "
+                f"{counted(left.bit_count(), 'message is', 'messages are')} not.",
+                waits=False,
+                evidence=batch_evidence(asked),
+            )
+        ]
+    )
+
+
+def _unacked_of_batch(asked: MessageQuestion) -> int | None:
+    """Messages of the batch that are not acknowledged, as bits; None when all are not, or it is none."""
+    words = asked.subscription.cursor.state.ack_set_of(*asked.position)
+    return None if words is None else ack_set.from_words(words)
+
+
+def batch_evidence(asked: MessageQuestion) -> dict[str, Any]:
+    left = _unacked_of_batch(asked)
+    if left is None:
+        return {}
+    more = left.bit_count() - LISTED_INDEXES
+    listed: list[int] = []
+    while left and len(listed) < LISTED_INDEXES:
+        lowest = left & -left
+        listed.append(lowest.bit_length() - 1)
+        left ^= lowest
+    return {"unacknowledgedBatchIndexes": listed} | ({"more": more} if more > 0 else {})
+
+
+def in_transaction(payload: bytes) -> TxnId | None:
+    try:
+        said = of_transaction(payload)
+    except ProtocolViolation:
+        return None
+    return None if said is None else said.txn
+
+
+def held_by_transaction(asked: MessageQuestion) -> Reasons | None:
+    subscription = asked.subscription
+    bits = -1 if asked.batch_index is None else 1 << asked.batch_index
+    txn = subscription.cursor.state.held.holder_of(asked.position, bits)
+    if txn is None:
+        return None
+    seen = subscription.transactions.first_seen.get(txn)
+    evidence, since_ms = _transaction_evidence(asked, txn)
+    if seen is not None:
+        since_ms, evidence["consumer"] = seen
+    return Reasons(
+        [
+            Finding(
+                Code.HELD_BY_TRANSACTION,
+                f"Transaction {txn} has acknowledged message {asked.message_id} and is open"
+                f"{for_long(since_ms, subscription.runtime.clock)}: it counts when that commits, else it comes again.",
+                waits=False,
+                since_ms=since_ms,
+                evidence=evidence,
+                actions=[actions.show_transaction(txn), actions.abort_transaction(txn)],
+            )
+        ]
+    )
+
+
+def behind_transaction(asked: MessageQuestion) -> Reasons | None:
+    read_limit, position = asked.topic.ledger.read_limit, asked.position
+    if read_limit.readable(position, 1) or not asked.topic.ledger.ledgers.has_entry(position):
+        return None
+    buffer = asked.topic.transactions.buffer
+    if buffer is None or not buffer.open:
+        return None
+    for txn, each in buffer.open.items():
+        if position.entry_id in each.entries.get(position.ledger_id, ()):
+            why = f"is part of {_named(asked, txn, each)}: nobody gets it before that has committed"
+            return _kept_by(asked, txn, each, Code.MESSAGE_UNCOMMITTED, why, {})
+    txn, oldest = next(iter(buffer.open.items()))
+    why = (
+        f"stands behind {oldest.first}, the first message of {_named(asked, txn, oldest)}: nothing from there on is delivered "
+        "before that has ended"
+    )
+    return _kept_by(asked, txn, oldest, Code.BEHIND_TRANSACTION, why, {"openTransactions": len(buffer.open)})
+
+
+def _named(asked: MessageQuestion, txn: TxnId, found: OpenTransaction) -> str:
+    open_for = for_long(found.opened_ms, asked.subscription.runtime.clock)
+    return f"transaction {txn} of producer {found.owner}, open{open_for}"
+
+
+def _kept_by(
+    asked: MessageQuestion, txn: TxnId, found: OpenTransaction, code: Code, why: str, more: dict[str, Any]
+) -> Reasons:
+    evidence, _ = _transaction_evidence(asked, txn)
+    pending = asked.topic.broker_context.pending_end_of(txn)
+    # A transaction whose commit is pending cannot be aborted.
+    last = actions.abort_transaction(txn) if pending is None else actions.show_coordinator(txn)
+    finding = Finding(
+        code,
+        f"Message {asked.message_id} {why}." + ("" if pending is None else f" The transaction {pending.reason}."),
+        since_ms=found.opened_ms,
+        evidence=evidence | {"firstMessageId": str(found.first), "producer": found.owner} | more,
+        actions=[actions.show_transaction(txn), last],
+    )
+    return Reasons([finding])
+
+
+def _transaction_evidence(asked: MessageQuestion, txn: TxnId) -> tuple[dict[str, Any], int | None]:
+    """What its coordinator says of it, if it serves; and since when it is open."""
+    seen = asked.transaction_of(txn)
+    if seen is None:
+        return {"transaction": str(txn)}, None
+    evidence: dict[str, Any] = {
+        "transaction": str(txn),
+        "openedAt": seen.opened_ms,
+        "timeoutAt": seen.opened_ms + seen.timeout_ms,
+    }
+    return evidence if seen.owner is None else {**evidence, "owner": seen.owner}, seen.opened_ms
+
+
+LISTED_PARTS = 100
+"""How many parts of a larger message a finding names."""
+
+
+def held_by_consumer(asked: MessageQuestion) -> Reasons | Want | None:
+    dispatcher, position = asked.subscription.dispatcher, asked.position
+    if dispatcher is None:
+        return None
+    if (individual := dispatcher.individual) is not None:
+        hold = individual.pending.hold(position)
+        if hold is None:
+            return None
+        state, unacked_messages, _, delivered_ms = hold
+        counts = individual.redelivery_counts.column(position.ledger_id, [position.entry_id])
+        redelivered = counts[0] if counts else 0
+        return _held(asked, state, delivered_ms or None, redelivered, unacked_messages)
+    if (in_order := dispatcher.in_order) is not None:
+        active = dispatcher.active_consumer
+        read_position = asked.subscription.cursor.read_position
+        if active is None or position >= read_position:
+            return None
+        outside = _outside_ranges(asked, in_order, active)
+        return outside or _held(asked, active, in_order.delivered_ms(position), None, None)
+    return None
+
+
+def _outside_ranges(asked: MessageQuestion, in_order: InOrderView, active: ConsumerState) -> Reasons | Want | None:
+    ranges = in_order.ranges
+    if ranges is None:
+        return None
+    if asked.known.entry is None:
+        return Want.ENTRY
+    if asked.payload is None:
+        return None
+    (sticky_hash,) = ranges.sticky_hashes([key_hash(sticky_key(asked.payload))])
+    if ranges.owner(sticky_hash) is not None:
+        return None
+    finding = Finding(
+        Code.OUTSIDE_HASH_RANGES,
+        f"The hash {sticky_hash} of the key of message {asked.message_id} is in none of the ranges that consumer "
+        f"{active.name} has asked for: it is for another reader, and stays unacknowledged here.",
+        waits=False,
+        evidence={"hash": sticky_hash, "ranges": [list(each) for each in active.key_shared.ranges or ()]},
+    )
+    return Reasons([finding])
+
+
+def _held(
+    asked: MessageQuestion,
+    state: ConsumerState,
+    delivered_ms: int | None,
+    redelivered: int | None,
+    unacked_messages: int | None,
+) -> Reasons | Want:
+    chunk = _chunk(asked)
+    if isinstance(chunk, Want):
+        return chunk
+    evidence = {**who_has(state), **batch_evidence(asked)}
+    if unacked_messages is not None:
+        evidence["unacknowledgedMessages"] = unacked_messages
+    again = ""
+    if redelivered is not None:
+        evidence["deliveryCount"] = redelivered + 1
+        again = f", for the {_nth(redelivered + 1)} time" if redelivered else ""
+    how_long = for_long(delivered_ms, asked.subscription.runtime.clock)
+    again_actions = [actions.explain_consumer(consumer_of(state)), actions.disconnect(consumer_of(state))]
+    if redelivered is not None:
+        again_actions.insert(1, actions.redeliver(asked.subscription, asked.position))
+    findings = [
+        Finding(
+            Code.HELD_BY_CONSUMER,
+            f"Consumer {state.name} has message {asked.message_id}{how_long}{again}, and has not acknowledged it. Whether it was "
+            "refused there, or is to become a dead letter, only the client knows.",
+            waits=False,
+            since_ms=delivered_ms,
+            evidence=evidence,
+            actions=again_actions,
+        )
+    ]
+    if chunk is not None:
+        findings += _incomplete(asked, chunk, state)
+    return Reasons(findings, of_consumer=state)
+
+
+def _chunk(asked: MessageQuestion) -> Chunk | Want | None:
+    """Which part of a larger message it is, if it is one."""
+    if not asked.subscription.kinds.may_hold_chunks(*asked.position):
+        return None
+    if asked.known.entry is None:
+        return Want.ENTRY
+    return None if asked.payload is None else chunk_of(asked.payload)
+
+
+def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> list[Finding]:
+    """The consumer has some of the parts and not all, which nobody can make a message of."""
+    individual = asked.subscription.individual
+    if individual is None:
+        return []
+    message = individual.chunked.find(chunk.uuid)
+    if message is None or message.consumer is not state:
+        return []
+    held = individual.chunked.held_count(message)
+    if held >= message.chunk_count:
+        return []
+    is_at_end = not asked.subscription.cursor.has_more()
+    why = "the others were never stored" if is_at_end else "the others have not come to it yet"
+    return [
+        Finding(
+            Code.CHUNKS_MISSING,
+            f"Message {asked.message_id} is part {chunk.chunk_id + 1} of {chunk.chunk_count} of a larger message, of which "
+            f"consumer {state.name} has {held}: {why}, and its application sees nothing of it.",
+            waits=False,
+            evidence={
+                "uuid": chunk.uuid.decode("utf-8", "replace"),
+                "chunkId": chunk.chunk_id,
+                "chunks": chunk.chunk_count,
+                "heldChunks": held,
+                "messageIds": [str(each) for each in sorted(message.positions)[:LISTED_PARTS]],
+                **who_has(state),
+            },
+        )
+    ]
+
+
+# --- what waits --------------------------------------------------------------------------------------------------------
+
+
+def damaged(asked: MessageQuestion) -> Reasons | Want | None:
+    """Asked only where reads fail: everything else is in memory, or is read in its turn."""
+    stall = asked.subscription.stall
+    entry = asked.known.entry
+    if entry is None and stall is not None and stall.blocked_reason is BlockedReason.READ_FAILED:
+        return Want.ENTRY
+    if entry is None or not entry.is_damaged:
+        return None
+    finding = Finding(
+        Code.ENTRY_DAMAGED,
+        f"Message {asked.message_id} cannot be read from the disk, now or ever: {entry.problem}.",
+        evidence={"messageId": str(asked.position)},
+        actions=[actions.acknowledge(asked.subscription, asked.position)],
+    )
+    return Reasons([finding], of_subscription=True)
+
+
+def delayed(asked: MessageQuestion) -> Reasons | Want | None:
+    waiting = asked.subscription.delayed.held_back.get(asked.position.ledger_id)
+    if waiting is None or asked.position.entry_id not in waiting:
+        return None
+    if asked.known.entry is None:
+        return Want.ENTRY
+    payload = asked.payload
+    due_ms = asked.subscription.delayed.changed_ms(asked.position)  # by REST
+    if due_ms is None and payload is not None:
+        due_ms = deliver_at_ms(payload)
+    left_ms = None if due_ms is None else due_ms - asked.subscription.runtime.clock.wall_ms()
+    if left_ms is None:
+        when = "is delayed; when it is due could not be read"
+    else:
+        when = (
+            f"is due in {duration(left_ms)}" if left_ms > 0 else "is due now, and goes out when a consumer can take it"
+        )
+    finding = Finding(
+        Code.DELAYED,
+        f"Message {asked.message_id} {when}.",
+        waits=left_ms is not None and left_ms <= 0,
+        evidence={"deliverAt": due_ms, "delayedMessages": asked.subscription.delayed.entry_count},
+        actions=[actions.deliver_now(asked.subscription, asked.position)],
+    )
+    return Reasons([finding], of_subscription=left_ms is not None and left_ms <= 0)
+
+
+def waiting(asked: MessageQuestion) -> Reasons | Want | None:
+    """What was read, or given back, and could not go."""
+    if (key_order := asked.subscription.key_order) is not None:
+        return _waiting_for_key(asked, key_order)
+    if (chunk_order := asked.subscription.chunk_order) is not None:
+        return _waiting_for_consumers(asked, chunk_order)
+    return None
+
+
+def _waiting_for_key(asked: MessageQuestion, key_order: KeyOrderView) -> Reasons | Want | None:
+    position, clock = asked.position, asked.subscription.runtime.clock
+    sticky_hash = key_order.waiting.hash_of(position)
+    if sticky_hash is None:
+        return _parked_for_key(asked, key_order)
+    waiting = key_order.waiting.waiting[sticky_hash]
+    since_ms = round(waiting.since_ms) or None
+    evidence: dict[str, Any] = {"hash": sticky_hash, "waitingOfHash": waiting.count}
+    if waiting.consumer is None:
+        who = waiting.filler
+        why = (
+            "nobody owns it"
+            if who is None
+            else f"consumer {who.name} has unacknowledged messages of it and owns it no more"
+        )
+        finding = Finding(
+            Code.WAITS_FOR_KEY,
+            f"Message {asked.message_id} waits{for_long(since_ms, clock)} for its key's hash {sticky_hash}: {why}.",
+            since_ms=since_ms,
+            evidence=evidence | ({} if who is None else who_has(who)),
+        )
+        return Reasons([finding], of_hash=sticky_hash)
+    return Reasons(
+        [_for_one(asked, waiting.consumer, evidence, since_ms)],
+        of_hash=sticky_hash,
+    )
+
+
+def _for_one(
+    asked: MessageQuestion, state: ConsumerState, evidence: dict[str, Any], since_ms: int | None = None
+) -> Finding:
+    why = (
+        "which can take it: it goes in its turn"
+        if state.can_take()
+        else f"which cannot take it now: {state.blocked_reason().value}"
+    )
+    return Finding(
+        Code.WAITS_FOR_CONSUMER,
+        f"Message {asked.message_id} waits{for_long(since_ms, asked.subscription.runtime.clock)} for consumer "
+        f"{state.name}, {why}.",
+        since_ms=since_ms,
+        evidence=evidence | who_has(state),
+    )
+
+
+def _parked_for_key(asked: MessageQuestion, key_order: KeyOrderView) -> Reasons | Want | None:
+    parked, position = key_order.parked, asked.position
+    if not parked or position >= asked.subscription.cursor.read_position:
+        return None
+    if asked.known.entry is None:
+        return Want.ENTRY
+    if asked.payload is None:
+        return None
+    (sticky_hash,) = key_order.owners.selector.sticky_hashes([key_hash(sticky_key(asked.payload))])
+    if not parked.covers(sticky_hash, position):
+        return None
+    finding = Finding(
+        Code.SET_ASIDE,
+        f"Message {asked.message_id} waits with all from {parked.from_position(sticky_hash)} on of its key's hash {sticky_hash}: "
+        "it is read again once those before it are out.",
+        evidence={"hash": sticky_hash, "setAsideFrom": str(parked.from_position(sticky_hash))},
+    )
+    return Reasons([finding], of_hash=sticky_hash)
+
+
+def _waiting_for_consumers(asked: MessageQuestion, chunk_order: ChunkOrderView) -> Reasons | Want | None:
+    position = asked.position
+    if position in chunk_order.waiting:
+        state = chunk_order.waiting.bound_to(position)
+        if state is not None:
+            finding = _for_one(asked, state, {"reason": "it has other parts of the same message"})
+            return Reasons([finding], of_subscription=True)
+        counts = chunk_order.redelivery_counts.column(position.ledger_id, [position.entry_id])
+        before = counts[0] if counts else 0
+        finding = Finding(
+            Code.WAITS_FOR_REDELIVERY if before else Code.WAITS_FOR_CONSUMER,
+            f"Message {asked.message_id} waits to be sent, after {counted(before, 'delivery', 'deliveries')}, with "
+            f"{counted(len(chunk_order.waiting), 'entry', 'entries')} that wait likewise.",
+            evidence={"deliveries": before, "waitingEntries": len(chunk_order.waiting)},
+        )
+        return Reasons([finding], of_subscription=True)
+    if not chunk_order.parked_chunks or position >= asked.subscription.cursor.read_position:
+        return None
+    chunk = _chunk(asked)
+    if isinstance(chunk, Want):
+        return chunk
+    state = None if chunk is None else chunk_order.chunked.holder(chunk.uuid)
+    if state is None or not chunk_order.parked_chunks.covers(state, position):
+        return None
+    finding = _for_one(asked, state, {"reason": "it has other parts of the same message"})
+    return Reasons([finding], of_subscription=True)
+
+
+def not_reached(asked: MessageQuestion) -> Reasons | None:
+    cursor = asked.subscription.cursor
+    ledgers = cursor.ledger.ledgers
+    start = ledgers.normalize(cursor.read_position)
+    if asked.position < start:
+        return None
+    before = ledgers.entries_between(start, asked.position)
+    where = "it is the next one" if not before else f"{counted(before, 'entry stands', 'entries stand')} before it"
+    finding = Finding(
+        Code.NOT_REACHED_YET,
+        f"Nothing is wrong with message {asked.message_id}: it has not been read yet, {where}.",
+        waits=False,
+        evidence={"readPosition": str(cursor.read_position), "entriesBefore": before, **batch_evidence(asked)},
+    )
+    return Reasons([finding], of_subscription=True)
+
+
+def passed(asked: MessageQuestion) -> Reasons:
+    """It was read, and is neither with a consumer nor listed."""
+    subscription = asked.subscription
+    filters = subscription.filters
+    why = (
+        "it is being read again, or an entry filter has put it off" if filters is not None else "it is being read again"
+    )
+    finding = Finding(
+        Code.MESSAGE_PUT_OFF,
+        f"Message {asked.message_id} is on its way: {why}.",
+        waits=filters is not None or subscription.is_reading,
+        evidence={"readPosition": str(subscription.cursor.read_position)},
+    )
+    return Reasons([finding], of_subscription=True)
+
+
+def who_has(state: ConsumerState) -> dict[str, Any]:
+    consumer = consumer_of(state)
+    return {"consumer": state.name, "consumerId": consumer.consumer_id, "address": consumer.peer.address}
+
+
+def _nth(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def explain_message(asked: MessageQuestion) -> Reasons | Want:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pybroker.broker.explain import actions
 from pybroker.broker.explain.steps import LISTED, counted, for_long, wall_ms
-from pybroker.broker.explain.topics import REFUSED_LATELY_MS, explain_topic, shown_refusal, terminated, whose_rate
+from pybroker.broker.explain.topics import REFUSED_LATELY_MS, explain_topic, shown_refusal, terminated, throttled_client
 from pybroker.errors import (
     AuthorizationError,
     IncompatibleSchema,
@@ -20,9 +20,8 @@ from pybroker.errors import (
 from pybroker.model.findings import Code, Finding, ordered
 
 if TYPE_CHECKING:
-    from pybroker.broker.limits.publish_rate_limit import PublishWaiter
+    from pybroker.broker.context.publish_refusals import Refusal
     from pybroker.broker.publishing.producer import Producer
-    from pybroker.broker.publishing.refusals import Refusal
     from pybroker.broker.topic.backlog_quota import Exceeded
     from pybroker.broker.topic.topic import Topic
     from pybroker.broker.topic.topic_base import TopicBase
@@ -61,7 +60,7 @@ def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> lis
         return ordered(findings + _not_heard(present, findings) + _messages_refused(topic, name))
     if topic.name.is_persistent and cast("Topic", topic).ledger.is_terminated:
         findings.append(terminated(cast("Topic", topic), waits=True))
-    waiting = next((each for each in topic.producer_places.waiting if each.name == name), None)
+    waiting = next((each for each in topic.producer_registry.waiting if each.name == name), None)
     if waiting is not None:
         return ordered([*findings, _waits(topic, waiting)])
     findings += _kept_out(topic, name, {each.code for each in findings})
@@ -72,7 +71,7 @@ def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> lis
 def producer_subject(topic: TopicBase, name: str) -> dict[str, Any]:
     """What is answered as the subject."""
     present = topic.producers.get(name)
-    is_waiting = any(each.name == name for each in topic.producer_places.waiting)
+    is_waiting = any(each.name == name for each in topic.producer_registry.waiting)
     state = "connected" if present is not None else "waiting" if is_waiting else "not connected"
     subject: dict[str, Any] = {"kind": "producer", "producer": name, "state": state}
     if present is not None:
@@ -95,7 +94,7 @@ def _who(producer: Producer) -> dict[str, Any]:
 
 
 def _waits(topic: TopicBase, producer: Producer) -> Finding:
-    places, clock = topic.producer_places, topic.surroundings.clock
+    places, clock = topic.producer_registry, topic.runtime.clock
     before = list(places.waiting).index(producer)
     holder = places.holder
     others = ", ".join(islice(topic.producers, 3)) if holder is None else holder.name
@@ -120,14 +119,14 @@ def _waits(topic: TopicBase, producer: Producer) -> Finding:
 
 def _kept_out(topic: TopicBase, name: str, found: set[Code]) -> list[Finding]:
     """What it was told when it came last, and who would be in its way now."""
-    clock = topic.surroundings.clock
+    clock = topic.runtime.clock
     now_ms = clock.wall_ms()
     findings = []
-    for refusal in topic.commons.refusals.of(str(topic.name), now_ms):
+    for refusal in topic.broker_context.refusals.of(str(topic.name), now_ms):
         is_shown = _SHOWN_LIVE.get(refusal.error) in found
         if refusal.is_of(name) and not refusal.is_of_messages and not is_shown:
             findings.append(_told(refusal, now_ms))
-    holder = topic.producer_places.holder
+    holder = topic.producer_registry.holder
     if holder is not None:
         findings.append(
             Finding(
@@ -166,7 +165,7 @@ def _not_connected(topic: TopicBase, name: str) -> Finding:
 
 def _messages_refused(topic: TopicBase, name: str) -> list[Finding]:
     findings = []
-    for refusal in topic.commons.refusals.of(str(topic.name), topic.surroundings.clock.wall_ms()):
+    for refusal in topic.broker_context.refusals.of(str(topic.name), topic.runtime.clock.wall_ms()):
         if refusal.is_of(name) and refusal.is_of_messages:
             text = (
                 f"{counted(refusal.count, 'message')} of producer {name} {'was' if refusal.count == 1 else 'were'} refused, the "
@@ -230,24 +229,35 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
 
 
 def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
-    throttle, clock = topic.publish_throttle, topic.surroundings.clock
-    findings = []
-    for limit in () if throttle is None else throttle.limits:
-        waits_since_ms = limit.waits_since_ms(cast("PublishWaiter", producer.peer))
-        if waits_since_ms is None:
-            continue
-        since_ms = wall_ms(waits_since_ms, clock)
-        whose, evidence = whose_rate(topic, limit)
-        findings.append(
+    """Report that a message of the producer, or of another producer on the same connection, waits for a limit."""
+    client = throttled_client(producer.peer, topic.broker_context)
+    if client is None:
+        return []
+    clock = topic.runtime.clock
+    how_long, owner = for_long(client.since_ms, clock), client.owner
+    if client.by.producer == producer.name and client.by.topic == topic.name:
+        if owner is None:
+            return []  # Another finding reports why the topic takes no messages.
+        in_queue = client.by.waiting_clients
+        return [
             Finding(
                 Code.PUBLISH_RATE,
-                f"The client of producer {producer.name} waits{for_long(since_ms, clock)} for the publish rate of {whose}, with "
-                f"{counted(len(limit), 'client')} in the row.",
-                since_ms=since_ms,
-                evidence=evidence | {"waitingClients": len(limit), **_who(producer)},
+                f"The client of producer {producer.name} waits{how_long} for the publish rate of {owner.text}, with "
+                f"{counted(in_queue, 'client')} in the queue.",
+                since_ms=client.since_ms,
+                evidence=owner.evidence | {"waitingClients": in_queue, **_who(producer)},
+                actions=owner.actions,
             )
+        ]
+    return [
+        Finding(
+            Code.CONNECTION_HELD,
+            f"Nothing that the client of producer {producer.name} sends is read{how_long}: {client.reason}.",
+            since_ms=client.since_ms,
+            evidence=client.evidence | _who(producer),
+            actions=client.actions,
         )
-    return findings
+    ]
 
 
 def _held(topic: TopicBase, producer: Producer) -> list[Finding]:
@@ -255,11 +265,11 @@ def _held(topic: TopicBase, producer: Producer) -> list[Finding]:
     waits_since_ms = producer.peer.memory_waits.publishes_since_ms
     if waits_since_ms is None:
         return []
-    since_ms = wall_ms(waits_since_ms, topic.surroundings.clock)
+    since_ms = wall_ms(waits_since_ms, topic.runtime.clock)
     return [
         Finding(
             Code.PUBLISH_MEMORY,
-            f"Nothing is read from the client of producer {producer.name}{for_long(since_ms, topic.surroundings.clock)}: so many "
+            f"Nothing is read from the client of producer {producer.name}{for_long(since_ms, topic.runtime.clock)}: so many "
             "bytes of messages wait to be stored (maxMessagePublishBufferSizeInMB, brokerMemoryLimitMB).",
             since_ms=since_ms,
             evidence={"pendingMessages": producer.pending, **_who(producer)},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pybroker.model.findings import Finding
 
 if TYPE_CHECKING:
-    from pybroker.clock import Clock
+    from pybroker.runtime.clock import Clock
 
 Steps = Generator[None, None, list[Finding]]
 """Findings in the making: whoever has them made lets others run at each pause."""

@@ -1,22 +1,181 @@
-"""What state a topic is in that keeps it from serving, or that somebody who looks at it wants to know."""
+"""The explanation of a topic: its state, its quotas, and the publish rates that delay its producers.
+
+A message over a publish rate blocks the whole connection of its client, including producers and consumers of other topics.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from msgspec import to_builtins
+
 from pybroker.broker.explain import actions
-from pybroker.broker.explain.steps import LISTED, counted, for_long, wall_ms
+from pybroker.broker.explain.steps import LISTED, PIECE, Steps, counted, for_long, names, wall_ms
+from pybroker.broker.topic.backlog_rules import is_quota_above_retention
 from pybroker.model.findings import Action, Code, Finding
+from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType, PublishRate
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
+    from pybroker.broker.context.peer import Peer, ThrottledPublish
+    from pybroker.broker.context.publish_refusals import Refusal
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.lifecycle.topic_closing import Ending
     from pybroker.broker.lifecycle.topic_loading import LoadUnderWay
-    from pybroker.broker.publishing.refusals import Refusal
+    from pybroker.broker.publishing.producer import Producer
     from pybroker.broker.topic.backlog_quota import Exceeded
     from pybroker.broker.topic.topic import Topic
     from pybroker.broker.topic.topic_base import TopicBase
-    from pybroker.clock import Clock
     from pybroker.model.names import TopicName
+    from pybroker.runtime.clock import Clock
+
+
+class RateOwner(NamedTuple):
+    """The scope of a publish rate (broker, resource group or topic) as text and as evidence, and actions that raise the
+    rate."""
+
+    text: str
+    evidence: dict[str, Any]
+    actions: Sequence[Action] = ()
+
+
+class ThrottledClient(NamedTuple):
+    """A client that the broker does not read from, because a message of one of its producers waits."""
+
+    by: ThrottledPublish
+    since_ms: int | None
+    owner: RateOwner | None
+    """None if no rate is exceeded, but the topic takes no messages yet."""
+
+    @property
+    def reason(self) -> str:
+        """A clause about the client that begins with `its producer`."""
+        who = f"its producer {self.by.producer} of topic {self.by.topic}"
+        if self.owner is None:
+            return f"{who} has sent a message, and that topic takes no messages yet"
+        return f"{who} publishes more than the publish rate of {self.owner.text} allows"
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        by = {"producer": self.by.producer, "topic": str(self.by.topic)}
+        return {"throttledBy": by if self.owner is None else {**by, **self.owner.evidence}}
+
+    @property
+    def actions(self) -> list[Action]:
+        look = actions.explain_producer(self.by.topic, self.by.producer)
+        return [look, *(() if self.owner is None else self.owner.actions)]
+
+
+def owner_of(broker_context: BrokerContext, topic: TopicName, limit: object, rate: PublishRate) -> RateOwner:
+    """Return the scope of a limit that applies to this topic."""
+    raised = _raised(rate)
+    evidence: dict[str, Any] = {
+        "messagesPerSecond": rate.publishThrottlingRateInMsg,
+        "bytesPerSecond": rate.publishThrottlingRateInByte,
+    }
+    if limit is broker_context.publish_rate_limit:
+        return RateOwner(f"the broker ({_shown(rate)})", {"scope": "broker", **evidence}, _of_broker(rate))
+    group = broker_context.resource_group_rates.name_of(limit)
+    if group is not None:
+        evidence = {"scope": "resourceGroup", "resourceGroup": group, **evidence}
+        return RateOwner(f"resource group {group} ({_shown(rate)})", evidence, [actions.show_resource_group(group)])
+    text = f"Raise the publish rate of topic {topic.partitioned_name} to {_shown(raised)}"
+    action = actions.raise_limit(topic, "publishRate", to_builtins(raised), text)
+    return RateOwner(f"topic {topic} ({_shown(rate)})", {"scope": "topic", "topic": str(topic), **evidence}, [action])
+
+
+def _of_broker(rate: PublishRate) -> list[Action]:
+    found = (
+        ("brokerPublisherThrottlingMaxMessageRate", rate.publishThrottlingRateInMsg),
+        ("brokerPublisherThrottlingMaxByteRate", rate.publishThrottlingRateInByte),
+    )
+    return [
+        actions.raise_configuration(key, 2 * value, f"Raise the broker's {key} to {2 * value:,}")
+        for key, value in found
+        if value > 0
+    ]
+
+
+def _raised(rate: PublishRate) -> PublishRate:
+    messages, size_bytes = rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte
+    return PublishRate(2 * messages if messages > 0 else messages, 2 * size_bytes if size_bytes > 0 else size_bytes)
+
+
+def _shown(rate: PublishRate) -> str:
+    numbers = ((rate.publishThrottlingRateInMsg, "message"), (rate.publishThrottlingRateInByte, "byte"))
+    return f"{' and '.join(counted(number, unit) for number, unit in numbers if number > 0)} a second"
+
+
+def throttled_client(peer: Peer, broker_context: BrokerContext) -> ThrottledClient | None:
+    """Return the client with the message that it waits for; None if it does not wait."""
+    by = peer.throttled_by
+    if by is None:
+        return None
+    since_ms = None if by.since_ms is None else wall_ms(by.since_ms, broker_context.runtime.clock)
+    owner = None if by.rate is None else owner_of(broker_context, by.topic, by.limit, by.rate)
+    return ThrottledClient(by, since_ms, owner)
+
+
+def used_up_rates(topic: TopicBase) -> list[Finding]:
+    """Report the publish rates of a topic that clients wait for."""
+    throttle, clock = topic.publish_throttle, topic.runtime.clock
+    findings = []
+    for limit in () if throttle is None else throttle.limits:
+        if not len(limit):
+            continue
+        since_ms = limit.oldest_since_ms
+        since_ms = None if since_ms is None else wall_ms(since_ms, clock)
+        owner = owner_of(topic.broker_context, topic.name, limit, limit.rate)
+        findings.append(
+            Finding(
+                Code.PUBLISH_RATE,
+                f"The publish rate of {owner.text} is used up, and {counted(len(limit), 'client waits', 'clients wait')}"
+                f"{for_long(since_ms, clock)}.",
+                since_ms=since_ms,
+                evidence=owner.evidence | {"waitingClients": len(limit)},
+                actions=owner.actions,
+            )
+        )
+    return findings
+
+
+def throttled_by_other_topics(topic: TopicBase) -> Steps:
+    """Report, in one finding, producers of this topic that wait because their client publishes too much to another
+    topic."""
+    found: list[tuple[Producer, ThrottledClient]] = []
+    for index, producer in enumerate(list(topic.producers.values())):
+        by = producer.peer.throttled_by
+        if by is not None and by.topic != topic.name and not producer.is_closed:
+            client = throttled_client(producer.peer, topic.broker_context)
+            if client is not None:
+                found.append((producer, client))
+        if index % PIECE == PIECE - 1:
+            yield
+    if not found:
+        return []
+    first, client = found[0]
+    since_ms = min((each.since_ms for _, each in found if each.since_ms is not None), default=None)
+    who = f"the client of producer {first.name}"
+    if len(found) > 1:
+        who = f"the clients of {len(found):,} producers ({names([each.name for each, _ in found])})"
+        reason = f"of the first one, {client.reason}"
+    else:
+        reason = client.reason
+    long = for_long(since_ms, topic.runtime.clock)
+    return [
+        Finding(
+            Code.CONNECTION_HELD,
+            f"Nothing that {who} {'sends' if len(found) == 1 else 'send'} is read{long}: {reason}.",
+            since_ms=since_ms,
+            evidence={
+                "producers": [{"producer": each.name, **shown.evidence} for each, shown in found[:LISTED]],
+                "moreProducers": max(0, len(found) - LISTED),
+            },
+            actions=client.actions,
+        )
+    ]
+
 
 REFUSED_LATELY_MS = 120_000
 """A client that was refused longer ago, and has not come again, has given up: official ones come at least once a minute."""
@@ -93,24 +252,46 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
 def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
     """Of a topic that is loaded; `quota` is what of its backlog quotas is exceeded, as was measured."""
     findings = _publishing(topic, quota)
-    refused = topic.commons.refusals.of(str(topic.name), topic.surroundings.clock.wall_ms())
+    refused = topic.broker_context.refusals.of(str(topic.name), topic.runtime.clock.wall_ms())
     if refused:
         findings.append(_refused(topic, refused))
-    return findings + _compaction(topic)
+    return findings + _compaction(topic) + _readers(topic)
+
+
+def _readers(topic: TopicBase) -> list[Finding]:
+    """Report a transaction that blocks requests for the last message."""
+    if not topic.name.is_persistent or (pending := cast("Topic", topic).transactions.pending_end) is None:
+        return []
+    waiting = cast("Topic", topic).transactions.waiting_readers
+    return [
+        Finding(
+            Code.TRANSACTION_END_PENDING,
+            f"Transaction {pending.txn} was open when topic {topic.name} was loaded, and {pending.reason}. "
+            f"{counted(waiting, 'request for the last message waits', 'requests for the last message wait')} for that.",
+            waits=waiting > 0,
+            since_ms=topic.loaded_ms,
+            evidence={
+                "transaction": str(pending.txn),
+                "isCommitted": pending.is_committed,
+                "waitingReaders": waiting,
+            },
+            actions=(actions.show_transaction(pending.txn), actions.show_coordinator(pending.txn)),
+        )
+    ]
 
 
 def _publishing(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
     """What keeps everybody from publishing."""
     findings = [_quota(topic, quota)] if quota is not None else []
-    findings += publish_rates(topic)
+    findings += used_up_rates(topic)
     return findings + _stored(cast("Topic", topic)) if topic.name.is_persistent else findings
 
 
 def _stored(topic: Topic) -> list[Finding]:
     """The same where messages are stored."""
-    ledger, clock = topic.ledger, topic.surroundings.clock
+    ledger, clock = topic.ledger, topic.runtime.clock
     findings = []
-    refusal = topic.commons.ledgers.store.refusal()
+    refusal = topic.broker_context.ledgers.store.refusal()
     if refusal is not None:
         findings.append(Finding(Code.DISK_FULL, f"Publishing is refused: {refusal}.", evidence={"reason": refusal}))
     if ledger.is_write_failed:
@@ -169,65 +350,34 @@ def _quota(topic: TopicBase, found: Exceeded) -> Finding:
         Code.BACKLOG_QUOTA,
         f"The backlog {whose} is {measured}: no producer is let in ({quota.policy}).",
         evidence={"subscription": found.subscription or None, "policy": str(quota.policy), **evidence},
-        actions=[
-            *([] if slowest is None else [actions.skip_all(slowest)]),
-            actions.set_policy(
-                name,
-                f"backlogQuota?backlogQuotaType={'destination_storage' if found.is_of_size else 'message_age'}",
-                {"limitSize": quota.limitSize, "limitTime": quota.limitTime, "policy": "consumer_backlog_eviction"},
-                "Raise the quota, or have the oldest messages dropped in place of refusing producers",
-            ),
-        ],
+        actions=_about_quota(topic, found, slowest),
     )
 
 
-def publish_rates(topic: TopicBase) -> list[Finding]:
-    """The publish rates for which clients wait."""
-    throttle, clock = topic.publish_throttle, topic.surroundings.clock
-    findings = []
-    for limit in () if throttle is None else throttle.limits:
-        if not len(limit):
-            continue
-        since_ms = limit.oldest_since_ms
-        since_ms = None if since_ms is None else wall_ms(since_ms, clock)
-        whose, evidence = whose_rate(topic, limit)
-        findings.append(
-            Finding(
-                Code.PUBLISH_RATE,
-                f"The publish rate of {whose} is used up, and {counted(len(limit), 'client waits', 'clients wait')}"
-                f"{for_long(since_ms, clock)}.",
-                since_ms=since_ms,
-                evidence=evidence | {"waitingClients": len(limit)},
-            )
-        )
-    return findings
-
-
-def whose_rate(topic: TopicBase, limit: object) -> tuple[str, dict[str, Any]]:
-    """Whose publish rate `limit` of this topic's throttle is, in words and as evidence."""
-    throttle, commons = topic.publish_throttle, topic.commons
-    if throttle is not None and throttle.own is not None and limit is throttle.own:
-        scope, whose, rate = "topic", f"topic {topic.name}", throttle.own.rate
-    elif commons.publish_rate_limit is not None and limit is commons.publish_rate_limit:
-        scope, whose, rate = "broker", "the broker", commons.publish_rate_limit.rate
+def _about_quota(topic: TopicBase, found: Exceeded, slowest: SubscriptionBase | None) -> list[Action]:
+    """Return the actions: explain the slowest subscription, raise the quota, and last drop or skip messages."""
+    quota, name = found.quota, topic.name
+    if found.is_of_size:
+        kind, size_bytes, time_s = BacklogQuotaType.SIZE, 2 * max(quota.limitSize, found.size_bytes, 1), quota.limitTime
+        text = f"Raise the backlog quota from {quota.limitSize:,} to {size_bytes:,} bytes"
     else:
-        name = topic.policies.resource_group
-        group = commons.resource_group_rates.of(name).publish_rate_limit
-        if group is None:
-            return "another topic", {"scope": "other"}
-        scope, whose, rate = "resourceGroup", f"resource group {name}", group.rate
-    messages, size_bytes = rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte
-    parts = [
-        text
-        for text, number in ((f"{messages:,} messages", messages), (f"{size_bytes:,} bytes", size_bytes))
-        if number > 0
-    ]
-    evidence = {"scope": scope, "messagesPerSecond": messages, "bytesPerSecond": size_bytes}
-    return f"{whose} ({' and '.join(parts)} a second)", evidence
+        kind, size_bytes, time_s = BacklogQuotaType.AGE, quota.limitSize, 2 * max(quota.limitTime, found.age_s)
+        text = f"Raise the backlog quota from {quota.limitTime:,} to {time_s:,} seconds"
+    raised = BacklogQuota(str(quota.policy), limitSize=size_bytes, limitTime=time_s)
+    body = {"limitSize": size_bytes, "limitTime": time_s, "policy": str(quota.policy)}
+    suggested = [] if slowest is None else [actions.explain_subscription(slowest)]
+    # The broker refuses a size quota that is not below the retention size, so that action is not suggested.
+    if not (found.is_of_size and is_quota_above_retention(raised, topic.policies.retention)):
+        suggested.append(actions.raise_limit(name, "backlogQuota", body, text, str(kind)))
+    if slowest is not None:
+        evicting = {"limitSize": quota.limitSize, "limitTime": quota.limitTime, "policy": str(BacklogQuotaPolicy.EVICT)}
+        suggested.append(actions.evict_backlog(name, evicting, str(kind)))
+        suggested.append(actions.skip_all(slowest))
+    return suggested
 
 
 def _refused(topic: TopicBase, refused: list[Refusal]) -> Finding:
-    now_ms, latest = topic.surroundings.clock.wall_ms(), refused[0]
+    now_ms, latest = topic.runtime.clock.wall_ms(), refused[0]
     return Finding(
         Code.PRODUCERS_REFUSED,
         f"{counted(len(refused), 'producer or its messages were', 'producers or their messages were')} refused lately; the last "
@@ -259,7 +409,6 @@ def _compaction(topic: TopicBase) -> list[Finding]:
     if not topic.name.is_persistent:
         return []
     compaction = cast("Topic", topic).compaction
-    path = actions.topic_path(topic.name) + "/compaction"
     if compaction.is_running:
         return [
             Finding(
@@ -275,6 +424,6 @@ def _compaction(topic: TopicBase) -> list[Finding]:
             waits=False,
             since_ms=compaction.counters.last_failed_ms or None,
             evidence={"error": compaction.last_error, "failures": compaction.counters.failed},
-            actions=[Action("Compact it again", "PUT", path)],
+            actions=[actions.compact_again(topic.name)],
         )
     ]

@@ -1,6 +1,5 @@
-"""Looking at a subscription closely: what is unacknowledged, draining, acknowledged behind, delayed.
+"""Lists about one subscription: unacknowledged and delayed messages, draining hashes, and acknowledgement gaps.
 
-Looking changes nothing and costs nothing when nobody asks. What may be long is a generator that pauses after each piece of
-work, so that whoever drives it lets others run; entries are read page by page, once the caller has memory for them. Begin at
-`unacked.py`.
+A list changes nothing. A long list is a generator that pauses after each piece of work, so that its caller can yield to the event
+loop; entries are read page by page, in memory that the caller has taken. Start with `unacked.py`.
 """

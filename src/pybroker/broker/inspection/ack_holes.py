@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybroker.broker.inspection.pages import Steps
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
-from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
+from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
@@ -71,8 +71,8 @@ def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
     """What cannot be trimmed, and why. A ledger that several things keep counts for each of them."""
     ledger, found = topic.ledger, Held()
     reasons: dict[tuple[str, str], Kept] = {}
-    now_ms = topic.surroundings.clock.monotonic_ms()
-    leases = topic.commons.read_leases.on(str(topic.name), now_ms)
+    now_ms = topic.runtime.clock.monotonic_ms()
+    leases = topic.broker_context.read_leases.on(str(topic.name), now_ms)
 
     def keep(kind: str, name: str, row: Any) -> None:
         reasons.setdefault((kind, name), Kept(kind, name)).add(row.ledger_id, row.size_bytes)

@@ -15,8 +15,8 @@ from pybroker.model.position import Position
 if TYPE_CHECKING:
     from pybroker.dispatch.consumer_state import ConsumerState
     from pybroker.dispatch.draining_hashes import DrainingHash
-    from pybroker.dispatch.key_shared import KeySharedDispatcher
     from pybroker.dispatch.selectors.hash_selector import HashRange
+    from pybroker.dispatch.views import KeyOrderView
 
 MAX_POSITIONS_SHOWN = 10
 """Of the unacknowledged entries of one hash."""
@@ -24,14 +24,14 @@ MAX_POSITIONS_SHOWN = 10
 
 class HashOfKey(NamedTuple):
     """Where messages of one hash go. `draining` while a former owner holds some of it; `listed` entries wait, and more from
-    `set_aside_from` on."""
+    `parked_from` on."""
 
     sticky_hash: int
     owner: ConsumerState | None
     draining: DrainingHash | None
     listed: int
     waits_since_ms: int | None
-    set_aside_from: Position | None
+    parked_from: Position | None
 
     @property
     def state(self) -> str:
@@ -39,35 +39,35 @@ class HashOfKey(NamedTuple):
             return "draining"
         if self.owner is None:
             return "unowned"
-        return "waiting" if self.listed or self.set_aside_from is not None else "owned"
+        return "waiting" if self.listed or self.parked_from is not None else "owned"
 
 
-def hash_of_key(dispatcher: KeySharedDispatcher, key: bytes) -> int:
+def hash_of_key(key_order: KeyOrderView, key: bytes) -> int:
     """The sticky hash of that key, in the space of the connected consumers' mode."""
-    return dispatcher.owners.selector.sticky_hashes([key_hash(key)])[0]
+    return key_order.owners.selector.sticky_hashes([key_hash(key)])[0]
 
 
-def look_up(dispatcher: KeySharedDispatcher, sticky_hash: int) -> HashOfKey:
+def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
     """What is known of a hash."""
-    owner = dispatcher.owners.selector.owner(sticky_hash)
-    draining = dispatcher.draining.of(sticky_hash)
+    owner = key_order.owners.selector.owner(sticky_hash)
+    draining = key_order.draining.of(sticky_hash)
     if draining is not None and draining.consumer is owner:
         draining = None  # It came back to its owner, which nobody has noticed yet.
-    waiting = dispatcher.waiting.waiting.get(sticky_hash)
-    set_aside = dispatcher.set_aside
+    waiting = key_order.waiting.waiting.get(sticky_hash)
+    parked = key_order.parked
     return HashOfKey(
         sticky_hash,
         owner,
         draining,
         0 if waiting is None else waiting.count,
         None if waiting is None else int(waiting.since_ms) or None,
-        set_aside.from_position(sticky_hash) if sticky_hash in set_aside else None,
+        parked.from_position(sticky_hash) if sticky_hash in parked else None,
     )
 
 
-def range_around(dispatcher: KeySharedDispatcher, at: HashOfKey) -> HashRange | None:
+def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
     """Of the owner's hashes, the range that has this one. Of a thousand consumers that takes a while."""
-    ranges = [] if at.owner is None else dispatcher.owners.selector.ranges().get(at.owner, [])
+    ranges = [] if at.owner is None else key_order.owners.selector.ranges().get(at.owner, [])
     index = bisect_right(ranges, (at.sticky_hash, 1 << 62)) - 1
     if index < 0 or not ranges[index][0] <= at.sticky_hash <= ranges[index][1]:
         return None
@@ -83,15 +83,15 @@ class DrainingRow(NamedTuple):
     positions: list[Position]
 
 
-def draining_page(dispatcher: KeySharedDispatcher, after: int, limit: int) -> Steps[tuple[list[DrainingRow], int]]:
+def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[DrainingRow], int]]:
     """The draining hashes above `after`, and how many there are in all. One look through what is unacknowledged finds the
     entries of all hashes of the page."""
-    draining = dispatcher.draining
+    draining = key_order.draining
     hashes = sorted(each for each in draining.hashes() if each > after)[:limit]
     yield
     positions: dict[int, list[Position]] = {each: [] for each in hashes}
     missing = {each: min(MAX_POSITIONS_SHOWN, shown.unacked_entries) for each in hashes if (shown := draining.of(each))}
-    for ledger_id, entry_ids, holds in pieces_of(dispatcher.pending) if missing else ():
+    for ledger_id, entry_ids, holds in pieces_of(key_order.pending) if missing else ():
         for entry_id in entry_ids:
             hold = holds.get(entry_id)
             if hold is None or hold[2] not in missing:
@@ -106,7 +106,7 @@ def draining_page(dispatcher: KeySharedDispatcher, after: int, limit: int) -> St
         if not missing:
             break
         yield
-    owner = dispatcher.owners.selector.owner
+    owner = key_order.owners.selector.owner
     rows = []
     for sticky_hash in hashes:
         shown = draining.of(sticky_hash)
@@ -122,16 +122,16 @@ class WaitingRow(NamedTuple):
     filler: ConsumerState | None
 
 
-def waiting_page(dispatcher: KeySharedDispatcher, after: int, limit: int) -> Steps[tuple[list[WaitingRow], int]]:
+def waiting_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[WaitingRow], int]]:
     """The hashes above `after` of which something waits, and how many there are in all."""
-    replay, set_aside = dispatcher.waiting, dispatcher.set_aside
-    waiting = {*replay.waiting, *set_aside.hashes}
+    replay, parked = key_order.waiting, key_order.parked
+    waiting = {*replay.waiting, *parked.hashes}
     yield
     rows = []
     for index, sticky_hash in enumerate(sorted(each for each in waiting if each > after)[:limit]):
         if index % ENTRIES_PER_STEP == 0:
             yield
-        at = look_up(dispatcher, sticky_hash)
-        if at.listed or at.set_aside_from is not None:  # else it was sent meanwhile
+        at = look_up(key_order, sticky_hash)
+        if at.listed or at.parked_from is not None:  # else it was sent meanwhile
             rows.append(WaitingRow(at, replay.filler_of(sticky_hash)))
     return rows, len(waiting)

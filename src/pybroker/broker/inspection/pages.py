@@ -1,4 +1,7 @@
-"""Pages of long lists: where one ends, as an opaque text that needs no state to go on from."""
+"""Pages of lists: a limit, and a cursor that continues the list.
+
+A cursor is an opaque text that needs no state in the broker.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from pybroker.model.position import Position
 if TYPE_CHECKING:
     from pyroaring import BitMap
 
+    from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
     from pybroker.dispatch.pending_acks import Hold, PendingAcks
+
 
 T = TypeVar("T")
 
@@ -66,3 +71,20 @@ def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, 
         entry_ids = pending.entries_in(ledger_id)
         for start in range(0, len(entry_ids), ENTRIES_PER_STEP):
             yield ledger_id, entry_ids[start : start + ENTRIES_PER_STEP], pending.holds_in(ledger_id)
+
+
+def delayed_positions(delayed: DelayedDelivery, after: Position, max_entries: int) -> Steps[list[Position]]:
+    """The first entries behind `after` that wait for their time."""
+    found: list[Position] = []
+    for ledger_id in delayed.ledger_ids():
+        if ledger_id < after.ledger_id or len(found) >= max_entries:
+            continue
+        yield
+        entry_ids = delayed.waiting_in(ledger_id)
+        if ledger_id == after.ledger_id:
+            entry_ids.remove_range(0, after.entry_id + 1)
+        for entry_id in entry_ids[: max_entries - len(found)]:
+            found.append(Position(ledger_id, entry_id))
+            if len(found) % ENTRIES_PER_STEP == 0:
+                yield
+    return found

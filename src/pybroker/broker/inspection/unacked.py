@@ -1,31 +1,37 @@
-"""Unacknowledged messages of a subscription, page by page: who holds which, since when, how often it was delivered.
+"""The unacknowledged messages of a subscription, page by page: their consumers, delivery times, and redelivery counts.
 
-Rows rise by position, so a page goes on where the one before ended whatever was acknowledged, given back or delivered meanwhile:
-nothing is shown twice, and what stays unacknowledged all the time is shown once. First the entries are chosen by what is in memory
-(`candidates`), then those of the page are read, a few at a time, for what only they can say: keys, sizes, properties.
+Rows rise by position, and a page starts where the previous page ended, whatever was acknowledged, redelivered, or delivered
+meanwhile: no message is listed twice, and a message that stays unacknowledged is listed once. The candidates are selected from
+memory; only the entries of the page are read, a few at a time, for their keys, sizes, and properties.
 
-Types with one active consumer keep no hashes, and times about (`delivery_log.py`): of these the list is what stands between the
-mark-delete position and the read position and is not acknowledged.
+Subscription types with one active consumer keep no hashes and approximate times (`delivery_log.py`): their list has the entries
+between the mark-delete position and the read position that are not acknowledged.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.inspection.page_entries import ReadEntry, read_entries
 from pybroker.broker.inspection.pages import START, Place, Steps, pieces_of
-from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.dispatch.single_active import SingleActiveDispatcher
 from pybroker.model import ack_set
 from pybroker.model.position import EARLIEST, Position
+from pybroker.runtime.time_slices import SLICE_MS, in_slices
+from pybroker.wire.entry_view import EntryView, MessageOfEntry, entry_view, is_slow_to_open
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.dispatch.consumer_state import ConsumerState
+    from pybroker.dispatch.dispatcher import Dispatcher
     from pybroker.dispatch.pending_acks import PendingAcks
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.model.txn_id import TxnId
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +68,20 @@ class Candidates:
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
     """What is unacknowledged behind `after`. Without a filter only the entries of the page are looked at."""
     dispatcher = subscription.dispatcher
-    if isinstance(dispatcher, MultiConsumerDispatcher):
-        return (yield from _of_several(dispatcher.pending, wanted, after, max_entries))
-    active = dispatcher.active_consumer if isinstance(dispatcher, SingleActiveDispatcher) else None
-    if active is None or wanted.consumer not in (None, active.name):
+    if dispatcher is not None and dispatcher.individual is not None:
+        return (yield from _of_several(dispatcher.individual.pending, wanted, after, max_entries))
+    if (
+        dispatcher is None
+        or (active := dispatcher.active_consumer) is None
+        or wanted.consumer not in (None, active.name)
+    ):
         return Candidates()
-    assert isinstance(dispatcher, SingleActiveDispatcher)
+    in_order = dispatcher.in_order
+    assert in_order is not None
     end = subscription.cursor.read_position
     if wanted.delivered_by_ms is not None:
-        end = min(end, dispatcher.first_delivered_after(wanted.delivered_by_ms) or end)
-    return (yield from _of_one(subscription.cursor, dispatcher, end, after, max_entries))
+        end = min(end, in_order.first_delivered_after(wanted.delivered_by_ms) or end)
+    return (yield from _of_one(subscription.cursor, dispatcher, active, end, after, max_entries))
 
 
 def _of_several(pending: PendingAcks, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
@@ -124,9 +134,14 @@ def _unacked(position: Position, hold: tuple[ConsumerState, int, int, int | None
 
 
 def _of_one(
-    cursor: ManagedCursor, dispatcher: SingleActiveDispatcher, end: Position, after: Place, max_entries: int
+    cursor: ManagedCursor,
+    dispatcher: Dispatcher,
+    holder: ConsumerState,
+    end: Position,
+    after: Place,
+    max_entries: int,
 ) -> Steps[Candidates]:
-    """What is not acknowledged in front of `end`, all of which the active consumer got."""
+    """What is not acknowledged in front of `end`, as far as `holder` has got it and is still the active consumer."""
     state = cursor.state
     found = Candidates()
     for each in cursor.ledger.ledgers.rows():
@@ -138,12 +153,13 @@ def _of_one(
             found.total += count if undeleted is None else len(undeleted)
             yield
     position = state.first_undeleted(max(after.position, EARLIEST))
-    while position < end and len(found.entries) < max_entries:
-        active = dispatcher.active_consumer
-        if active is None or not cursor.ledger.ledgers.has_entry(position):
+    # Meanwhile another one may become active, or everything be sent again.
+    while position < min(end, cursor.read_position) and len(found.entries) < max_entries:
+        if dispatcher.active_consumer is not holder or not cursor.ledger.ledgers.has_entry(position):
             break
         if _is_behind(position, after):
-            hold = (active, state.remaining_messages(*position), 0, dispatcher.delivered_ms(position))
+            delivered_ms = None if dispatcher.in_order is None else dispatcher.in_order.delivered_ms(position)
+            hold = (holder, state.remaining_messages(*position), 0, delivered_ms)
             found.entries.append(_unacked(position, hold))
         yield
         position = state.first_undeleted(Position(position.ledger_id, position.entry_id + 1))
@@ -159,8 +175,121 @@ def unacked_indexes(subscription: Subscription, position: Position, batch_size: 
     """The messages of a batch that are not acknowledged, rising, behind `after`."""
     words = subscription.cursor.state.ack_set_of(*position)
     bits = ack_set.full(batch_size) if words is None else ack_set.left_of(batch_size, words)
-    digits = f"{bits:b}"[::-1]  # Shifting a large number by one, again and again, would cost its square.
-    index = digits.find("1", after.batch_index + 1 if position == after.position else 0)
-    while index >= 0:
-        yield index
-        index = digits.find("1", index + 1)
+    return ack_set.indexes(bits, after.batch_index + 1 if position == after.position else 0)
+
+
+MAX_ENTRIES_READ = 2000
+"""By one request that looks for a key where nobody knows the hashes: the page ends there, with what it has."""
+QUICK_BYTES = 64 * 1024
+"""A larger entry is opened in a thread."""
+PAGE_CHARACTERS = 1024 * 1024
+"""Of keys and properties on a page: then it ends, though there may be more rows."""
+
+
+class UnackedMessage(NamedTuple):
+    """One row. `message` and `view` are None when the entry cannot be read: `problem` says why."""
+
+    entry: UnackedEntry
+    delivery_count: int | None
+    held_by: TxnId | None
+    message: MessageOfEntry | None
+    view: EntryView | None
+    problem: str
+
+
+@dataclass(slots=True)
+class UnackedPage:
+    """Rows, where the next page begins (None: nowhere), and how many messages there are that the filters take, but for the key,
+    which only entries tell."""
+
+    rows: list[UnackedMessage] = field(default_factory=list)
+    after: Place | None = None
+    total: int = 0
+
+
+async def unacked_page(
+    subscription: Subscription, wanted: Wanted, key: bytes | None, after: Place, limit: int
+) -> UnackedPage:
+    """The next `limit` messages behind `after`; of `key` alone, if there is one. Raises StoreError."""
+    clock = subscription.runtime.clock
+    page = UnackedPage()
+    left_entries, left_characters = MAX_ENTRIES_READ, PAGE_CHARACTERS
+    turn_ends_ms = clock.monotonic_ms() + SLICE_MS
+    while True:
+        most = min(limit, left_entries)
+        found = await in_slices(candidates(subscription, wanted, after, most + 1), clock)
+        page.total = found.total
+        chosen, has_more = found.entries[:most], len(found.entries) > most
+        by_position = {each.position: each for each in chosen}
+        async for read in read_entries(subscription.cursor.ledger, list(by_position)):
+            room = limit - len(page.rows)
+            rows, stopped_at = await _rows(subscription, by_position[read.position], read, key, after, room)
+            page.rows += rows
+            left_characters -= sum(_characters(row.message) for row in rows)
+            left_entries -= 1
+            if stopped_at >= 0:
+                page.after = Place(read.position, stopped_at)
+                return await _with_holders(subscription, page)
+            is_full = len(page.rows) >= limit or left_characters <= 0 or left_entries <= 0
+            if is_full and (has_more or read.position != chosen[-1].position):
+                page.after = Place(read.position)
+                return await _with_holders(subscription, page)
+            if clock.monotonic_ms() >= turn_ends_ms:
+                await asyncio.sleep(0)
+                turn_ends_ms = clock.monotonic_ms() + SLICE_MS
+        if not has_more:
+            return await _with_holders(subscription, page)
+        after = Place(chosen[-1].position)
+
+
+async def _rows(
+    subscription: Subscription, entry: UnackedEntry, read: ReadEntry, key: bytes | None, after: Place, room: int
+) -> tuple[list[UnackedMessage], int]:
+    """Return the rows of at most `room` messages of the entry, and the index of the last of them if the entry has more,
+    else -1. `_with_holders` adds the transactions that hold the messages."""
+    delivery_count = _delivery_count(subscription, entry.position)
+    if read.payload is None:
+        unread = UnackedMessage(entry, delivery_count, None, None, None, read.problem)
+        return ([unread] if key is None else []), -1
+    config = subscription.runtime.config
+    # What the batch says of itself goes no further than what the broker takes.
+    batch_size = min(max(1, read.message_count), max(1, config.max_messages_in_batch))
+    indexes = list(islice(unacked_indexes(subscription, entry.position, batch_size, after), room + 1))
+    opened = partial(entry_view, read.payload, indexes[:room], config.max_message_size)
+    if is_slow_to_open(read.payload, QUICK_BYTES):
+        view = await asyncio.to_thread(opened)
+    else:
+        view = opened()
+    rows = [
+        UnackedMessage(entry, delivery_count, None, message, view, view.problem)
+        for message in view.messages
+        if key is None or message.key == key
+    ]
+    if not view.messages and key is None and not indexes[room:]:
+        rows = [UnackedMessage(entry, delivery_count, None, None, view, view.problem)] if view.problem else []
+    return rows, (indexes[room - 1] if len(indexes) > room else -1)
+
+
+def _delivery_count(subscription: Subscription, position: Position) -> int | None:
+    """How often it was sent; None where nobody counts."""
+    individual = subscription.individual
+    if individual is None:
+        return None
+    counts = individual.redelivery_counts.column(position.ledger_id, [position.entry_id])
+    return 1 if counts is None else 1 + counts[0]
+
+
+async def _with_holders(subscription: Subscription, page: UnackedPage) -> UnackedPage:
+    """Return the page with the transactions that hold its messages. One query finds all of them."""
+    held = subscription.cursor.state.held
+    if held and page.rows:
+        messages = [(row.entry.position, -1 if row.message is None else row.message.batch_index) for row in page.rows]
+        holders = await in_slices(held.holders_of(messages), subscription.runtime.clock)
+        page.rows = [row._replace(held_by=txn) for row, txn in zip(page.rows, holders, strict=True)]
+    return page
+
+
+def _characters(message: MessageOfEntry | None) -> int:
+    if message is None:
+        return 0
+    return len(message.key or b"") + sum(len(name) + len(value) for name, value in message.properties.items())

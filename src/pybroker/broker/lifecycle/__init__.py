@@ -1,1 +1,4 @@
-"""Topics that come and go: made, loaded, unloaded, deleted, partitioned, and watched by name."""
+"""Creation, loading, unloading, and deletion of topics, partitioned topics, and namespaces; watchers of topic names.
+
+Start with `topic_manager.py`.
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pybroker.broker.non_persistent.topic import NonPersistentTopic
+    from pybroker.broker.topic.non_persistent_topic import NonPersistentTopic
     from pybroker.broker.topic.topic import Topic
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.model.names import TopicName

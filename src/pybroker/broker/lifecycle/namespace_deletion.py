@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
 from pybroker.model.policies import NamespacePolicies
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
-    from pybroker.broker.lifecycle.changing import Changing
-    from pybroker.broker.lifecycle.partitioned_topics import PartitionedTopicOperations
+    from pybroker.broker.context.broker_context import BrokerContext
+    from pybroker.broker.lifecycle.change_locks import ChangeLocks
+    from pybroker.broker.lifecycle.partitioned_topic_operations import PartitionedTopicOperations
     from pybroker.broker.lifecycle.topic_creation import TopicCreation
     from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-    from pybroker.broker.lifecycle.topics import Topics
-    from pybroker.broker.topic.commons import Commons
+    from pybroker.broker.lifecycle.topic_manager import Topics
     from pybroker.metadata.partitioned_topics import PartitionedTopics
 
 _NOT_FOUND = 404
@@ -34,16 +34,16 @@ class NamespaceDeletion:
 
     def __init__(
         self,
-        commons: Commons,
-        changing: Changing,
+        broker_context: BrokerContext,
+        changing: ChangeLocks,
         directory: TopicDirectory,
         creation: TopicCreation,
         topics: Topics,
         partitioned: PartitionedTopics,
         partitioned_operations: PartitionedTopicOperations,
     ) -> None:
-        self._commons = commons
-        self._resources = commons.resources
+        self._broker_context = broker_context
+        self._resources = broker_context.resources
         self._turns = changing.namespaces
         self._directory = directory
         self._creation = creation
@@ -54,7 +54,7 @@ class NamespaceDeletion:
     async def settled(self, namespace: NamespaceName) -> None:
         """Wait until `namespace` is not being deleted. Raises TooManyRequests."""
         if self._turns.is_taken(namespace):
-            async with self._commons.waiting.wait(f"namespace {namespace} is being deleted"):
+            async with self._broker_context.waiting.wait(f"namespace {namespace} is being deleted"):
                 await self._turns.passed(namespace)
 
     async def delete(self, namespace: NamespaceName, force: bool) -> None:
@@ -65,7 +65,7 @@ class NamespaceDeletion:
     async def _delete(self, namespace: NamespaceName, force: bool) -> None:
         if self._resources.namespace(namespace) is None:
             raise AdminError(_NOT_FOUND, f"Namespace {namespace} does not exist.")
-        if force and not self._commons.surroundings.config.force_delete_namespace_allowed:
+        if force and not self._broker_context.runtime.config.force_delete_namespace_allowed:
             raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
         try:
             if not force:
@@ -91,7 +91,7 @@ class NamespaceDeletion:
                 await self._topics.delete(TopicName.parse(text), force=True)
             except TopicNotFound:
                 logs.info("topic.deleted_meanwhile", topic=text)
-        await self._commons.schemas.drop_namespace(namespace)  # Also those of topics that nobody ever made.
+        await self._broker_context.schemas.drop_namespace(namespace)  # Also those of topics that nobody ever made.
         await self._resources.delete_namespace(namespace)
 
     async def _require_empty(self, namespace: NamespaceName) -> None:

@@ -9,13 +9,13 @@ from pybroker.errors import TooManyRequests, TopicFenced
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
-    from pybroker.surroundings import Surroundings
+    from pybroker.runtime.runtime import Runtime
 
 Result = TypeVar("Result")
 
 
 async def on_open_topic(
-    surroundings: Surroundings,
+    runtime: Runtime,
     find: Callable[[], Awaitable[TopicBase]],
     action: Callable[[TopicBase], Awaitable[Result]],
 ) -> Result:
@@ -24,11 +24,11 @@ async def on_open_topic(
     `find` waits until the topic is closed. Raises what both raise, and TooManyRequests for a topic that was closed again and
     again until the deadline of those who wait for a subscription.
     """
-    ends_ms = surroundings.clock.monotonic_ms() + surroundings.config.subscription_turn_timeout_seconds * 1000
+    ends_ms = runtime.clock.monotonic_ms() + runtime.config.subscription_turn_timeout_seconds * 1000
     while True:
         topic = await find()
         try:
             return await action(topic)
         except TopicFenced as fenced:
-            if surroundings.clock.monotonic_ms() >= ends_ms:
+            if runtime.clock.monotonic_ms() >= ends_ms:
                 raise TooManyRequests(f"topic {topic.name} is closed again and again, try again") from fenced

@@ -19,15 +19,15 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pybroker import logs
-from pybroker.broker.non_persistent.topic import NonPersistentTopic
+from pybroker.broker.topic.non_persistent_topic import NonPersistentTopic
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import StoreError
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
     from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-    from pybroker.broker.topic.commons import Commons
     from pybroker.broker.topic.topic_base import TopicBase
 
 TELLING_SLICE_MS = 5.0
@@ -52,9 +52,9 @@ class Ending:
 class TopicClosing:
     """Owned by the topics."""
 
-    def __init__(self, commons: Commons, loaded: LoadedTopics, directory: TopicDirectory) -> None:
-        self._commons = commons
-        self._surroundings = commons.surroundings
+    def __init__(self, broker_context: BrokerContext, loaded: LoadedTopics, directory: TopicDirectory) -> None:
+        self._broker_context = broker_context
+        self._runtime = broker_context.runtime
         self._loaded = loaded
         self._directory = directory
         self._ending: dict[str, Ending] = {}
@@ -66,7 +66,7 @@ class TopicClosing:
         """Close `topic` in the background; it is loaded again when a client comes."""
         logs.warning("topic.unloading", topic=topic.name, reason=reason)
         self._reasons[str(topic.name)] = reason
-        self._commons.tasks.start(self.unload(topic), f"unload {topic.name}")
+        self._broker_context.tasks.start(self.unload(topic), f"unload {topic.name}")
 
     async def unload(self, topic: TopicBase) -> None:
         """Close `topic`; its clients look it up again. Returns once it is closed, whoever began that."""
@@ -104,7 +104,7 @@ class TopicClosing:
     @contextmanager
     def ending(self, key: str, *, is_deletion: bool) -> Iterator[None]:
         """Within this nobody loads or makes the persistent topic of that name."""
-        since_ms, reason = self._surroundings.clock.wall_ms(), self._reasons.pop(key, "")
+        since_ms, reason = self._runtime.clock.wall_ms(), self._reasons.pop(key, "")
         ending = self._ending[key] = Ending(since_ms, reason, is_deletion=is_deletion)
         try:
             yield
@@ -129,7 +129,7 @@ class TopicClosing:
 
     async def tell_clients(self) -> None:
         """Fence all loaded topics, which tells their clients, and wait until what these have sent is answered."""
-        clock, store = self._surroundings.clock, self._commons.ledgers.store
+        clock, store = self._runtime.clock, self._broker_context.ledgers.store
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()
         await self._fence(topics)
@@ -144,19 +144,19 @@ class TopicClosing:
 
     async def close_all(self) -> None:
         """Close all loaded topics, at most `maxConcurrentTopicCloses` at once; their clients are told if they were not yet."""
-        clock = self._surroundings.clock
+        clock = self._runtime.clock
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()
         await self._fence(topics)
         waiting = iter(topics)
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(len(topics), self._surroundings.config.max_concurrent_topic_closes)):
+            for _ in range(min(len(topics), self._runtime.config.max_concurrent_topic_closes)):
                 group.create_task(self._close_one_by_one(waiting))
         if topics:
             logs.info("topics.closed", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
 
     async def _fence(self, topics: list[TopicBase]) -> None:
-        clock = self._surroundings.clock
+        clock = self._runtime.clock
         slice_ends_ms = clock.monotonic_ms() + TELLING_SLICE_MS
         for topic in topics:
             topic.fence()
@@ -170,5 +170,5 @@ class TopicClosing:
             try:
                 await self.unload(topic)
             except Exception as bug:  # noqa: BLE001  (a fault boundary: the others are closed all the same)
-                self._surroundings.stats.bugs += 1
+                self._runtime.stats.bugs += 1
                 logs.error("topic.close_failed", topic=topic.name, exc_info=bug)

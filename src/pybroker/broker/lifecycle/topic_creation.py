@@ -20,13 +20,13 @@ from pybroker.model.policies import AutoTopicCreationOverride
 from pybroker.model.system_topics import is_system_topic, is_transaction_internal
 
 if TYPE_CHECKING:
-    from pybroker.broker.lifecycle.changing import Changing
+    from pybroker.broker.context.presence import Presence
+    from pybroker.broker.context.waiting_requests import WaitingRequests
+    from pybroker.broker.lifecycle.change_locks import ChangeLocks
     from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-    from pybroker.broker.lifecycle.waiting_requests import WaitingRequests
-    from pybroker.broker.presence import Presence
     from pybroker.metadata.partitioned_topics import PartitionedTopics
     from pybroker.metadata.resources import Resources
-    from pybroker.surroundings import Surroundings
+    from pybroker.runtime.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -39,15 +39,15 @@ class TopicCreation:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        runtime: Runtime,
         resources: Resources,
         waiting: WaitingRequests,
         presence: Presence,
-        changing: Changing,
+        changing: ChangeLocks,
         partitioned: PartitionedTopics,
         directory: TopicDirectory,
     ) -> None:
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._resources = resources
         self._waiting = waiting
         self._presence = presence
@@ -66,7 +66,7 @@ class TopicCreation:
         policies = self._resources.namespace(namespace)
         if policies is not None and policies.autoTopicCreationOverride is not None:
             return policies.autoTopicCreationOverride
-        config = self._surroundings.config
+        config = self._runtime.config
         return AutoTopicCreationOverride(
             config.allow_auto_topic_creation, config.allow_auto_topic_creation_type, config.default_num_partitions
         )
@@ -152,7 +152,7 @@ class TopicCreation:
 
     def require_strict_name(self, name: TopicName) -> None:
         """Raises NotAllowedError for a topic that only looks like a partition, where such names are not wanted."""
-        if self._surroundings.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
+        if self._runtime.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
             raise NotAllowedError(f"A topic name may not contain {_PARTITION_KEYWORD} (strictTopicNameEnabled): {name}")
 
     @asynccontextmanager
@@ -190,4 +190,4 @@ class TopicCreation:
     def _limit(self, namespace: NamespaceName) -> int:
         policies = self._resources.namespace(namespace)
         own = policies.max_topics_per_namespace if policies is not None else None
-        return self._surroundings.config.max_topics_per_namespace if own is None else own
+        return self._runtime.config.max_topics_per_namespace if own is None else own

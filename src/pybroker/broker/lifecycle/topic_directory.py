@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.metadata import paths
-from pybroker.metadata.store import MetadataStore
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 from pybroker.model.system_topics import is_system_topic
 
@@ -101,15 +101,15 @@ class TopicDirectory:
         """Whether there is a topic, or a single partition, of that name."""
         if not name.is_persistent:
             return str(name) in self._loaded.non_persistent
-        return str(name) in self._loaded.persistent or await self._ledgers.exists(paths.managed_ledger(name))
+        return str(name) in self._loaded.persistent or await self._ledgers.exists(metadata_paths.managed_ledger(name))
 
     async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
         """The full names of a namespace's topics, sorted, partitions one by one; of one domain, or of both."""
         names = []
         for each in DOMAINS if domain is None else (domain,):
             if each == PERSISTENT:
-                segments = await self._store.children(paths.managed_ledgers(namespace, each))
-                topics = (paths.topic_of_segment(namespace, each, segment) for segment in segments)
+                segments = await self._store.children(metadata_paths.managed_ledgers(namespace, each))
+                topics = (metadata_paths.topic_of_segment(namespace, each, segment) for segment in segments)
             else:
                 loaded = [topic.name for topic in self._loaded.non_persistent.values()]
                 topics = (name for name in loaded if name.namespace == namespace)

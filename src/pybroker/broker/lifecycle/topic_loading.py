@@ -14,20 +14,20 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from pybroker import logs
-from pybroker.broker.publishing import entry_metadata
+from pybroker.broker.context import added_entry_metadata
 from pybroker.broker.topic.topic import Topic
-from pybroker.broker.transactions import recovery
+from pybroker.broker.transactions import transaction_recovery
 from pybroker.errors import ServiceNotReady, StoreError, TopicChanging, TopicNotFound
-from pybroker.metadata import paths
+from pybroker.metadata import metadata_paths
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
+    from pybroker.broker.context.presence import Presence
     from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
     from pybroker.broker.lifecycle.topic_closing import TopicClosing
     from pybroker.broker.lifecycle.topic_creation import TopicCreation
     from pybroker.broker.lifecycle.topic_directory import TopicDirectory
-    from pybroker.broker.presence import Presence
-    from pybroker.broker.topic.commons import Commons
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
     from pybroker.model.names import TopicName
 
@@ -65,7 +65,7 @@ class _Load:
         self.waiters = 0
         self.has_begun = False
         self.step = WAITS
-        self.replay = recovery.Progress()
+        self.replay = transaction_recovery.Progress()
 
 
 class TopicLoading:
@@ -73,16 +73,16 @@ class TopicLoading:
 
     def __init__(
         self,
-        commons: Commons,
+        broker_context: BrokerContext,
         presence: Presence,
         loaded: LoadedTopics,
         directory: TopicDirectory,
         closing: TopicClosing,
         creation: TopicCreation,
     ) -> None:
-        self._commons = commons
-        self._surroundings = commons.surroundings
-        self._ledgers = commons.ledgers
+        self._broker_context = broker_context
+        self._runtime = broker_context.runtime
+        self._ledgers = broker_context.ledgers
         self._presence = presence
         self._topics = loaded.persistent
         self._directory = directory
@@ -122,7 +122,7 @@ class TopicLoading:
             is_own = load is None
             if load is None:
                 loaded: asyncio.Future[Topic] = asyncio.get_running_loop().create_future()
-                since_ms = self._surroundings.clock.wall_ms()
+                since_ms = self._runtime.clock.wall_ms()
                 load = self._loads[key] = self._queue[key] = _Load(name, may_create, loaded, since_ms)
                 self._begin_next()
             if not in_turn and not load.has_begun:
@@ -142,7 +142,7 @@ class TopicLoading:
                     self._give_up(load)
 
     def _begin_next(self) -> None:
-        limit = self._surroundings.config.max_concurrent_topic_load_request
+        limit = self._runtime.config.max_concurrent_topic_load_request
         while self._queue and len(self._loads) - len(self._queue) < limit:
             self._begin(next(iter(self._queue.values())))
 
@@ -154,7 +154,7 @@ class TopicLoading:
             load.loaded.set_exception(ServiceNotReady("the broker is starting or stopping, try again"))
             load.loaded.exception()  # retrieved: nobody may be waiting
         else:
-            self._commons.tasks.start(self._load(load), f"load {load.name}")
+            self._broker_context.tasks.start(self._load(load), f"load {load.name}")
 
     def _give_up(self, load: _Load) -> None:
         del self._queue[str(load.name)], self._loads[str(load.name)]
@@ -162,25 +162,27 @@ class TopicLoading:
 
     async def _load(self, load: _Load) -> None:
         name, key, loading = load.name, str(load.name), load.loaded
-        started_ms = self._surroundings.clock.monotonic_ms()
+        started_ms = self._runtime.clock.monotonic_ms()
         ledger: ManagedLedger | None = None
         try:
-            async with asyncio.timeout(self._surroundings.config.topic_load_timeout_seconds):
+            async with asyncio.timeout(self._runtime.config.topic_load_timeout_seconds):
                 load.step = CLOSES
                 await self._closing.closed(key)
                 load.step = OPENS
                 ledger = await self._open_ledger(name, load.may_create)
-                await entry_metadata.restore(ledger, self._commons.added_metadata)
+                await added_entry_metadata.restore(ledger, self._broker_context.added_metadata)
                 load.step = RECOVERS
-                max_open = self._surroundings.config.max_open_transactions_per_topic
-                buffer = await recovery.recover(ledger, self._surroundings.clock, max_open, load.replay)
+                max_open = self._runtime.config.max_open_transactions_per_topic
+                buffer = await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
                 load.step = LOOKS_UP
                 # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
-                policies = await self._commons.resources.topic_policies(name.partitioned_name)
-            topic = self._topics[key] = Topic(self._commons, name, ledger, policies, self._closing.start_unload, buffer)
-            self._surroundings.stats.topic_loads += 1
-            took_ms = self._surroundings.clock.monotonic_ms() - started_ms
-            self._surroundings.stats.topic_load_ms.add(took_ms)
+                policies = await self._broker_context.resources.topic_policies(name.partitioned_name)
+            topic = self._topics[key] = Topic(
+                self._broker_context, name, ledger, policies, self._closing.start_unload, buffer
+            )
+            self._runtime.stats.topic_loads += 1
+            took_ms = self._runtime.clock.monotonic_ms() - started_ms
+            self._runtime.stats.topic_load_ms.add(took_ms)
             logs.info(
                 "topic.loaded",
                 topic=key,
@@ -189,7 +191,7 @@ class TopicLoading:
             )
             loading.set_result(topic)
         except BaseException as error:
-            self._surroundings.stats.topic_load_failures += 1
+            self._runtime.stats.topic_load_failures += 1
             try:
                 await _close(ledger)  # before anybody tries again, who would find it open
             finally:
@@ -207,7 +209,7 @@ class TopicLoading:
             self._begin_next()
 
     async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
-        path = paths.managed_ledger(name)
+        path = metadata_paths.managed_ledger(name)
         if await self._ledgers.exists(path):
             return await self._ledgers.open(path)
         if not may_create:
@@ -235,7 +237,7 @@ class TopicLoading:
             if making := self._making.get(key):
                 await making.wait()
         # Who looks for it from now on finds it made.
-        if key in self._topics or not await self._ledgers.create(paths.managed_ledger(name), properties):
+        if key in self._topics or not await self._ledgers.create(metadata_paths.managed_ledger(name), properties):
             return False
         self._directory.created(name)
         return True

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.lifecycle.topic_directory import NAME_BYTES, TopicDirectory, TopicListener
 from pybroker.broker.lifecycle.watched_topics import TopicWatcher, WatchedTopics
-from pybroker.broker.policies.revoked_rights import disconnect_watcher_who_may_not
-from pybroker.errors import NotAllowedError
-from pybroker.memory import Holding
+from pybroker.errors import AuthorizationError, NotAllowedError
+from pybroker.memory.broker_memory import Holding
 from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
 from pybroker.model.system_topics import is_system_topic
 from pybroker.model.topic_patterns import TopicsPattern
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic.commons import Commons
+    from pybroker.auth.authorization import AuthorizationService
+    from pybroker.broker.context.broker_context import BrokerContext
 
 MAX_WATCHED_NAMES = 1_000_000  # in all lists together; a client that is refused asks for the list from time to time
 MATCHED_PER_TURN = 256  # about a millisecond
@@ -34,16 +35,16 @@ HASHED_PER_PAUSE_MS = 1_000  # about a tenth of the loop's time goes into hashes
 class TopicWatchers(TopicListener):
     """All watchers of a broker, by what they watch. A list exists as long as somebody watches it."""
 
-    def __init__(self, commons: Commons, directory: TopicDirectory) -> None:
-        self._commons = commons
-        self._surroundings = commons.surroundings
+    def __init__(self, broker_context: BrokerContext, directory: TopicDirectory) -> None:
+        self._broker_context = broker_context
+        self._runtime = broker_context.runtime
         self._directory = directory
         self._lists: dict[NamespaceName, dict[TopicsPattern, WatchedTopics]] = {}
         self._loading: dict[WatchedTopics, asyncio.Future[None]] = {}
         self._changed: dict[WatchedTopics, None] = {}
         self._is_scheduled = False
         self._next_ms = 0.0
-        self._memory = commons.surroundings.memory
+        self._memory = broker_context.runtime.memory
         self._held: dict[WatchedTopics, Holding] = {}
 
     # --- who watches -------------------------------------------------------------------------------------------------
@@ -72,12 +73,12 @@ class TopicWatchers(TopicListener):
             self._changed.pop(watched, None)
         self._count(watched)
 
-    def close_who_may_not(self, namespace: NamespaceName | None) -> None:
+    def close_revoked(self, namespace: NamespaceName | None) -> None:
         """Close the watchers, of one namespace or of all, that would be refused if they came now."""
         for each in list(self._lists) if namespace is None else [namespace]:
             for watched in list(self._lists.get(each, {}).values()):
                 for watcher in list(watched.watchers):
-                    disconnect_watcher_who_may_not(watcher, self._commons.authorization)
+                    _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
         """Read the list's names, unless that was done before. Raises NotAllowedError when they are too many."""
@@ -138,8 +139,8 @@ class TopicWatchers(TopicListener):
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            wait_ms = max(0.0, self._next_ms - self._surroundings.clock.monotonic_ms())
-            self._surroundings.call_later(wait_ms / 1000, self._tell)
+            wait_ms = max(0.0, self._next_ms - self._runtime.clock.monotonic_ms())
+            self._runtime.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
         """Tell watchers what is new, as many as a turn has time for; who cannot take it now stays on the list."""
@@ -156,7 +157,7 @@ class TopicWatchers(TopicListener):
             if any(watcher.is_behind for watcher in watched.watchers):
                 self._changed[watched] = None
             self._count(watched)
-        self._next_ms = self._surroundings.clock.monotonic_ms() + PAUSE_MS + hashed / HASHED_PER_PAUSE_MS
+        self._next_ms = self._runtime.clock.monotonic_ms() + PAUSE_MS + hashed / HASHED_PER_PAUSE_MS
         if self._changed:
             self._schedule()
 
@@ -169,3 +170,13 @@ async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
             await asyncio.sleep(0)
         selected += [topic for topic in topics[start : start + MATCHED_PER_TURN] if pattern.matches(topic)]
     return selected
+
+
+def _close_if_right_revoked(watcher: TopicWatcher, authorization: AuthorizationService) -> None:
+    """Close `watcher` if its role has lost the right to list the topics of the namespace."""
+    namespace = watcher.watched.namespace
+    try:
+        authorization.require_list_topics(namespace, watcher.role)
+    except AuthorizationError as error:
+        logs.info("topic_watcher.right_revoked", namespace=namespace, reason=str(error))
+        watcher.close_from_broker()

@@ -15,19 +15,19 @@ from pybroker.model.names import TopicName
 from pybroker.model.system_topics import is_transaction_internal
 
 if TYPE_CHECKING:
-    from pybroker.broker.lifecycle.topics import Topics
+    from pybroker.broker.lifecycle.topic_manager import Topics
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.metadata.partitioned_topics import PartitionedTopics
-    from pybroker.model.transactions import TxnAction, TxnId
-    from pybroker.surroundings import Surroundings
-    from pybroker.transactions.endings import Participant
+    from pybroker.model.txn_id import TxnAction, TxnId
+    from pybroker.runtime.runtime import Runtime
+    from pybroker.transactions.participant_notification import Participant
 
 
 class TransactionParticipants:
     """Owned by the broker service."""
 
-    def __init__(self, surroundings: Surroundings, topics: Topics, partitioned: PartitionedTopics) -> None:
-        self._surroundings = surroundings
+    def __init__(self, runtime: Runtime, topics: Topics, partitioned: PartitionedTopics) -> None:
+        self._runtime = runtime
         self._topics = topics
         self._partitioned = partitioned
 
@@ -54,6 +54,6 @@ class TransactionParticipants:
                 await subscription.end_transaction(txn, action, low_water_mark)
 
         try:
-            await on_open_topic(self._surroundings, find, act)
+            await on_open_topic(self._runtime, find, act)
         except (TopicNotFound, SubscriptionNotFound):
             return

@@ -1,6 +1,7 @@
-"""Rates and limits at work: of publishing, dispatching, subscribing, and of what may be unacknowledged.
+"""Rate limits: publishing, dispatch, and subscribe rates, resource groups, and the limit of unacknowledged messages.
 
-A *rate limit* is one rate and what is left of it, shared by all that are under it. A *throttle* is what holds the publishers of one
-topic back (`publish_throttle.py`), or the dispatch of one subscription (`dispatch_throttle.py`): all the rate limits over it. How
-many producers, consumers and subscriptions a topic takes is in `topic/topic_admission.py`.
+A *rate limit* is one rate and its remaining tokens, shared by everything that the rate applies to. A *throttle* applies all
+rate limits of one topic's publishers (`publish_throttle.py`) or of one subscription (`broker/delivery/dispatch_throttle.py`).
+The limits of how many producers and consumers a topic accepts are in `broker/publishing/producer_admission.py` and
+`broker/delivery/consumer_admission.py`.
 """

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from pybroker.broker.limits.rate_buckets import RateBuckets
-from pybroker.clock import Clock
 from pybroker.model.policies import PublishRate
+from pybroker.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from pybroker.surroundings import Surroundings
+    from pybroker.runtime.runtime import Runtime
 
 MAX_WAIT_MS = 1000
 """A long debt is waited for in steps, so that a limit nobody needs any more is not kept for its sake."""
@@ -70,25 +70,25 @@ class WaitingPublishers:
 class PublishRateLimit(WaitingPublishers):
     """Of a broker, a resource group or a topic, and who waits for it. Shared by all topics under the limit."""
 
-    def __init__(self, surroundings: Surroundings, rate: PublishRate) -> None:
+    def __init__(self, runtime: Runtime, rate: PublishRate) -> None:
         assert is_limited(rate)
-        super().__init__(surroundings.clock)
+        super().__init__(runtime.clock)
         self.rate = rate
         self.buckets = RateBuckets(
-            rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte, 1000, surroundings.clock.monotonic_ms()
+            rate.publishThrottlingRateInMsg, rate.publishThrottlingRateInByte, 1000, runtime.clock.monotonic_ms()
         )
-        self._surroundings = surroundings
+        self._runtime = runtime
         self._is_timed = False
 
     def wait(self, waiter: PublishWaiter) -> None:
         super().wait(waiter)
         if not self._is_timed:
             self._is_timed = True
-            self._surroundings.call_later(min(MAX_WAIT_MS, max(1, self.buckets.wait_ms())) / 1000, self._time_passed)
+            self._runtime.call_later(min(MAX_WAIT_MS, max(1, self.buckets.wait_ms())) / 1000, self._time_passed)
 
     def _time_passed(self) -> None:
         self._is_timed = False
-        while self._waiting and min(self.buckets.allowance(self._surroundings.clock.monotonic_ms())) > 0:
+        while self._waiting and min(self.buckets.allowance(self._runtime.clock.monotonic_ms())) > 0:
             self._let_go(next(iter(self._waiting)))  # It is last in the row if it has to wait again.
         if self._waiting:
             self.wait(next(iter(self._waiting)))
@@ -100,9 +100,9 @@ def is_limited(rate: PublishRate) -> bool:
 
 
 def renewed_publish_limit(
-    surroundings: Surroundings, before: PublishRateLimit | None, rate: PublishRate
+    runtime: Runtime, before: PublishRateLimit | None, rate: PublishRate
 ) -> PublishRateLimit | None:
     """What limits to `rate`, None for no limit; the same object while the rate is the same."""
     if not is_limited(rate):
         return None
-    return before if before is not None and before.rate == rate else PublishRateLimit(surroundings, rate)
+    return before if before is not None and before.rate == rate else PublishRateLimit(runtime, rate)

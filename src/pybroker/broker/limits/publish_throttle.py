@@ -4,7 +4,7 @@ A message over a limit is not refused: who sent it is not read from until it may
 order counts. It stops in the middle of what was read: 64 KiB can hold a thousand small messages, minutes of a low rate, and their
 senders would time out. A topic without any limit has no throttle, and pays nothing.
 
-A topic whose messages cannot be judged yet (`broker/topic/topic_deduplication.py`) holds them back in the same way.
+A topic whose messages cannot be judged yet (`broker/publishing/topic_deduplication.py`) holds them back in the same way.
 
 What must hold: whoever waits goes on as soon as the limit lets the next message pass, those of one limit by turns; when a limit is
 changed or its topic closes, nobody waits for what was before.
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pybroker.broker.limits.publish_rate_limit import PublishRateLimit, PublishWaiter, WaitingPublishers
-from pybroker.clock import Clock
+from pybroker.model.counters import TopicCounters
 from pybroker.model.events import SendRun
-from pybroker.model.stats import TopicCounters
+from pybroker.runtime.clock import Clock
 
 
 class PublishThrottle:

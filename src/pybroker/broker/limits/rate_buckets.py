@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from pybroker.model.token_bucket import TokenBucket
+from pybroker.waiting.token_bucket import TokenBucket
 
 
 class RateBuckets:

@@ -13,7 +13,7 @@ from pybroker.metadata.resource_groups import ResourceGroup, ResourceGroups
 from pybroker.model.policies import DispatchRate, PublishRate
 
 if TYPE_CHECKING:
-    from pybroker.surroundings import Surroundings
+    from pybroker.runtime.runtime import Runtime
 
 
 class RatesOfGroup:
@@ -30,8 +30,8 @@ _UNLIMITED = RatesOfGroup()
 class ResourceGroupRates:
     """Owned by the broker."""
 
-    def __init__(self, surroundings: Surroundings, groups: ResourceGroups) -> None:
-        self._surroundings = surroundings
+    def __init__(self, runtime: Runtime, groups: ResourceGroups) -> None:
+        self._runtime = runtime
         self._groups = groups
         self._limits: dict[str, RatesOfGroup] = {}
 
@@ -46,6 +46,10 @@ class ResourceGroupRates:
             self._apply(limits, group)
         return limits
 
+    def name_of(self, limit: object) -> str | None:
+        """Return the resource group of this publish limit; None if it belongs to no group."""
+        return next((name for name, each in self._limits.items() if each.publish_rate_limit is limit), None)
+
     def changed(self, name: str) -> None:
         """The group has other rates, or is gone. Its topics have to renew what holds for them."""
         limits = self._limits.get(name)
@@ -57,11 +61,11 @@ class ResourceGroupRates:
 
     def _apply(self, limits: RatesOfGroup, group: ResourceGroup) -> None:
         rate = PublishRate(group.publishRateInMsgs, group.publishRateInBytes)
-        limits.publish_rate_limit = renewed_publish_limit(self._surroundings, limits.publish_rate_limit, rate)
+        limits.publish_rate_limit = renewed_publish_limit(self._runtime, limits.publish_rate_limit, rate)
         dispatch_rate = DispatchRate(group.dispatchRateInMsgs, group.dispatchRateInBytes, False, 1)
         before = limits.dispatch_rate_limit
         if not is_limited(dispatch_rate):
             limits.dispatch_rate_limit = None
         elif before is None or before.rate != dispatch_rate:
-            now_ms = self._surroundings.clock.monotonic_ms()
+            now_ms = self._runtime.clock.monotonic_ms()
             limits.dispatch_rate_limit = DispatchRateLimit("ResourceGroup", dispatch_rate, now_ms, 0, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from pybroker.model.policies import SubscribeRate
-from pybroker.model.token_bucket import TokenBucket
+from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_CONSUMERS = 10_000
 """So many are remembered; beyond it those that have not subscribed for a period are forgotten, then the oldest."""

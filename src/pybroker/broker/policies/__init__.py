@@ -1,1 +1,4 @@
-"""Policies, settings and rights that change while the broker runs: which hold by default, and who is told."""
+"""Changes of policies and settings while the broker runs: they are applied to loaded topics and published to `__change_events`.
+
+Default policies are in `broker/context/default_policies.py`, the policies themselves in `model/policies.py`.
+"""

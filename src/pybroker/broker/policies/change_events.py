@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pybroker import logs
 from pybroker.errors import BrokerError, StoreError
 from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import TopicPolicies, to_pulsar_topic_policies
+from pybroker.runtime import logs
 from pybroker.schema.history import version_to_bytes
 from pybroker.schema.schema_data import SchemaData, SchemaType
 
 if TYPE_CHECKING:
-    from pybroker.broker.lifecycle.topics import Topics
-    from pybroker.broker.topic.commons import Commons
+    from pybroker.broker.context.broker_context import BrokerContext
+    from pybroker.broker.lifecycle.topic_manager import Topics
 
 MAX_WAITING_EVENTS = 10_000  # of one namespace; the oldest is given up for one more
 _SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # for Pulsar's own clients
@@ -39,16 +39,16 @@ _STRATEGY = "ALWAYS_COMPATIBLE"  # whatever others have registered: the events a
 class ChangeEvents:
     """Owned by the broker service, which tells it of changes."""
 
-    def __init__(self, commons: Commons, topics: Topics) -> None:
-        self._commons = commons
-        self._surroundings = commons.surroundings
+    def __init__(self, broker_context: BrokerContext, topics: Topics) -> None:
+        self._broker_context = broker_context
+        self._runtime = broker_context.runtime
         self._topics = topics
         self._waiting: dict[NamespaceName, deque[tuple[TopicName, TopicPolicies | None]]] = {}
 
     def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         """`policies` are set for `topic` alone now, durably; None: nothing is."""
-        namespace = self._commons.resources.namespace(topic.namespace)
-        if not self._surroundings.config.system_topic_enabled or system_topics.is_system_topic(topic):
+        namespace = self._broker_context.resources.namespace(topic.namespace)
+        if not self._runtime.config.system_topic_enabled or system_topics.is_system_topic(topic):
             return
         if namespace is None or namespace.deleted:
             return  # Its topics go with it, this one among them.
@@ -57,11 +57,11 @@ class ChangeEvents:
             waiting.append((topic, policies))
             return
         self._waiting[topic.namespace] = deque([(topic, policies)], MAX_WAITING_EVENTS)
-        self._commons.tasks.start(self._publish_all(topic.namespace), f"change events of {topic.namespace}")
+        self._broker_context.tasks.start(self._publish_all(topic.namespace), f"change events of {topic.namespace}")
 
     async def _publish_all(self, namespace: NamespaceName) -> None:
         waiting = self._waiting[namespace]
-        cluster = self._surroundings.config.cluster_name
+        cluster = self._runtime.config.cluster_name
         try:
             while waiting:
                 topic, policies = waiting.popleft()
@@ -72,7 +72,7 @@ class ChangeEvents:
                     continue
                 name = system_topics.change_events(namespace)
                 producer = (await self._topics.get(name, may_create=True)).internal_producer()
-                version = await self._commons.schemas.register(name, event_schema(), _STRATEGY)
+                version = await self._broker_context.schemas.register(name, event_schema(), _STRATEGY)
                 await producer.publish(
                     value,
                     key=str(topic),

@@ -13,10 +13,10 @@ from pybroker.metadata.resources import PolicyListener
 from pybroker.model.policies import TopicPolicies
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
     from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
     from pybroker.broker.policies.change_events import ChangeEvents
-    from pybroker.broker.topic.commons import Commons
     from pybroker.metadata.partitioned_topics import PartitionedTopics
     from pybroker.model.names import NamespaceName, TopicName
 
@@ -29,30 +29,30 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
 
     def __init__(
         self,
-        commons: Commons,
+        broker_context: BrokerContext,
         loaded: LoadedTopics,
         topic_watchers: TopicWatchers,
         change_events: ChangeEvents,
         partitioned: PartitionedTopics,
     ) -> None:
-        self._commons = commons
+        self._broker_context = broker_context
         self._loaded = loaded
         self._topic_watchers = topic_watchers
         self._change_events = change_events
         self._partitioned = partitioned
-        commons.resources.listen(self)
-        commons.resource_groups.listen(self)
+        broker_context.resources.listen(self)
+        broker_context.resource_groups.listen(self)
 
     async def namespace_changed(self, namespace: NamespaceName) -> None:
         await self._apply(namespace)
 
     def defaults_changed(self) -> None:
         """Settings were changed at run time: apply what holds where neither topic nor namespace says anything."""
-        self._commons.defaults_changed()
-        self._commons.tasks.start(self._apply(None), "apply default policies")
+        self._broker_context.defaults_changed()
+        self._broker_context.tasks.start(self._apply(None), "apply default policies")
 
     async def _apply(self, namespace: NamespaceName | None) -> None:
-        self._topic_watchers.close_who_may_not(namespace)
+        self._topic_watchers.close_revoked(namespace)
         for index, topic in enumerate(self._loaded.all()):
             if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -60,13 +60,13 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
                 topic.policies_changed()
 
     def resource_group_changed(self, name: str) -> None:
-        commons = self._commons
-        commons.resource_group_rates.changed(name)
-        for tenant in commons.resources.tenants():
-            for namespace in commons.resources.namespaces(tenant):
-                policies = commons.resources.namespace(namespace)
+        broker_context = self._broker_context
+        broker_context.resource_group_rates.changed(name)
+        for tenant in broker_context.resources.tenants():
+            for namespace in broker_context.resources.namespaces(tenant):
+                policies = broker_context.resources.namespace(namespace)
                 if policies is not None and policies.resource_group_name == name:
-                    commons.tasks.start(self._apply(namespace), f"apply policies of {namespace}")
+                    broker_context.tasks.start(self._apply(namespace), f"apply policies of {namespace}")
 
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         """`policies` are those of the topic, or of all partitions of a partitioned one."""

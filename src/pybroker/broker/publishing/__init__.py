@@ -1,1 +1,4 @@
-"""Who publishes to a topic, what is refused, what is stored already, and what the broker adds to entries."""
+"""Producers of a topic: registration, access modes, deduplication, and checks of published messages.
+
+Start with `producer_registry.py`.
+"""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from pybroker.broker.peer import Peer
+from pybroker.broker.context.peer import Peer
 from pybroker.broker.publishing.producer_access import AccessMode
 from pybroker.errors import BrokerError
-from pybroker.model.stats import ProducerCounters
+from pybroker.model.counters import ProducerCounters
 
 
 class Producer:

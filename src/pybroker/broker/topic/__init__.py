@@ -1,1 +1,1 @@
-"""One loaded topic: what it is made of, what it takes, what it keeps, and what it shares with all others (`commons.py`)."""
+"""One loaded topic: `topic.py` (persistent), `non_persistent_topic.py`, and `topic_base.py` with the part common to both."""

@@ -1,6 +1,6 @@
 """Backlog quotas of one topic: measured, enforced on producers that come, and on what is there already.
 
-The rules are in `backlog.py`. What must hold: only durable subscriptions count, since readers hold nothing back; a
+The rules are in `backlog_rules.py`. What must hold: only durable subscriptions count, since readers hold nothing back; a
 producer is refused by what is true when it comes, whereas connected ones are disconnected by the periodic check alone.
 
 `preciseTimeBasedBacklogQuotaCheck` reads the oldest message of a backlog to learn its age. Without it the age counts from
@@ -9,12 +9,12 @@ when its ledger was closed, so messages in the ledger that is written to have no
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from pybroker import logs
 from pybroker.broker.delivery import cursor_moves
-from pybroker.broker.topic import backlog
+from pybroker.broker.topic import backlog_rules
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.errors import (
     BrokerError,
@@ -23,12 +23,15 @@ from pybroker.errors import (
     StoreError,
 )
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.topic.topic import Topic
 
 
+MEASURED_WITHIN_S = 5.0
+"""Maximum duration of a backlog measurement for a query."""
 EVICTION = "the backlog quota was exceeded (consumer_backlog_eviction)"
 
 
@@ -42,7 +45,7 @@ def estimated_backlog_bytes(topic: Topic) -> int:
     slowest = slowest_subscription(topic)
     if slowest is None:
         return 0
-    return backlog.estimated_bytes_behind(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
+    return backlog_rules.estimated_bytes_behind(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
 
 
 def _durable(topic: Topic) -> list[Subscription]:
@@ -70,21 +73,37 @@ class Exceeded(NamedTuple):
 
 async def exceeded(topic: Topic) -> Exceeded | None:
     """The quota that keeps producers out now; None when they get in. Raises StoreError."""
-    if not topic.surroundings.config.backlog_quota_check_enabled:
+    if not topic.runtime.config.backlog_quota_check_enabled:
         return None
     policies, slowest = topic.policies, slowest_subscription(topic)
     name = "" if slowest is None else slowest.name
     quota = policies.size_quota
-    if backlog.blocks_producers(quota) and quota.limitSize >= 0:
+    if backlog_rules.blocks_producers(quota) and quota.limitSize >= 0:
         size_bytes = await _size_bytes(slowest)
-        if backlog.is_size_exceeded(quota, size_bytes):
+        if backlog_rules.is_size_exceeded(quota, size_bytes):
             return Exceeded(quota, True, name, size_bytes, -1)
     quota = policies.age_quota
-    if backlog.blocks_producers(quota) and quota.limitTime > 0:
-        oldest_ms, now_ms = await _oldest_ms(topic), topic.surroundings.clock.wall_ms()
-        if oldest_ms is not None and backlog.is_age_exceeded(quota, oldest_ms, now_ms):
+    if backlog_rules.blocks_producers(quota) and quota.limitTime > 0:
+        oldest_ms, now_ms = await _oldest_ms(topic), topic.runtime.clock.wall_ms()
+        if oldest_ms is not None and backlog_rules.is_age_exceeded(quota, oldest_ms, now_ms):
             return Exceeded(quota, False, name, -1, max(0, now_ms - oldest_ms) // 1000)
     return None
+
+
+async def exceeded_if_known(topic: Topic) -> Exceeded | None:
+    """Return the same for a query; None also if the backlog cannot be measured within `MEASURED_WITHIN_S`."""
+    try:
+        async with asyncio.timeout(MEASURED_WITHIN_S):
+            return await exceeded(topic)
+    except (StoreError, TimeoutError):
+        return None
+
+
+def may_be_exceeded(topic: Topic) -> bool:
+    """Return whether a quota that blocks producers is set, without measuring the backlog."""
+    size, age = topic.policies.size_quota, topic.policies.age_quota
+    is_of_size = backlog_rules.blocks_producers(size) and size.limitSize >= 0
+    return is_of_size or (backlog_rules.blocks_producers(age) and age.limitTime > 0)
 
 
 def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
@@ -101,23 +120,23 @@ async def enforce(topic: Topic) -> None:
         with suppress(StoreError):  # Its age is not known then; whoever delivers from it says why.
             await subscription.cursor.oldest.look()
     oldest_ms = await _oldest_ms(topic)
-    now_ms = topic.surroundings.clock.wall_ms()
+    now_ms = topic.runtime.clock.wall_ms()
     slowest = slowest_subscription(topic)
     if oldest_ms is None or slowest is None:
-        topic.backlog_age_s, topic.backlog_age_subscription = backlog.UNKNOWN_AGE_S, ""
+        topic.backlog_age_s, topic.backlog_age_subscription = backlog_rules.UNKNOWN_AGE_S, ""
     else:
         topic.backlog_age_s = max(0, now_ms - oldest_ms) // 1000
         topic.backlog_age_subscription = slowest.name
     size_quota = policies.size_quota
-    if size_quota.limitSize >= 0 and backlog.is_size_exceeded(size_quota, await _size_bytes(slowest)):
+    if size_quota.limitSize >= 0 and backlog_rules.is_size_exceeded(size_quota, await _size_bytes(slowest)):
         if size_quota.policy == BacklogQuotaPolicy.EVICT:
             topic.counters.size_evictions += await _evict_by_size(topic, size_quota)
-        elif backlog.blocks_producers(size_quota):
+        elif backlog_rules.blocks_producers(size_quota):
             _disconnect_producers(topic, size_quota)
-    elif backlog.is_age_exceeded(policies.age_quota, oldest_ms, now_ms):
+    elif backlog_rules.is_age_exceeded(policies.age_quota, oldest_ms, now_ms):
         if policies.age_quota.policy == BacklogQuotaPolicy.EVICT:
             topic.counters.age_evictions += await _evict_by_age(topic, policies.age_quota, now_ms)
-        elif backlog.blocks_producers(policies.age_quota):
+        elif backlog_rules.blocks_producers(policies.age_quota):
             _disconnect_producers(topic, policies.age_quota)
 
 
@@ -131,9 +150,9 @@ async def _oldest_ms(topic: Topic) -> int | None:
     slowest = slowest_subscription(topic)
     if slowest is None:
         return None
-    if topic.surroundings.config.precise_time_based_backlog_quota_check:
+    if topic.runtime.config.precise_time_based_backlog_quota_check:
         return await slowest.cursor.oldest_publish_time()
-    return backlog.closed_ms_of_oldest(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
+    return backlog_rules.closed_ms_of_oldest(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
 
 
 def _disconnect_producers(topic: Topic, quota: BacklogQuota) -> None:
@@ -148,7 +167,7 @@ async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
     evicted = 0
     while (slowest := slowest_subscription(topic)) is not None:
         behind = await slowest.cursor.backlog()
-        count = backlog.entries_to_evict(behind.size_bytes, quota.limitSize, behind.entries)
+        count = backlog_rules.entries_to_evict(behind.size_bytes, quota.limitSize, behind.entries)
         skipped = await cursor_moves.skip(slowest, count, EVICTION) if count else 0
         if not skipped:
             break
@@ -160,10 +179,12 @@ async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
     """Skip what is too old in every subscription; 1 if there was any."""
     evicted = 0
     for subscription in _durable(topic):
-        if topic.surroundings.config.precise_time_based_backlog_quota_check:
-            evicted += await cursor_moves.expire(subscription, backlog.eviction_deadline_ms(quota, now_ms), EVICTION)
+        if topic.runtime.config.precise_time_based_backlog_quota_check:
+            evicted += await cursor_moves.expire(
+                subscription, backlog_rules.eviction_deadline_ms(quota, now_ms), EVICTION
+            )
             continue
-        end = backlog.end_of_ledgers_closed_before(
+        end = backlog_rules.end_of_ledgers_closed_before(
             topic.ledger.ledgers, subscription.cursor.mark_delete_position, now_ms - quota.limitTime * 1000
         )
         if end is not None:

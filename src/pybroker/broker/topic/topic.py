@@ -10,21 +10,20 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pybroker import logs
+from pybroker.broker.context.added_entry_metadata import EntryMetadata
+from pybroker.broker.delivery import dispatch_throttle
 from pybroker.broker.delivery.entry_kinds import EntryKinds
 from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.delivery.subscription_registry import BEING_MADE, SubscriptionRegistry
-from pybroker.broker.limits import dispatch_throttle
 from pybroker.broker.publishing.deduplication import Accepted
-from pybroker.broker.publishing.entry_metadata import EntryMetadata
-from pybroker.broker.publishing.internal_producer import InternalProducer
 from pybroker.broker.publishing.producer import Producer
-from pybroker.broker.publishing.producer_places import TOPIC_EPOCH_PROPERTY, stored_epoch
-from pybroker.broker.topic import backlog
-from pybroker.broker.topic.backlog import UNKNOWN_AGE_S
+from pybroker.broker.publishing.producer_registry import TOPIC_EPOCH_PROPERTY, stored_epoch
+from pybroker.broker.publishing.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
+from pybroker.broker.topic import backlog_rules
+from pybroker.broker.topic.backlog_rules import UNKNOWN_AGE_S
+from pybroker.broker.topic.internal_producer import InternalProducer
+from pybroker.broker.topic.subscription_registry import BEING_MADE, SubscriptionRegistry
 from pybroker.broker.topic.topic_base import TopicBase
 from pybroker.broker.topic.topic_compaction import TopicCompaction
-from pybroker.broker.topic.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
 from pybroker.broker.transactions.topic_transactions import TopicTransactions
 from pybroker.errors import (
     BrokerError,
@@ -38,27 +37,28 @@ from pybroker.errors import (
     SubscriptionNotFound,
     TopicTerminatedError,
 )
-from pybroker.managed_ledger.backlog import count_backlog
+from pybroker.ledgers.ledger_store import AppendRun
+from pybroker.managed_ledger.cursor_backlog import count_backlog
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
-from pybroker.managed_ledger.listener import ManagedLedgerListener
+from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
+from pybroker.model.counters import LedgerCounters
 from pybroker.model.events import SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
 from pybroker.model.position import EARLIEST, Position
-from pybroker.model.stats import LedgerCounters
-from pybroker.storage.ledger_store import AppendRun
-from pybroker.tasks import TaskOwner
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
 from pybroker.wire.entry_metadata import is_batch, is_marker
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
-    from pybroker.broker.topic.commons import Commons
     from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
-    from pybroker.model.transactions import TxnAction, TxnId
+    from pybroker.model.txn_id import TxnAction, TxnId
 
 
 OWN_CURSORS = (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR)
@@ -85,7 +85,7 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     def __init__(
         self,
-        commons: Commons,
+        broker_context: BrokerContext,
         name: TopicName,
         ledger: ManagedLedger,
         own_policies: TopicPolicies,
@@ -94,7 +94,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     ) -> None:
         """`buffer`: what was recovered of its transactions; None when it never had any."""
         tasks, epoch = TaskOwner(f"topic {name}"), stored_epoch(ledger.properties)
-        super().__init__(commons, name, own_policies, tasks, epoch, start_unload)
+        super().__init__(broker_context, name, own_policies, tasks, epoch, start_unload)
         self.ledger = ledger
         self.backlog_age_s = UNKNOWN_AGE_S
         """Age of the oldest unread message when the backlog quotas were checked last."""
@@ -107,7 +107,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         """Why the last offload that was asked for did not happen."""
         self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self.counters)
         self.shared.has_entry_metadata = ledger.document.last_index is not None
-        added = commons.added_metadata
+        added = broker_context.added_metadata
         self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
         self.registry = SubscriptionRegistry(self.shared, ledger, self.subscriptions, self.entry_kinds)
         self.compaction = TopicCompaction(self.shared, ledger, self.registry)
@@ -129,17 +129,17 @@ class Topic(TopicBase, ManagedLedgerListener):
             self._wake_all,
         )
         ledger.held_from = self._held_from
-        ledger.retention = backlog.retention_limits(self.policies.retention)
+        ledger.retention = backlog_rules.retention_limits(self.policies.retention)
         self._renew_limits()
         self.deduplication.renew()
 
     def _held_from(self) -> int | None:
         """The first ledger that readers hold by a lease."""
-        return self.commons.read_leases.held_from(str(self.name), self.surroundings.clock.monotonic_ms())
+        return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
 
     def policies_changed(self) -> None:
         """Expiry and quotas look up what is in force with every check."""
-        limits = backlog.retention_limits(self.policies.retention)
+        limits = backlog_rules.retention_limits(self.policies.retention)
         if limits != self.ledger.retention:
             self.ledger.retention = limits
             self.ledger.trim_soon()
@@ -187,7 +187,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         A producer that comes back after a refused message is refused once and taken the next time: each refusal makes the
         client wait twice as long before it tries again, and so it would go on late when there is space, and fail late before.
         """
-        refusal = self.commons.ledgers.store.refusal()
+        refusal = self.broker_context.ledgers.store.refusal()
         if refusal is None:
             self._refused_producers.clear()
         elif producer.epoch == 0 or producer.name in self._refused_producers:
@@ -217,7 +217,7 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     def append(self, producer: Producer, run: SendRun, accepted: Accepted | None) -> bool:
         """Hand a run to the ledger; False when that refuses it, which is answered."""
-        publish = Publish(producer, run, self.surroundings.clock.monotonic_ms(), accepted)
+        publish = Publish(producer, run, self.runtime.clock.monotonic_ms(), accepted)
         producer.pending += len(run.payloads)
         if run.has_markers:
             self.entry_kinds.has_markers = True
@@ -238,7 +238,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return True
 
     def _append_with_metadata(self, metadata: EntryMetadata, run: SendRun, publish: Publish) -> None:
-        payloads = metadata.put_in_front(run.payloads, run.message_counts, self.surroundings.clock.wall_ms())
+        payloads = metadata.put_in_front(run.payloads, run.message_counts, self.runtime.clock.wall_ms())
         try:
             self.ledger.append(payloads, run.message_counts, sum(map(len, payloads)), publish)
         except StoreError:
@@ -246,7 +246,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             raise
 
     def entries_added(self, runs: list[AppendRun]) -> None:
-        clock = self.surroundings.clock
+        clock = self.runtime.clock
         now_ms = clock.monotonic_ms()
         counters = self.counters
         for appended in runs:
@@ -265,7 +265,7 @@ class Topic(TopicBase, ManagedLedgerListener):
                 counters.entry_size_bytes.add_sizes(run.payloads, run.size_bytes)
                 latency_ms = now_ms - publish.started_ms
                 counters.publish_latency_ms.add(latency_ms, entries)
-                self.surroundings.stats.publish_latency_ms.add(latency_ms, entries)
+                self.runtime.stats.publish_latency_ms.add(latency_ms, entries)
                 producer.counters.messages_in += messages
                 producer.counters.bytes_in += run.size_bytes
                 if run.chunk_count:
@@ -398,7 +398,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         Raises StoreError.
         """
         ledger = self.ledger
-        last = ledger.visibility.last_visible(ledger.ledgers)
+        last = ledger.read_limit.last_visible(ledger.ledgers)
         while ledger.ledgers.has_entry(last):
             try:
                 run = await ledger.read_if_there(last, 1, 1)
@@ -406,27 +406,27 @@ class Topic(TopicBase, ManagedLedgerListener):
                 last = ledger.ledgers.previous_position(
                     Position(last.ledger_id, min(last.entry_id, error.first_entry_id))
                 )
-                last = ledger.visibility.visible_up_to(last, ledger.ledgers)
+                last = ledger.read_limit.visible_up_to(last, ledger.ledgers)
                 continue
             except NoSuchLedger:
                 last = ledger.ledgers.previous_position(Position(last.ledger_id, 0))
-                last = ledger.visibility.visible_up_to(last, ledger.ledgers)
+                last = ledger.read_limit.visible_up_to(last, ledger.ledgers)
                 continue
             if run is None:
-                last = ledger.visibility.last_visible(
+                last = ledger.read_limit.last_visible(
                     ledger.ledgers
                 )  # It was trimmed meanwhile: the last one is another, or there is none.
             elif not is_marker(run.payloads[0]):
                 return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
             else:
                 # Nobody gets it: who waited for it before the end would wait for ever.
-                last = ledger.visibility.visible_up_to(ledger.ledgers.previous_position(last), ledger.ledgers)
+                last = ledger.read_limit.visible_up_to(ledger.ledgers.previous_position(last), ledger.ledgers)
         return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
         """Payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
         ledgers = self.ledger.ledgers
-        behind = await count_backlog(ledgers, self.commons.ledgers.store, CursorState(ledgers, position))
+        behind = await count_backlog(ledgers, self.broker_context.ledgers.store, CursorState(ledgers, position))
         return behind.size_bytes
 
     def fence(self) -> None:
@@ -469,12 +469,12 @@ class Topic(TopicBase, ManagedLedgerListener):
         for subscription in self.subscriptions.values():
             subscription.delayed.drop()
             subscription.release_memory()
-        self.commons.refusals.forget(str(self.name))
+        self.broker_context.refusals.forget(str(self.name))
         try:
             # First: a topic of that name that is made later must not inherit what is set for this one.
-            await self.commons.resources.forget_topic(self.name)
-            await self.commons.schemas.drop(self.name)
-            await self.commons.ledgers.delete(self.ledger)
+            await self.broker_context.resources.forget_topic(self.name)
+            await self.broker_context.schemas.drop(self.name)
+            await self.broker_context.ledgers.delete(self.ledger)
         finally:
             try:
                 await self.ledger.close()

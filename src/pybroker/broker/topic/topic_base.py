@@ -10,29 +10,30 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, TypeVar
 
+from pybroker.broker.context.topic_context import TopicContext
+from pybroker.broker.delivery import consumer_admission
 from pybroker.broker.limits.publish_rate_limit import renewed_publish_limit
 from pybroker.broker.limits.publish_throttle import PublishThrottle
 from pybroker.broker.limits.subscribe_rate_limit import SubscribeRateLimit
-from pybroker.broker.policies.revoked_rights import disconnect_who_may_not
-from pybroker.broker.publishing.producer_places import ProducerPlaces
+from pybroker.broker.publishing import producer_admission
+from pybroker.broker.publishing.producer_registry import ProducerRegistry
 from pybroker.broker.publishing.publish_checks import publish_checks
-from pybroker.broker.topic import topic_admission
-from pybroker.broker.topic.topic_commons import TopicCommons
+from pybroker.broker.topic.revoked_rights import disconnect_revoked
 from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady
+from pybroker.model.counters import LedgerCounters
 from pybroker.model.effective_policies import EffectivePolicies
-from pybroker.model.stats import LedgerCounters
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
     from pybroker.broker.publishing.producer import Producer
-    from pybroker.broker.topic.commons import Commons
     from pybroker.model.events import SendRun
     from pybroker.model.names import TopicName
     from pybroker.model.policies import TopicPolicies
-    from pybroker.tasks import TaskOwner
+    from pybroker.runtime.tasks import TaskOwner
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class TopicBase(ABC):
 
     def __init__(
         self,
-        commons: Commons,
+        broker_context: BrokerContext,
         name: TopicName,
         own_policies: TopicPolicies,
         tasks: TaskOwner,
@@ -54,19 +55,19 @@ class TopicBase(ABC):
         """`start_unload` closes it in the background, and is told why.
 
         `tasks` end before the topic's storage is closed; `epoch` is the last one stored."""
-        self.shared = TopicCommons(commons, name, own_policies, tasks, lambda reason: start_unload(self, reason))
-        self.commons = commons
-        self.surroundings = commons.surroundings
+        self.shared = TopicContext(broker_context, name, own_policies, tasks, lambda reason: start_unload(self, reason))
+        self.broker_context = broker_context
+        self.runtime = broker_context.runtime
         self.name = name
         self.tasks = tasks
         self.counters = self.shared.counters
-        self.producer_places = ProducerPlaces(
+        self.producer_registry = ProducerRegistry(
             self.shared, epoch, self.require_admissible, self.store_epoch, self.settled
         )
-        self.producers: Mapping[str, Producer] = self.producer_places.attached
+        self.producers: Mapping[str, Producer] = self.producer_registry.attached
         self.is_silent = False
         """What producers send is dropped without an answer: they are about to be closed, and send it again."""
-        self.loaded_ms = self.surroundings.clock.wall_ms()
+        self.loaded_ms = self.runtime.clock.wall_ms()
         self._subscribe_limit: SubscribeRateLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
         self.held_publishers: WaitingPublishers | None = None
@@ -92,7 +93,9 @@ class TopicBase(ABC):
                 producer.close_from_broker()
         for subscription in self.subscriptions.values():
             subscription.filters_changed()
-        disconnect_who_may_not(self.name, self.producer_places, self.subscriptions.values(), self.commons.authorization)
+        disconnect_revoked(
+            self.name, self.producer_registry, self.subscriptions.values(), self.broker_context.authorization
+        )
 
     def _renew_limits(self) -> None:
         self.renew_publish_throttle()
@@ -102,13 +105,13 @@ class TopicBase(ABC):
         """Apply the rates that are in force now; who waits for one that does not hold any more goes on."""
         if is_system_topic(self.name):
             return
-        commons, policies, before = self.commons, self.policies, self.publish_throttle
-        own = renewed_publish_limit(self.surroundings, None if before is None else before.own, policies.publish_rate)
-        group = commons.resource_group_rates.of(policies.resource_group)
-        shared = [limit for limit in (commons.publish_rate_limit, group.publish_rate_limit) if limit is not None]
+        broker_context, policies, before = self.broker_context, self.policies, self.publish_throttle
+        own = renewed_publish_limit(self.runtime, None if before is None else before.own, policies.publish_rate)
+        group = broker_context.resource_group_rates.of(policies.resource_group)
+        shared = [limit for limit in (broker_context.publish_rate_limit, group.publish_rate_limit) if limit is not None]
         held = self.held_publishers
         is_needed = shared or own is not None or held is not None
-        clock, counters = self.surroundings.clock, self.counters
+        clock, counters = self.runtime.clock, self.counters
         self.publish_throttle = PublishThrottle(clock, counters, own, shared, held) if is_needed else None
         if before is not None:
             before.close(self.publish_throttle)
@@ -140,8 +143,8 @@ class TopicBase(ABC):
         """Raises ServiceNotReady, MetadataError for one that does not encrypt where it must, and AuthorizationError."""
         self.require_open()
         # Its right may have been revoked since the client asked: it waited for the topic, or for its turn.
-        self.commons.authorization.require_produce(self.name, producer.peer.role)
-        topic_admission.require_encryption(self.shared, producer)
+        self.broker_context.authorization.require_produce(self.name, producer.peer.role)
+        producer_admission.require_encryption(self.shared, producer)
 
     @abstractmethod
     async def store_epoch(self, epoch: int) -> None:
@@ -149,7 +152,7 @@ class TopicBase(ABC):
 
     def disconnect_producers(self, refusal: BrokerError) -> None:
         """Tell all producers to look the topic up again, and `refusal` to those that wait for their turn."""
-        self.producer_places.close_all(refusal)
+        self.producer_registry.close_all(refusal)
 
     async def settled(self, producer_name: str) -> None:
         """Wait until `last_sequence_id` of this producer is sure. Raises ServiceNotReady when the topic is closed."""
@@ -202,7 +205,7 @@ class TopicBase(ABC):
         """Take a run that nothing speaks against."""
 
     def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
-        self.shared.refused(producer, run, error)
+        self.shared.refused(producer.name, producer.peer.address, run, error)
         producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
 
     # --- consumers ---------------------------------------------------------------------------------------------------
@@ -215,7 +218,7 @@ class TopicBase(ABC):
             return
         if self._subscribe_limit is None or self._subscribe_limit.rate != rate:
             self._subscribe_limit = SubscribeRateLimit(rate)
-        if not self._subscribe_limit.admits(consumer, self.surroundings.clock.monotonic_ms()):
+        if not self._subscribe_limit.admits(consumer, self.runtime.clock.monotonic_ms()):
             raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
 
     @property
@@ -238,8 +241,8 @@ class TopicBase(ABC):
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
         """Add `consumer` to `subscription`, in its turn. Raises ConsumerBusy, AuthorizationError."""
         self.require_open()
-        self.commons.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
-        topic_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
+        self.broker_context.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
+        consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
         subscription.add_consumer(consumer, kind)
 
     # --- life --------------------------------------------------------------------------------------------------------

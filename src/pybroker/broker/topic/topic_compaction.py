@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pybroker import logs
 from pybroker.compaction.compactor import THREAD_COST_BYTES, Compactor, Progress
 from pybroker.compaction.messages import Batch, opening_cost, read_entry
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION, read_view
 from pybroker.errors import BrokerError, StoreError
+from pybroker.model.counters import LATENCY_BOUNDS_MS, Buckets
 from pybroker.model.position import EARLIEST, Position
-from pybroker.model.stats import LATENCY_BOUNDS_MS, Buckets
 from pybroker.model.system_topics import CHANGE_EVENTS
+from pybroker.runtime import logs
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.subscription_registry import SubscriptionRegistry
-    from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.broker.context.topic_context import TopicContext
+    from pybroker.broker.topic.subscription_registry import SubscriptionRegistry
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 
@@ -63,7 +63,7 @@ class CompactionCounters:
 class TopicCompaction:
     """Owned by its topic."""
 
-    def __init__(self, topic: TopicCommons, ledger: ManagedLedger, registry: SubscriptionRegistry) -> None:
+    def __init__(self, topic: TopicContext, ledger: ManagedLedger, registry: SubscriptionRegistry) -> None:
         self._topic = topic
         self._ledger = ledger
         self._registry = registry
@@ -94,20 +94,20 @@ class TopicCompaction:
 
     async def _run(self) -> None:
         topic = self._topic
-        commons = topic.commons
-        started_ms = commons.surroundings.clock.monotonic_ms()
-        config = commons.surroundings.config
+        broker_context = topic.broker_context
+        started_ms = broker_context.runtime.clock.monotonic_ms()
+        config = broker_context.runtime.config
         compactor = Compactor(
             self._ledger,
-            commons.ledgers.store,
-            commons.surroundings.clock,
-            commons.surroundings.memory,
+            broker_context.ledgers.store,
+            broker_context.runtime.clock,
+            broker_context.runtime.memory,
             keeps_messages_without_key=config.topic_compaction_retain_null_key,
             read_timeout_s=config.broker_service_compaction_phase_one_loop_time_in_seconds,
         )
         error, is_fault, drops = "it was broken off", False, self._ledger.compacted_drops
         try:
-            async with commons.compaction_slot, self._alone:
+            async with broker_context.compaction_slot, self._alone:
                 drops = self._ledger.compacted_drops
                 await self._compact(compactor)
             error = ""
@@ -115,14 +115,14 @@ class TopicCompaction:
             error = str(failure) or type(failure).__name__
             is_fault = not topic.is_fenced and self._ledger.compacted_drops == drops
         finally:
-            took_ms = int(commons.surroundings.clock.monotonic_ms() - started_ms)
+            took_ms = int(broker_context.runtime.clock.monotonic_ms() - started_ms)
             self._count(compactor.progress, took_ms, error, is_fault=is_fault)
 
     async def _compact(self, compactor: Compactor) -> None:
         topic = self._topic
         if self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION) is None:
             await self._registry.create_if_missing(COMPACTION_SUBSCRIPTION, EARLIEST, {})
-        end = self._ledger.visibility.last_readable(self._ledger.ledgers)
+        end = self._ledger.read_limit.last_readable(self._ledger.ledgers)
         view = self._ledger.compacted
         if not self._ledger.ledgers.has_entry(end) or (view is not None and end <= view.horizon):
             return  # There is nothing new.
@@ -135,7 +135,7 @@ class TopicCompaction:
 
     def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
         """`error` is no fault when somebody wanted the topic closed, or the view dropped."""
-        counters, now_ms = self.counters, self._topic.surroundings.clock.wall_ms()
+        counters, now_ms = self.counters, self._topic.runtime.clock.wall_ms()
         counters.removed_messages += progress.removed_messages
         counters.read_bytes += progress.read_bytes
         counters.written_bytes += progress.written_bytes
@@ -193,13 +193,13 @@ class TopicCompaction:
         """As the topic's, for those who read compacted; None when the last entry stands behind the view. Raises StoreError."""
         ledger = self._ledger
         while (view := ledger.compacted) is not None:
-            last = ledger.visibility.last_visible(ledger.ledgers)
+            last = ledger.read_limit.last_visible(ledger.ledgers)
             if ledger.ledgers.has_entry(last) and last > view.horizon:
                 return None
             if not view.entries:
                 return EARLIEST, -1
             try:
-                entry = (await read_view(self._topic.commons.ledgers.store, view, view.entries - 1, 1, 0))[0]
+                entry = (await read_view(self._topic.broker_context.ledgers.store, view, view.entries - 1, 1, 0))[0]
             except StoreError:
                 if ledger.compacted is view:
                     raise

@@ -19,13 +19,13 @@ from pybroker.schema.schema_data import Incompatible, SchemaData
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
-    from pybroker.surroundings import Surroundings
+    from pybroker.runtime.runtime import Runtime
 
 
-def schema_strategy(surroundings: Surroundings, name: TopicName, policies: EffectivePolicies) -> str:
+def schema_strategy(runtime: Runtime, name: TopicName, policies: EffectivePolicies) -> str:
     """By which rule a new schema of a topic with `policies` must fit those that are there."""
     if is_system_topic(name):
-        return surroundings.config.system_topic_schema_compatibility_strategy
+        return runtime.config.system_topic_schema_compatibility_strategy
     return policies.schema_strategy
 
 
@@ -36,7 +36,7 @@ async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -
     """
     if schema is not None:
         return version_to_bytes(await _register(topic, schema))
-    if topic.policies.schema_validation_enforced and (await topic.commons.schemas.history(topic.name)).latest:
+    if topic.policies.schema_validation_enforced and (await topic.broker_context.schemas.history(topic.name)).latest:
         raise IncompatibleSchema(
             f"topic {topic.name} has a schema, and producers without one are refused (schemaValidationEnforced)"
         )
@@ -45,19 +45,17 @@ async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -
 
 async def admit_consumer_schema(topic: TopicBase, schema: SchemaData) -> None:
     """Raises IncompatibleSchema, InvalidSchema, StoreError when a consumer that expects `schema` is not to be let in."""
-    schemas = topic.commons.schemas
+    schemas = topic.broker_context.schemas
     if (await schemas.history(topic.name)).latest is None and not _is_used(topic):
         await _register(topic, schema)
     else:
-        await schemas.check_consumer(
-            topic.name, schema, schema_strategy(topic.surroundings, topic.name, topic.policies)
-        )
+        await schemas.check_consumer(topic.name, schema, schema_strategy(topic.runtime, topic.name, topic.policies))
 
 
 async def _register(topic: TopicBase, schema: SchemaData) -> int:
-    schemas, policies = topic.commons.schemas, topic.policies
+    schemas, policies = topic.broker_context.schemas, topic.policies
     if policies.is_allow_auto_update_schema:
-        return await schemas.register(topic.name, schema, schema_strategy(topic.surroundings, topic.name, policies))
+        return await schemas.register(topic.name, schema, schema_strategy(topic.runtime, topic.name, policies))
     version = await schemas.version_of(topic.name, schema)
     if version is None:
         raise Incompatible(

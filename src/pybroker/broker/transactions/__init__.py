@@ -1,1 +1,4 @@
-"""Transactions at topics: which messages nobody may see yet or ever, and which acknowledgements wait for an end."""
+"""Transactions on one topic: which messages are pending or aborted, and the max read position. Start with `topic_transactions.py`.
+
+The pending acknowledgements of a subscription's transactions are in `broker/delivery/subscription_transactions.py`.
+"""

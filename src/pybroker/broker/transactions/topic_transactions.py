@@ -1,16 +1,21 @@
-"""The transactions of one topic: which messages of producers are taken, how transactions end, what survives.
+"""The transactions of one topic: the acceptance of their messages, their ends, and their durable state.
 
-What is stored is a cursor, `pulsar.transactions`, made when the first message of a transaction comes: beside it a snapshot of the
-buffer (`transaction_buffer.py`), and everything up to its mark-delete position is in that snapshot. What came behind is read again
-when the topic is loaded (`recovery.py`), so the cursor keeps it from being trimmed; a snapshot is made after so many ended
-transactions, after some time, when the ledger changes and when the topic is closed. It is durable before the position moves.
+The durable state is the cursor `pulsar.transactions`, which is created with the first message of a transaction, and a
+snapshot of the buffer (`transaction_buffer.py`), which covers everything up to the cursor's mark-delete position. Later
+entries are read again when the topic is loaded (`transaction_recovery.py`), so the cursor protects them from being trimmed. A
+snapshot is taken after a number of ended transactions, after some time, when the ledger changes and when the topic is
+closed. It is durable before the position moves.
 
-Operation: a message of a transaction is stored like any other. The end of one is a marker behind its messages; once that is durable
-the transaction has ended, for readers too. A terminated topic takes no markers, and a transaction without messages here needs none:
-there the snapshot says it, so that a message that comes too late is refused, after a restart as before.
+Operation: messages of a transaction are stored like all others. The end of a transaction is a marker behind its
+messages. When the marker is durable, the transaction has ended, also for readers. A terminated topic accepts no
+markers, and a transaction without messages on this topic needs none. In these cases the snapshot contains the end, so
+that late messages are refused, also after a restart.
 
-Invariants: the managed ledger's visibility is the buffer's; no message of a transaction is stored before the cursor is; whoever
-waits for an end is told, or refused when the topic closes.
+Requests for the last message wait in `ends_known` while a transaction from before the load may be committed
+(`broker/context/pending_transaction_ends.py`).
+
+Invariants: the managed ledger's visibility is the buffer's. No message of a transaction is stored before the cursor.
+Each request that waits for an end is completed, or refused when the topic closes.
 """
 
 from __future__ import annotations
@@ -19,23 +24,24 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pybroker import logs
+from pybroker.broker.context.pending_transaction_ends import PendingEnd, PendingEnds
 from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
-from pybroker.broker.publishing.internal_producer import Publisher
+from pybroker.broker.publishing.internal_publisher import Publisher
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.publish_checks import Refused, rows, split
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.errors import BrokerError, NotAllowedError, PersistenceError, ServiceNotReady, StoreError
-from pybroker.managed_ledger.info import TRANSACTIONS_CURSOR
+from pybroker.ledgers.cursor_store import CursorOwner
+from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId
-from pybroker.storage.cursor_store import CursorOwner
-from pybroker.tasks import completion
+from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import completion, first_set
 from pybroker.wire.transaction_metadata import end_marker, is_end_marker, of_transaction, put_into
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic.topic_commons import TopicCommons
+    from pybroker.broker.context.topic_context import TopicContext
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 SNAPSHOT_ENTRIES = 100_000
@@ -47,7 +53,7 @@ class TopicTransactions(CursorOwner):
 
     def __init__(
         self,
-        topic: TopicCommons,
+        topic: TopicContext,
         ledger: ManagedLedger,
         buffer: TransactionBuffer | None,
         publish: Callable[[Producer, SendRun], None],
@@ -79,6 +85,10 @@ class TopicTransactions(CursorOwner):
         self._entries_since = 0
         self.last_snapshot_ms = 0
         """When the last snapshot was stored, in milliseconds since 1970; 0 for none since the topic was loaded."""
+        self._pending_ends = PendingEnds(buffer.open if buffer is not None else (), topic.broker_context.pending_end_of)
+        self._an_end = asyncio.Event()  # set when a transaction has ended here, and when the topic is closed
+        self.waiting_readers = 0
+        """Requests that wait until the end of a committed transaction is known."""
         if buffer is not None:
             self._show(buffer)
 
@@ -94,7 +104,7 @@ class TopicTransactions(CursorOwner):
         except BrokerError as refusal:
             return rows(run, ()), [(run, refusal)]
         topic = self._topic
-        refused_part = topic.commons.taking_part(run.txn, producer.peer.role, str(topic.name), None)
+        refused_part = topic.broker_context.taking_part(run.txn, producer.peer.role, str(topic.name), None)
         if refused_part is not None:
             # At any other answer clients connect anew, and send it again.
             return rows(run, ()), [(run, NotAllowedError(str(refused_part)))]
@@ -143,7 +153,7 @@ class TopicTransactions(CursorOwner):
     def _begin_once(self) -> asyncio.Event:
         if self._begun is None:
             self._begun = asyncio.Event()
-            self._hold(WaitingPublishers(self._topic.surroundings.clock))
+            self._hold(WaitingPublishers(self._topic.runtime.clock))
             self._topic.tasks.start(self._begin(), "first transaction")
         return self._begun
 
@@ -151,8 +161,8 @@ class TopicTransactions(CursorOwner):
         topic, ledger, error = self._topic, self._ledger, None
         try:
             last = ledger.ledgers.last_position
-            cursor = await topic.commons.ledgers.create_cursor(ledger, TRANSACTIONS_CURSOR, last, {})
-            buffer = TransactionBuffer(topic.surroundings.config.max_open_transactions_per_topic)
+            cursor = await topic.broker_context.ledgers.create_cursor(ledger, TRANSACTIONS_CURSOR, last, {})
+            buffer = TransactionBuffer(topic.runtime.config.max_open_transactions_per_topic)
             buffer.up_to = cursor.mark_delete_position
             self.buffer = buffer
             self._show(buffer)
@@ -173,7 +183,7 @@ class TopicTransactions(CursorOwner):
                     producer.peer.sends_dropped(run, PersistenceError("the topic is being closed"))
                 else:
                     refusal = error.answer()
-                    topic.refused(producer, run, refusal)
+                    topic.refused(producer.name, producer.peer.address, run, refusal)
                     producer.peer.send_errors(run.producer_id, run.sequence_ids, refusal, run.size_bytes)
             self._hold(None)
 
@@ -195,7 +205,7 @@ class TopicTransactions(CursorOwner):
         elif _is_end(run):
             self._has_ended(buffer, run.txn, first)
         else:
-            now_ms = self._topic.surroundings.clock.wall_ms()
+            now_ms = self._topic.runtime.clock.wall_ms()
             buffer.stored(run.txn, first, entries, now_ms, producer.name)
             self._changes += 1
             self._show(buffer)
@@ -209,6 +219,39 @@ class TopicTransactions(CursorOwner):
             self.buffer.failed(run.txn, len(run.payloads))
 
     # --- ends --------------------------------------------------------------------------------------------------------
+
+    @property
+    def pending_end(self) -> PendingEnd | None:
+        """The pending end of a transaction that was open at the load of the topic and may be committed; None without
+        one."""
+        return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
+
+    async def ends_known(self, timeout_s: float | None = None) -> None:
+        """Wait until readers see the messages of all transactions that were committed before the topic was loaded.
+
+        Raises ServiceNotReady after `timeout_s`, by default `transactionBufferEndsWaitTimeInMillis`, and when the topic is closed
+        meanwhile.
+        """
+        if self.pending_end is None:
+            return
+        if timeout_s is None:
+            timeout_s = self._topic.runtime.config.transaction_buffer_ends_wait_time_in_millis / 1000
+        self.waiting_readers += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (pending := self.pending_end) is not None and not self._is_closed:
+                    self._an_end.clear()
+                    await first_set(self._an_end, pending.is_read)
+        except TimeoutError:
+            if (left := self.pending_end) is not None:
+                raise ServiceNotReady(
+                    f"Cannot tell the last message of {self._topic.name}: transaction {left.txn} {left.reason}. Waited "
+                    f"{timeout_s:g} s (transactionBufferEndsWaitTimeInMillis). Try again; explain of the topic shows the cause"
+                ) from None
+        finally:
+            self.waiting_readers -= 1
+        if self._is_closed:
+            raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         """Durable when it returns; of what is unknown here nothing is left to do. Raises BrokerError, and then nothing is lost:
@@ -242,8 +285,8 @@ class TopicTransactions(CursorOwner):
         await asyncio.shield(ending.done)
 
     def _append_marker(self, buffer: TransactionBuffer, ending: _Ending) -> None:
-        commons = self._topic.commons
-        now_ms = commons.surroundings.clock.wall_ms()
+        broker_context = self._topic.broker_context
+        now_ms = broker_context.runtime.clock.wall_ms()
         entry = end_marker(ending.txn, ending.action, now_ms)
         run = SendRun(0, ending.txn)
         run.sequence_ids.append(0)
@@ -261,6 +304,7 @@ class TopicTransactions(CursorOwner):
         self._changes += 1
         self._ended_since += 1
         self._show(buffer)
+        self._an_end.set()
         if not ending.done.done():
             ending.done.set_result(None)
 
@@ -286,23 +330,24 @@ class TopicTransactions(CursorOwner):
         if not ending.done.done():
             ending.done.set_result(None)
         self._show(buffer)
+        self._an_end.set()
         self._readable()
 
     def _show(self, buffer: TransactionBuffer) -> None:
-        visibility = self._ledger.visibility
-        visibility.limit, visibility.hidden = buffer.limit, buffer.hidden
+        read_limit = self._ledger.read_limit
+        read_limit.limit, read_limit.hidden = buffer.limit, buffer.hidden
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
 
     def _snapshot_soon(self) -> None:
-        config = self._topic.surroundings.config
+        config = self._topic.runtime.config
         if self._ended_since >= config.transaction_buffer_snapshot_max_transaction_count:
             self._ended_since = 0
             self._topic.tasks.start(self._snapshot_in_background(), "snapshot of transactions")
         elif not self._is_snapshot_due:
             self._is_snapshot_due = True
             delay_s = config.transaction_buffer_snapshot_min_time_in_millis / 1000
-            self._topic.surroundings.call_later(delay_s, self._snapshot_now)
+            self._topic.runtime.call_later(delay_s, self._snapshot_now)
 
     def _snapshot_now(self) -> None:
         self._is_snapshot_due = False
@@ -323,14 +368,14 @@ class TopicTransactions(CursorOwner):
                 return
             if not self._record_id:
                 record_id = await cursor.announce_delayed()
-                self._topic.commons.ledgers.cursor_store.attach(record_id, self)
+                self._topic.broker_context.ledgers.cursor_store.attach(record_id, self)
                 self._record_id = record_id
             before = self._changes, self._entries_since, self._ended_since
             self._changes = self._entries_since = self._ended_since = 0
             up_to = buffer.up_to
             stored, done = completion()
             try:
-                self._topic.commons.ledgers.cursor_store.append_delta(self._record_id, self.snapshot(), done)
+                self._topic.broker_context.ledgers.cursor_store.append_delta(self._record_id, self.snapshot(), done)
                 await stored
                 await cursor.expire_to(up_to)
             except BaseException:
@@ -339,7 +384,7 @@ class TopicTransactions(CursorOwner):
                 self._ended_since += before[2]
                 raise
             self._unsaved.clear()
-            self.last_snapshot_ms = self._topic.surroundings.clock.wall_ms()
+            self.last_snapshot_ms = self._topic.runtime.clock.wall_ms()
 
     def snapshot(self) -> bytes:
         """What the store keeps; what it says of ledgers that are gone is left out."""
@@ -352,16 +397,18 @@ class TopicTransactions(CursorOwner):
     async def close(self) -> None:
         """Store what is known, so that the next load has little to read. Never raises."""
         self._is_closed = True
+        self._an_end.set()
         try:
             await self.store()
             if self._record_id:
-                await self._topic.commons.ledgers.cursor_store.detach(self._record_id)
+                await self._topic.broker_context.ledgers.cursor_store.detach(self._record_id)
         except StoreError as error:
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     def closed(self) -> None:
         """The ledger is closed, or deleted: whoever waits for an end asks again elsewhere."""
         self._is_closed = True
+        self._an_end.set()
         if self._begun is not None:
             self._begun.set()  # a task that is cancelled before its first step does not say so by itself
         for ending in self._endings.values():

@@ -20,9 +20,9 @@ import msgspec
 from pyroaring import BitMap
 
 from pybroker.errors import NotAllowedError, StoreError, TooManyRequests
-from pybroker.managed_ledger.visibility import without_ledgers
+from pybroker.managed_ledger.max_read_position import without_ledgers
 from pybroker.model.position import Position
-from pybroker.model.transactions import TxnAction, TxnId, passed_by
+from pybroker.model.txn_id import TxnAction, TxnId, passed_by
 
 FORMAT_VERSION = 1
 MAX_ENDED_REMEMBERED = 10_000
@@ -121,6 +121,13 @@ class TransactionBuffer:
     def low_water_mark(self, coordinator: int) -> int:
         """Up to which `least` all transactions of that coordinator are known to have ended; 0 for none."""
         return self._low_water_marks.get(coordinator, 0)
+
+    def highest_ids(self) -> dict[int, int]:
+        """Return, by coordinator, the highest `least` of all transactions known here, open or ended."""
+        found = dict(self._low_water_marks)
+        for most, least in (*self.open, *self._ended):
+            found[most] = max(least, found.get(most, 0))
+        return found
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """From a writer's and a reader's schema to the readers that give the reader's columns: Avro's schema resolution.
 
-Fields are matched by name or by the reader's aliases, fields that only the writer has are passed over, fields that only
-the reader has take their defaults, numbers are promoted, and each branch of a writer's union is resolved for itself. The
-names of records, enums and fixed types do not have to match, as in Avro for Java; inside a union they are looked at first.
-What cannot be resolved fails the payloads that have it, not the schema.
+Fields are matched by name or by the reader's aliases. Fields that only the writer has are skipped. Fields that only the
+reader has get their defaults (or null, see `MissingFields`). Numbers are promoted, and each branch of a writer's union
+is resolved separately. The names of records, enums and fixed types need not match, as in Avro for Java; inside a union
+they are compared first. A part that cannot be resolved fails only the payloads that contain it, not the whole schema.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pybroker.columns.bad_records import MissingFields
 from pybroker.columns.values import avro_readers as readers
 from pybroker.columns.values.avro_columns import MAX_DEPTH, MAX_TYPES, AvroColumns, logical_of, unit_of
 from pybroker.columns.values.avro_readers import FailingReader, PlainReader, Reader
@@ -54,8 +55,9 @@ _PROMOTIONS = {
 class AvroResolution:
     """Puts readers together for one pair of schemas. Owned by a decoder; the limits are those of `avro_columns`."""
 
-    def __init__(self, columns: AvroColumns) -> None:
+    def __init__(self, columns: AvroColumns, missing_fields: MissingFields = MissingFields.FAIL) -> None:
         self._columns = columns
+        self._missing_fields = missing_fields
         self._shapes: dict[int, Shape] = {}
         self._open: set[int] = set()
         self._count = 0
@@ -84,8 +86,12 @@ class AvroResolution:
             arrow_type = self._columns.type_of(child)
             fields[target] = pa.field(each.name, arrow_type)
             default = _default(each, child, arrow_type)
+            if default is None and _is_nullable(child) and self._missing_fields is MissingFields.NULL:
+                default = readers.constant(None, arrow_type)
             if default is None:
                 reason = f"the writer's record has no field {each.name!r} and the reader's has no default for it"
+                if _is_nullable(child):
+                    reason += " (missingFields=null reads it as null)"
                 steps.append((FailingReader(arrow_type, reason), target))
             else:
                 added.append((target, default))
@@ -228,6 +234,12 @@ def _read_logical(writer: AvroType, reader: AvroType, arrow_type: pa.DataType) -
         # The writer knows best what its number counts; its int becomes a long as any int does.
         return readers.timestamp_reader(arrow_type, unit_of(written) or unit_us)
     return None
+
+
+def _is_nullable(field_type: AvroType) -> bool:
+    return field_type.kind == "null" or (
+        field_type.kind == "union" and any(branch.kind == "null" for branch in field_type.children)
+    )
 
 
 def _default(each: AvroField, child: AvroType, arrow_type: pa.DataType) -> pa.Array | None:

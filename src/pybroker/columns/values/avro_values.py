@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from pybroker.columns.bad_records import MissingFields
 from pybroker.columns.message_columns import VALUE
 from pybroker.columns.values.avro_columns import AvroColumns
 from pybroker.columns.values.avro_readers import Reader, RecordReader
@@ -48,11 +49,18 @@ class AvroDefinition:
 class AvroReader(PayloadReader):
     """Binary Avro without a container, as AVRO schemas have it."""
 
-    def __init__(self, info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        info: SchemaInfo,
+        versions: SchemaOfVersion,
+        wanted: Collection[str] | None = None,
+        missing_fields: MissingFields = MissingFields.FAIL,
+    ) -> None:
         self._definition = AvroDefinition(info.data)
         self.is_record = self._definition.is_record
         self.fields = chosen_fields(self._definition.fields, wanted)
         self._wanted = wanted
+        self._missing_fields = missing_fields
         self._programs: Programs[Program] = Programs(self._resolved(self._definition.type), versions, self._program)
 
     def _program(self, info: SchemaInfo) -> Program:
@@ -62,7 +70,7 @@ class AvroReader(PayloadReader):
 
     def _resolved(self, writer: AvroType) -> Program:
         reader = self._definition.type
-        resolution = AvroResolution(AvroColumns())
+        resolution = AvroResolution(AvroColumns(), self._missing_fields)
         if not self.is_record or writer.kind != "record":
             return resolution.resolve(writer, reader)
         return resolution.record(writer, reader, self._wanted)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from pybroker.columns.bad_records import MissingFields
 from pybroker.columns.message_columns import VALUE
 from pybroker.columns.values.avro_values import AvroReader
 from pybroker.columns.values.json_payloads import JsonReader
@@ -26,6 +27,7 @@ def value_decoder(
     versions: SchemaOfVersion,
     mode: ValueMode = "auto",
     wanted: Collection[str] | None = None,
+    missing_fields: MissingFields = MissingFields.FAIL,
 ) -> ValueDecoder:
     """The decoder of payloads as columns of the schema `info`, which is pinned as the reader's.
 
@@ -36,8 +38,8 @@ def value_decoder(
     if mode == "raw" or info is None:
         return ReaderOfValues(BytesReader())
     if _type_of(info) == SchemaType.KEY_VALUE:
-        return _key_value_decoder(info, versions, wanted)
-    reader = payload_reader(info, versions, wanted)
+        return _key_value_decoder(info, versions, wanted, missing_fields)
+    reader = payload_reader(info, versions, wanted, missing_fields)
     checked_names(reader.fields)
     return ReaderOfValues(reader)
 
@@ -47,13 +49,18 @@ def fields_of(info: SchemaInfo | None, mode: ValueMode = "auto") -> list[pa.Fiel
     return value_decoder(info, lambda _: None, mode).fields
 
 
-def payload_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None = None) -> PayloadReader:
+def payload_reader(
+    info: SchemaInfo,
+    versions: SchemaOfVersion,
+    wanted: Collection[str] | None = None,
+    missing_fields: MissingFields = MissingFields.FAIL,
+) -> PayloadReader:
     """What reads payloads of any schema but KEY_VALUE."""
     schema_type = _type_of(info)
     if schema_type in PRIMITIVE_TYPES:
         return PrimitiveReader(schema_type)
     if schema_type == SchemaType.AVRO:
-        return AvroReader(info, versions, wanted)
+        return AvroReader(info, versions, wanted, missing_fields)
     if schema_type == SchemaType.JSON:
         return JsonReader(info, versions, wanted)
     if schema_type == SchemaType.PROTOBUF_NATIVE:
@@ -81,14 +88,20 @@ def _type_of(info: SchemaInfo) -> SchemaType:
         return SchemaType.NONE  # What clients alone know, such as AUTO_CONSUME, says nothing about the payload.
 
 
-def _key_value_decoder(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None) -> ValueDecoder:
+def _key_value_decoder(
+    info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None, missing_fields: MissingFields
+) -> ValueDecoder:
     try:
         key, value = sides(info)
     except ValueError as error:
         raise UnreadableSchema(str(error)) from None
+
+    def side(number: int, schema: SchemaInfo) -> PayloadReader:
+        return payload_reader(schema, _side_of(versions, number), missing_fields=missing_fields)
+
     return KeyValueDecoder(
-        payload_reader(key, _side_of(versions, 0)) if wanted is None or KEY in wanted else None,
-        payload_reader(value, _side_of(versions, 1)) if wanted is None or VALUE in wanted else None,
+        side(0, key) if wanted is None or KEY in wanted else None,
+        side(1, value) if wanted is None or VALUE in wanted else None,
         separated=is_separated(info),
     )
 

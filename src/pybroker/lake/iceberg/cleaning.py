@@ -15,9 +15,9 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
 from pybroker.lake import steps
-from pybroker.lake.leftovers import Leftovers
+from pybroker.lake.orphaned_files import Leftovers
 from pybroker.lake.storage import Storage
-from pybroker.lake.table import CommitConflict
+from pybroker.lake.table_format import CommitConflict
 
 
 def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_than_ms: int) -> int:

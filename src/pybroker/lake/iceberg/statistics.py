@@ -12,7 +12,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from pybroker.lake.table import WrittenFile
+from pybroker.lake.table_format import WrittenFile
 
 
 def data_files(metadata: TableMetadata, files: list[WrittenFile]) -> list[DataFile]:

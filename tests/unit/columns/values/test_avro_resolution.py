@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from tests.support.payloads import avro_bytes, decode, errors, record, rows, schema
 
+from pybroker.columns.bad_records import MissingFields
+
 
 def resolved(writer: Any, reader: Any, value: Any) -> Any:
     """The column `x` of a record that a writer's schema wrote."""
@@ -16,6 +18,43 @@ def resolved(writer: Any, reader: Any, value: Any) -> Any:
         known={b"1": schema("AVRO", written)},
     )
     return table.to_pylist(maps_as_pydicts="strict")[0]
+
+
+@pytest.mark.parametrize("mode", list(MissingFields))
+def test_nullable_field_that_the_writer_lacks_is_null_only_on_request(mode: MissingFields) -> None:
+    inner = record(("a", "int"), name="In")
+    written = record(("x", "int"), ("in", inner))
+    read = record(
+        ("x", "int"),
+        ("n", ["null", "string"]),
+        ("m", ["int", "null", "string"]),
+        ("in", record(("a", "int"), ("b", ["null", "long"]), name="In")),
+    )
+    table = decode(
+        schema("AVRO", read),
+        [avro_bytes(written, {"x": 1, "in": {"a": 2}})] * 2,
+        versions=[b"1"] * 2,
+        known={b"1": schema("AVRO", written)},
+        missing_fields=mode,
+    )
+    if mode is MissingFields.NULL:
+        assert rows(table) == [{"x": 1, "n": None, "m": None, "in": {"a": 2, "b": None}}] * 2
+    else:
+        assert "the writer's record has no field" in errors(table)[0]  # type: ignore[operator]
+        assert "missingFields=null reads it as null" in errors(table)[0]  # type: ignore[operator]
+
+
+def test_field_that_is_not_nullable_and_lacks_a_default_is_an_error_in_any_case() -> None:
+    written, read = record(("x", "int")), record(("x", "int"), ("y", "long"))
+    table = decode(
+        schema("AVRO", read),
+        [avro_bytes(written, {"x": 1})],
+        versions=[b"1"],
+        known={b"1": schema("AVRO", written)},
+        missing_fields=MissingFields.NULL,
+    )
+    assert "has no field 'y' and the reader's has no default" in errors(table)[0]  # type: ignore[operator]
+    assert "missingFields" not in errors(table)[0]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +172,7 @@ def test_a_newer_writer_is_read_by_an_older_pinned_schema() -> None:
     table = decode(
         schema("AVRO", V1), [avro_bytes(V2, {"id": 2, "name": "b", "note": "n"})], versions=[version], known=KNOWN
     )
-    assert "a long for a int" in errors(table)[0]
+    assert "a long for a int" in errors(table)[0]  # type: ignore[operator]
     table = decode(
         schema("AVRO", record(("name", "string"))),
         [avro_bytes(V2, {"id": 2, "name": "b", "note": "n"})],
@@ -152,7 +191,7 @@ def test_a_version_that_nobody_knows_fails_its_payloads_only() -> None:
 
 def test_a_version_of_another_type_fails_its_payloads_only() -> None:
     table = decode(schema("AVRO", V1), [b"x"], versions=[b"j"], known={b"j": schema("JSON", V1)})
-    assert "its type is JSON" in errors(table)[0]
+    assert "its type is JSON" in errors(table)[0]  # type: ignore[operator]
 
 
 def test_each_version_is_looked_up_once() -> None:

@@ -1,0 +1,170 @@
+"""`/admin/v2/brokers`: which brokers there are, whether this one is well, and its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content, text_response
+from pybroker.admin.calls.own_address import broker_id, web_url
+from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.routing import route
+from pybroker.cluster.bundles import find_bundle
+from pybroker.config import dump
+from pybroker.config.dynamic import dynamic_names
+from pybroker.errors import AdminError, ServiceNotReady
+from pybroker.metadata.metadata_paths import MANAGED_LEDGERS
+from pybroker.version import __version__
+
+BASE = "/admin/v2/brokers"
+CONFIGURATION = BASE + "/configuration"
+BROKER = Query("brokerId", "the id of a broker, which can only be this one")
+
+TOPICS_PER_TURN = 256
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", BASE, list_brokers),
+        route("GET", BASE + "/health", get_health, queries=(BROKER,)),
+        route("GET", BASE + "/ready", get_ready),
+        route("GET", BASE + "/version", get_version),
+        route("GET", BASE + "/leaderBroker", get_leader),
+        route("GET", BASE + "/backlog-quota-check", check_backlog_quotas),
+        route("GET", BASE + "/internal-configuration", get_internal_configuration),
+        route("POST", BASE + "/shutdown", shut_down, answers={204: "The broker stops, as on SIGTERM"}),
+        route("GET", CONFIGURATION, list_dynamic_settings),
+        route("GET", CONFIGURATION + "/runtime", get_runtime_settings),
+        route("GET", CONFIGURATION + "/values", get_overrides),
+        route("POST", CONFIGURATION + "/{name}/{value}", set_override),
+        route("DELETE", CONFIGURATION + "/{name}", remove_override),
+        route("GET", BASE + "/{cluster}", list_brokers),
+        route("GET", BASE + "/{cluster}/{broker}/ownedNamespaces", list_owned_namespaces),
+    ]
+
+
+async def list_brokers(call: Call) -> Response:
+    call.require_superuser()
+    return json_response([broker_id(call)])
+
+
+async def get_leader(call: Call) -> Response:
+    call.require_superuser()
+    return json_response({"serviceUrl": web_url(call), "brokerId": broker_id(call)})
+
+
+async def check_backlog_quotas(call: Call) -> Response:
+    """Look at the backlog quotas now, as the periodic check does."""
+    call.require_superuser()
+    await call.broker.maintenance.check_backlog_quotas()
+    return no_content()
+
+
+async def get_health(call: Call) -> Response:
+    """`brokerId` may name this broker; topicVersion is ignored, as by Pulsar."""
+    call.require_superuser()
+    named = call.query("brokerId")
+    if named:
+        require_this_broker(call, named)
+    await call.broker.health_check()
+    return text_response("ok", "application/json")
+
+
+async def get_ready(call: Call) -> Response:
+    """Whether to send clients here: it has started, does not stop, and has room on its disk. `/ready` asks without credentials."""
+    reason = call.broker.unready_reason()
+    if reason is not None:
+        raise ServiceNotReady(reason)
+    return text_response("ok", "application/json")
+
+
+async def get_version(_call: Call) -> Response:
+    return text_response(__version__, "application/json")
+
+
+async def list_dynamic_settings(call: Call) -> Response:
+    call.require_superuser()
+    return json_response(dynamic_names())
+
+
+async def get_runtime_settings(call: Call) -> Response:
+    call.require_superuser()
+    return json_response(dump(call.config))
+
+
+async def get_overrides(call: Call) -> Response:
+    """Settings that were changed at run time; they outlive a restart."""
+    call.require_superuser()
+    return json_response(call.broker.dynamic.overrides())
+
+
+async def set_override(call: Call) -> Response:
+    """In force when this is answered, and after a restart in place of what the file says. 412: not a dynamic setting.
+
+    What has no effect here, or a value that does not fit, is kept and named in the log; `runtime` shows what is in force.
+    """
+    call.require_superuser()
+    await call.broker.dynamic.set(call.name("name"), call.name("value"))
+    return empty_ok()
+
+
+async def remove_override(call: Call) -> Response:
+    """What the broker was started with holds again."""
+    call.require_superuser()
+    await call.broker.dynamic.unset(call.name("name"))
+    return empty_ok()
+
+
+async def list_owned_namespaces(call: Call) -> Response:
+    """The bundles that have loaded topics: this broker serves every other one as soon as somebody asks."""
+    call.require_superuser()
+    require_this_broker(call, call.name("broker"))
+    owned: dict[str, dict[str, object]] = {}
+    for index, topic in enumerate(call.broker.loaded.all()):
+        if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+            await asyncio.sleep(0)
+        policies = call.resources.namespace(topic.name.namespace)
+        if policies is not None:
+            bundle = find_bundle(topic.name, policies.bundles.boundaries)
+            owned[f"{topic.name.namespace}/{bundle}"] = {
+                "broker_assignment": "shared",
+                "is_controlled": False,
+                "is_active": True,
+            }
+    return json_response(owned)
+
+
+async def get_internal_configuration(call: Call) -> Response:
+    """Where metadata and ledgers are kept, in the words of Pulsar's tools."""
+    call.require_superuser()
+    config = call.config
+    url = (
+        "memory:local" if config.metadata_store == "memory" else f"sqlite:{Path(config.data_directory, 'metadata.db')}"
+    )
+    return json_response(
+        {
+            "zookeeperServers": url,
+            "configurationStoreServers": url,
+            "metadataStoreUrl": url,
+            "configurationMetadataStoreUrl": url,
+            "ledgersRootPath": MANAGED_LEDGERS,
+        }
+    )
+
+
+async def shut_down(call: Call) -> Response:
+    """Stop in good order, as on SIGTERM: clients look elsewhere, cursors are written. All topics close at once."""
+    call.require_superuser()
+    if call.broker.request_stop is None:
+        raise AdminError(405, "This broker runs inside another program, which decides when it stops")
+    call.broker.request_stop()
+    return no_content()
+
+
+def require_this_broker(call: Call, named: str) -> None:
+    """404 for the id of any broker but this one."""
+    if named != broker_id(call):
+        raise AdminError(404, f"Broker id '{named}' not found in available brokers.")

@@ -1,0 +1,160 @@
+"""`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies and migration: kept and shown.
+
+One broker has nowhere else to put a namespace, and no other cluster to send clients to: nothing here changes what it does.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, empty_ok, json_response, no_content
+from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.routing import route
+from pybroker.errors import AdminError
+from pybroker.model.cluster_data import (
+    ClusterPolicies,
+    ClusterUrl,
+    FailureDomain,
+    NamespaceIsolationData,
+    checked_isolation,
+    isolation_of,
+)
+
+CLUSTER = "/admin/v2/clusters/{cluster}"
+DOMAINS = CLUSTER + "/failureDomains"
+ISOLATION = CLUSTER + "/namespaceIsolationPolicies"
+MIGRATED = Query("migrated", "whether the cluster has moved to those addresses", bool)
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", DOMAINS, list_failure_domains),
+        route("GET", DOMAINS + "/{domain}", get_failure_domain),
+        route("POST", DOMAINS + "/{domain}", set_failure_domain, body=FailureDomain),
+        route("DELETE", DOMAINS + "/{domain}", delete_failure_domain),
+        route("GET", ISOLATION, list_isolation_policies),
+        route("GET", ISOLATION + "/brokers", list_isolated_brokers),
+        route("GET", ISOLATION + "/brokers/{broker}", get_isolated_broker),
+        route("GET", ISOLATION + "/{policy}", get_isolation_policy),
+        route("POST", ISOLATION + "/{policy}", set_isolation_policy, body=NamespaceIsolationData),
+        route("DELETE", ISOLATION + "/{policy}", delete_isolation_policy),
+        route("GET", CLUSTER + "/migrate", get_migration),
+        route("POST", CLUSTER + "/migrate", set_migration, body=ClusterUrl, queries=(MIGRATED,)),
+    ]
+
+
+async def list_failure_domains(call: Call) -> Response:
+    """None for a cluster that does not exist, as Pulsar answers it."""
+    call.require_superuser()
+    return json_response(await call.broker.cluster_documents.failure_domains(call.name("cluster")))
+
+
+async def get_failure_domain(call: Call) -> Response:
+    call.require_superuser()
+    cluster, name = call.name("cluster"), call.name("domain")
+    domains = await call.broker.cluster_documents.failure_domains(cluster)
+    if name not in domains:
+        raise AdminError(404, f"Domain {name} for cluster {cluster} does not exist")
+    return json_response(domains[name])
+
+
+async def set_failure_domain(call: Call) -> Response:
+    """Create or replace one; a broker is in one domain at most."""
+    cluster = _used_cluster(call)
+    domain = await call.json(FailureDomain)
+    await call.broker.cluster_documents.put_failure_domain(cluster, call.name("domain"), domain)
+    return no_content()
+
+
+async def delete_failure_domain(call: Call) -> Response:
+    await call.broker.cluster_documents.delete_failure_domain(_used_cluster(call), call.name("domain"))
+    return empty_ok()
+
+
+async def list_isolation_policies(call: Call) -> Response:
+    """404 while the cluster never had any."""
+    call.require_superuser()
+    cluster = call.name("cluster")
+    if call.resources.cluster(cluster) is None:
+        raise AdminError(404, f"Cluster {cluster} does not exist.")
+    return json_response(await _isolation_policies(call, cluster))
+
+
+async def get_isolation_policy(call: Call) -> Response:
+    cluster, name = _used_cluster(call), call.name("policy")
+    policies = await _isolation_policies(call, cluster)
+    if name not in policies:
+        raise AdminError(404, f"Cannot find NamespaceIsolationPolicy {name} for cluster {cluster}")
+    return json_response(policies[name])
+
+
+async def set_isolation_policy(call: Call) -> Response:
+    """Create or replace one. All lists are regular expressions, for RE2: they cannot look around or refer back."""
+    cluster, name = _used_cluster(call), call.name("policy")
+    try:
+        data = checked_isolation(await call.json(NamespaceIsolationData))
+    except ValueError as error:
+        raise AdminError(400, f"Invalid format of input policy data. policy: {name}; {error}") from error
+    await call.broker.cluster_documents.put_isolation_policy(cluster, name, data)
+    return no_content()
+
+
+async def delete_isolation_policy(call: Call) -> Response:
+    """204 for one that does not exist, too."""
+    await call.broker.cluster_documents.delete_isolation_policy(_used_cluster(call), call.name("policy"))
+    return no_content()
+
+
+async def list_isolated_brokers(call: Call) -> Response:
+    """What the policies' expressions say about this broker."""
+    policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
+    return json_response([isolation_of(broker_id(call), policies)])
+
+
+async def get_isolated_broker(call: Call) -> Response:
+    """What the policies' expressions say about a broker, whether or not there is one of that name."""
+    policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
+    return json_response(isolation_of(call.name("broker"), policies))
+
+
+async def get_migration(call: Call) -> Response:
+    """Where the cluster moved to; 404 while nobody said."""
+    call.require_superuser()
+    cluster = call.name("cluster")
+    policies = await call.broker.cluster_documents.migration(cluster)
+    if call.resources.cluster(cluster) is None or policies is None:
+        raise AdminError(404, f"Cluster {cluster} does not exist, or has no migration state")
+    url = policies.migratedClusterUrl
+    shown = {"serviceUrl": url.serviceUrl, "serviceUrlTls": url.serviceUrlTls}
+    shown |= {"brokerServiceUrl": url.brokerServiceUrl, "brokerServiceUrlTls": url.brokerServiceUrlTls}
+    is_empty = not any(shown.values())
+    return json_response({"migrated": policies.migrated, "migratedClusterUrl": {**shown, "empty": is_empty}})
+
+
+async def set_migration(call: Call) -> Response:
+    """`migrated=true` says that it moved. Clients are not sent there: this broker goes on serving them."""
+    call.require_superuser()
+    cluster = call.name("cluster")
+    if call.resources.cluster(cluster) is None:
+        raise AdminError(404, f"Cluster does not exist: {cluster}")
+    policies = ClusterPolicies(call.flag("migrated"), await call.json(ClusterUrl))
+    await call.broker.cluster_documents.put_migration(cluster, policies)
+    return empty_ok()
+
+
+def _used_cluster(call: Call) -> str:
+    """The cluster of the path, for a super user; 412 when it does not exist."""
+    call.require_superuser()
+    cluster = call.name("cluster")
+    if call.resources.cluster(cluster) is None:
+        raise AdminError(412, f"Cluster {cluster} does not exist.")
+    return cluster
+
+
+async def _isolation_policies(call: Call, cluster: str) -> dict[str, NamespaceIsolationData]:
+    policies = await call.broker.cluster_documents.isolation_policies(cluster)
+    if policies is None:
+        raise AdminError(404, f"NamespaceIsolationPolicies for cluster {cluster} does not exist")
+    return policies

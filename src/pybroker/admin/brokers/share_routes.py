@@ -1,0 +1,145 @@
+"""`/admin/v3/shares`: the holders of resources that all clients share, and an operation that ends everything one holder
+has.
+
+`waiting/fair_shares.py` decides whether a holder may take more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response
+from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.routing import route
+from pybroker.errors import AdminError
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.waiting.fair_shares import FairShares
+
+SHARES = "/admin/v3/shares"
+MAX_HOLDERS = 100
+"""Number of holders in the answer for each resource: the largest ones."""
+HOLDER = Query(
+    "holder", "whose, as `GET /admin/v3/shares` names it: `role NAME`, `connection /HOST:PORT`, `address HOST`"
+)
+
+
+class LiveConnections(Protocol):
+    """The open streams of live figures."""
+
+    shares: FairShares
+
+    @property
+    def limit(self) -> int:
+        """Maximum number of streams."""
+
+    def end_all_of(self, holder: str) -> int:
+        """End all streams of `holder`. Return their number."""
+
+
+class _Resource(NamedTuple):
+    unit: str
+    key: str
+    limit: int
+    shares: list[FairShares]
+    end_all_of: Callable[[str], Awaitable[int]]
+
+
+class ShareRoutes:
+    """Owned by the HTTP server."""
+
+    def __init__(self, broker: BrokerService, live: LiveConnections) -> None:
+        self._broker = broker
+        self._live = live
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", SHARES, self.list_shares),
+            route(
+                "DELETE",
+                SHARES + "/{resource}",
+                self.take_back,
+                queries=(HOLDER,),
+                answers={200: "How many were ended", 404: "There is no such resource", 412: "No holder is named"},
+            ),
+        ]
+
+    def _resources(self) -> dict[str, _Resource]:
+        broker, config = self._broker, self._broker.runtime.config
+        transactions, leases, live = broker.transactions, broker.broker_context.read_leases, self._live
+        running = transactions.running()
+
+        async def end_leases(name: str) -> int:
+            ended = leases.end_all_of(name)
+            for topic in broker.loaded.persistent.values():
+                if ended and not topic.is_fenced:
+                    topic.ledger.trim_soon()
+            return ended
+
+        async def end_streams(name: str) -> int:
+            return live.end_all_of(name)
+
+        return {
+            "transactions": _Resource(
+                "bytes",
+                "maxOpenTransactionsSizeInMB",
+                transactions.limit_bytes,
+                [transactions.sizes],
+                transactions.abort_all_of,
+            ),
+            "sinks": _Resource(
+                "sinks",
+                "maxTransactionSinksPerCoordinator",
+                config.max_transaction_sinks_per_coordinator * max(1, len(running)),
+                [each.state.marks.counts for each in running],
+                transactions.forget_sinks_of,
+            ),
+            "read-leases": _Resource("leases", "maxReadLeases", leases.limit, [leases.shares], end_leases),
+            "live-connections": _Resource(
+                "connections", "consoleMaxLiveConnections", live.limit, [live.shares], end_streams
+            ),
+        }
+
+    async def list_shares(self, call: Call) -> Response:
+        """Answer with the limit, the use and the largest holders of each resource."""
+        call.require_superuser()
+        return json_response({name: _shown(each) for name, each in self._resources().items()})
+
+    async def take_back(self, call: Call) -> Response:
+        """Abort all transactions, delete all sinks, or end all leases or streams of one holder.
+
+        The broker notifies the topics of an aborted transaction in the background, after it has sent the answer.
+        """
+        call.require_superuser()
+        resource = self._resources().get(call.name("resource"))
+        if resource is None:
+            raise AdminError(
+                404, f"There is no shared resource {call.name('resource')!r}: {', '.join(self._resources())}"
+            )
+        holder = call.query("holder")
+        if not holder:
+            raise AdminError(412, f"Name the holder in the query (holder=...), as GET {SHARES} shows it")
+        ended = await resource.end_all_of(holder)
+        logs.warning("shares.ended", resource=call.name("resource"), holder=holder, ended=ended, role=call.role)
+        return json_response({"ended": ended})
+
+
+def _shown(resource: _Resource) -> dict[str, object]:
+    used_by: Counter[str] = Counter()
+    for shares in resource.shares:
+        for name, used in shares.largest(MAX_HOLDERS):
+            used_by[name] += used
+    return {
+        "limit": resource.limit,
+        "unit": resource.unit,
+        "key": resource.key,
+        "used": sum(shares.used for shares in resource.shares),
+        "holders": [{"holder": name, "used": used} for name, used in used_by.most_common(MAX_HOLDERS)],
+    }

@@ -1,0 +1,42 @@
+"""What probes and balancers ask, without credentials: `/live`, `/ready` and `/status.html`.
+
+`/live` asks whether to start the process again: it answers whenever the event loop does, as nothing that the broker can say is
+mended so; a full disk least of all. `/ready` asks whether to send clients here. `/status.html` is Pulsar's and OK while the file
+`statusFilePath` exists; removing it takes a broker out of a balancer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.brokers.broker_routes import get_ready
+from pybroker.admin.calls.call import Call, text_response
+from pybroker.admin.calls.routing import route
+from pybroker.errors import AdminError
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", "/status.html", get_status),
+        route("GET", "/live", get_live),
+        route("GET", "/ready", get_ready, answers={503: "Not now, and why"}),
+    ]
+
+
+async def get_live(_call: Call) -> Response:
+    """`ok` as long as the broker answers at all."""
+    return text_response("ok")
+
+
+async def get_status(call: Call) -> Response:
+    """`OK` while the file `statusFilePath` exists and the broker neither starts nor stops."""
+    if not call.broker.presence.takes_clients:
+        raise AdminError(404, "The broker is starting or stopping")
+    path = call.config.status_file_path
+    # One stat of a local file: not worth a thread.
+    if not path or not Path(path).exists():  # noqa: ASYNC240
+        raise AdminError(404, "Status file is not there (statusFilePath)")
+    return text_response("OK")

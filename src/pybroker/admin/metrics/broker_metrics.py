@@ -1,0 +1,221 @@
+"""Metrics of the whole broker: totals over the topics, connections, look-ups, load, and what goes on inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from pybroker.admin.metrics import figures
+from pybroker.admin.metrics.exposition_text import Number, Samples, number_text, type_line
+from pybroker.admin.metrics.resource_group_metrics import resource_group_lines
+from pybroker.admin.metrics.topic_metrics import EVICTION_TYPES, Reading
+from pybroker.memory.memory_parts import DELAYED, PUBLISHES, WRITES
+from pybroker.version import __version__
+
+if TYPE_CHECKING:
+    from pybroker.admin.stats.rate_sampler import RateSampler
+    from pybroker.broker.service import BrokerService
+
+# Shown once more for the whole broker, summed over its topics.
+_SUMS = (
+    "subscriptions_count",
+    "producers_count",
+    "consumers_count",
+    "rate_in",
+    "rate_out",
+    "throughput_in",
+    "throughput_out",
+    "storage_size",
+    "storage_logical_size",
+    "storage_write_rate",
+    "storage_read_rate",
+    "storage_read_cache_misses_rate",
+    "msg_backlog",
+)
+
+MS_PER_S = 1000
+METADATA_STORE = "metadata-store"
+"""The value of the label `name`: there is one store."""
+
+
+def _in_seconds(name: str) -> str:
+    """Return a metric's name with its unit in full, as Prometheus requires."""
+    return f"{name}econds" if name.endswith("_s") else name
+
+
+class BrokerLines:
+    """Writes them; keeps nothing but the registry of the process's own figures."""
+
+    def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._rates = rates
+        self._samples = samples
+        # Of our own: the library's default registry belongs to whoever embeds the broker.
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+
+    def lines(self, reading: Reading) -> Iterator[str]:
+        yield from self._totals(reading)
+        yield from self._lookups()
+        yield from self._topic_loads()
+        yield from self._connections()
+        yield from self._load()
+        yield from self._cache()
+        yield from resource_group_lines(self._samples, self._broker.broker_context.resource_groups, self._rates.groups)
+        yield from self._metadata()
+        yield from self._internals()
+        yield from self._process()
+
+    def _totals(self, reading: Reading) -> Iterator[str]:
+        samples, stats, namespaces = self._samples, self._runtime.stats, reading.namespaces.values()
+        yield from samples.gauge("pulsar_version_info", 1, version=__version__, commit="")
+        yield from samples.gauge("pulsar_broker_topics_count", sum(each.topic_count for each in namespaces))
+        for name in _SUMS:
+            total = sum(getattr(each.summed, f"pulsar_{name}") for each in namespaces)
+            yield from samples.gauge(f"pulsar_broker_{name}", total)
+        for direction, label, by_system in (
+            ("in", "system_topic", reading.bytes_in),
+            ("out", "system_subscription", reading.bytes_out),
+        ):
+            totals: dict[str, Number] = {str(is_system).lower(): total for is_system, total in by_system.items()}
+            yield from samples.gauges(f"pulsar_broker_{direction}_bytes_total", label, totals)
+        evictions: dict[str, Number] = {
+            kind: sum(each.evictions[index] for each in namespaces) for index, kind in enumerate(EVICTION_TYPES)
+        }
+        name = "pulsar_broker_storage_backlog_quota_exceeded_evictions_total"
+        yield from samples.gauges(name, "quota_type", evictions)
+        name = "pulsar_storage_backlog_quota_check_duration_seconds"
+        yield from samples.histogram(name, self._broker.maintenance.quota_check_duration_s)
+        window = self._rates.broker.publish_latency_ms
+        yield from samples.summary("pulsar_broker_publish_latency", stats.publish_latency_ms, window)
+        yield from samples.gauge("pulsar_broker_throttled_connections", stats.throttled_connections)
+        # What is read is handed to consumers in the same turn.
+        yield from samples.gauge("pulsar_broker_pending_bytes_to_dispatch", 0)
+
+    def _lookups(self) -> Iterator[str]:
+        samples, stats = self._samples, self._runtime.stats
+        yield from samples.summary("pulsar_broker_lookup", stats.lookup_ms, self._rates.broker.lookup_ms)
+        yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
+        yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
+        # One broker serves everything: nobody is sent elsewhere.
+        yield from samples.counter("pulsar_broker_lookup_redirects", 0)
+        yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
+
+    def _topic_loads(self) -> Iterator[str]:
+        samples, stats, rates = self._samples, self._runtime.stats, self._rates.broker
+        yield from samples.gauge("pulsar_broker_topic_load_pending_requests", self._broker.topics.loading_count)
+        yield from samples.summary("pulsar_topic_load_times", stats.topic_load_ms, rates.topic_load_ms)
+        yield from samples.counter("topic_load_failed", stats.topic_load_failures)
+        yield from self._about(figures.TOPIC_LOADS, figures.topic_load_figures(stats, rates))
+
+    def _connections(self) -> Iterator[str]:
+        yield from self._about(figures.CONNECTIONS, figures.connection_figures(self._runtime.stats))
+        samples, broker = self._samples, self._broker
+        yield from samples.gauge("pybroker_connections_limit", broker.descriptors.max_clients)
+        yield from samples.counter("pybroker_connections_refused", broker.runtime.stats.connections_refused)
+        name = "pybroker_client_refusals"
+        yield type_line(name, "counter")
+        for command, cause, total in broker.runtime.stats.refusals.totals():
+            yield f"{name}_total{samples.labels(command=command, cause=cause)} {total}\n"
+
+    def _load(self) -> Iterator[str]:
+        yield from self._about(figures.HEALTH, figures.health_figures(self._runtime.stats))
+        yield from self._about(figures.LOAD, figures.load_figures(self._rates.resources))
+
+    def _cache(self) -> Iterator[str]:
+        samples, cache = self._samples, self._broker.ledgers.cache
+        for name, value in figures.cache_figures(self._broker, self._rates.broker).items():
+            yield from samples.gauge(f"pulsar_{name}", value)
+        yield from samples.counter("pybroker_cache_hit_entries", cache.hits_total)
+        yield from samples.counter("pybroker_cache_missed_reads", cache.misses_total)
+
+    def _metadata(self) -> Iterator[str]:
+        latencies = self._broker.metadata_store.latencies
+        if latencies is None:
+            return
+        name = "pulsar_metadata_store_ops_latency_ms"
+        yield type_line(name, "histogram")
+        for (kind, status), buckets in latencies.took_ms.items():
+            labels = {"name": METADATA_STORE, "type": kind, "status": status}
+            yield from self._samples.histogram_samples(name, buckets, **labels)
+        yield from self._samples.counter("pulsar_metadata_store_put_bytes", latencies.put_bytes, name=METADATA_STORE)
+
+    def _about(self, metric: str, values: dict[str, Number]) -> Iterator[str]:
+        host = figures.broker_host(self._broker)
+        for name, value in values.items():
+            yield from self._samples.gauge(f"pulsar_{name}", value, broker=host, metric=metric)
+
+    def _internals(self) -> Iterator[str]:
+        """What no other broker has."""
+        samples, stats, broker = self._samples, self._runtime.stats, self._broker
+        yield from samples.gauge("pybroker_loop_lag_seconds", stats.loop_lag_ms / MS_PER_S)
+        yield from samples.gauge("pybroker_loop_lag_max_seconds", stats.loop_lag_max_ms / MS_PER_S)
+        yield from samples.histogram("pybroker_loop_tick_lag_seconds", stats.loop_lags_ms, divisor=MS_PER_S)
+        yield from samples.counter("pybroker_loop_starved", stats.loop_starved)
+        yield from samples.histogram("pybroker_gc_pauses_seconds", stats.gc_pauses_ms, divisor=MS_PER_S)
+        yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
+        yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
+        yield from samples.gauge("pybroker_pump_queue_depth", len(broker.broker_context.pumps))
+        yield from self._memory()
+        room = broker.broker_context.waiting.subscriptions
+        yield from samples.gauge("pybroker_waiting_subscription_requests", room.occupied)
+        yield from samples.counter("pybroker_late_subscription_requests", room.late_total)
+        yield from samples.counter("pybroker_refused_subscription_requests", room.refused_total)
+        yield from samples.gauge("pybroker_waiting_password_checks", broker.authentication.waiting_checks)
+        yield from samples.counter("pybroker_displaced_connections", stats.connections_displaced)
+        waiting = broker.broker_context.waiting
+        yield from samples.gauge("pybroker_waiting_topic_requests", waiting.count)
+        yield from samples.counter("pybroker_late_topic_requests", waiting.late_total)
+        yield from samples.counter("pybroker_refused_topic_requests", waiting.refused_total)
+        yield from samples.counter("pybroker_bugs", stats.bugs)
+        yield from samples.counter("pybroker_skipped_damaged_entries", stats.skipped_damaged_entries)
+        for name, value in broker.ledgers.store.figures().items():
+            if name == "damaged_entries":
+                yield from samples.counter("pybroker_storage_damaged_entries", int(value))
+            else:
+                yield from samples.gauge(f"pybroker_store_{_in_seconds(name)}", value)
+        for name, buckets in broker.ledgers.store.histograms().items():
+            if name.endswith("_ms"):
+                shown = f"pybroker_store_{name.removesuffix('_ms')}_duration_seconds"
+                yield from samples.histogram(shown, buckets, divisor=MS_PER_S)
+            else:
+                yield from samples.histogram(f"pybroker_store_{name}", buckets)
+
+    def _memory(self) -> Iterator[str]:
+        """What the parts of the broker take of its memory, and who waits for some."""
+        samples, memory = self._samples, self._runtime.memory
+        yield from samples.gauge("pybroker_memory_limit_bytes", memory.process_limit_bytes)
+        parts = memory.budget.parts.values()
+        writes_bytes = int(
+            self._broker.ledgers.store.figures().get("journal_live_bytes", 0)
+        )  # the store keeps to its bound
+        now_ms = self._runtime.clock.monotonic_ms()
+        waits_s: dict[str, Number] = {part.name: round(part.longest_wait_ms(now_ms) / 1000, 3) for part in parts}
+        stats, delays = self._runtime.stats, memory.delays
+        if stats.throttled_connections:
+            waits_s[PUBLISHES] = round((now_ms - stats.throttled_since_ms) / 1000, 3)
+        held = {PUBLISHES: stats.throttled_connections, DELAYED: delays.waiting}  # they are stopped and do not ask
+        for name, values in (
+            ("used_bytes", {part.name: part.used_bytes for part in parts} | {WRITES: writes_bytes}),
+            ("bound_bytes", {part.name: part.most_bytes for part in parts}),
+            ("ahead_bytes", {part.name: part.ahead_bytes for part in parts}),
+            ("waiting", {part.name: part.waiting for part in parts} | held),
+        ):
+            yield from samples.gauges(f"pybroker_memory_{name}", "part", dict[str, Number](values))
+        yield from samples.gauges("pybroker_memory_longest_wait_seconds", "part", waits_s)
+        for name, totals in (
+            ("pybroker_memory_waits_total", {part.name: part.waits_total for part in parts}),
+            ("pybroker_memory_gave_way_total", {part.name: part.gave_way_total for part in parts}),
+        ):
+            yield type_line(name.removesuffix("_total"), "counter")
+            for part_name, total in totals.items():
+                yield f"{name}{samples.labels(part=part_name)} {total}\n"
+
+    def _process(self) -> Iterator[str]:
+        for metric in self._registry.collect():
+            yield type_line(metric.name, metric.type, metric.documentation)
+            for sample in metric.samples:
+                yield f"{sample.name}{self._samples.labels(**sample.labels)} {number_text(sample.value)}\n"

@@ -1,0 +1,49 @@
+"""The `pulsar_compaction_...` metrics, of topics that were compacted since they were loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pybroker.admin.metrics.exposition_text import Number
+from pybroker.admin.metrics.metric_values import LATENCY_SUFFIXES
+
+if TYPE_CHECKING:
+    from pybroker.broker.topic.topic import Topic
+
+_MS_PER_S = 1000
+_US_PER_MS = 1000
+
+COMPACTION_NAMES = (
+    "pulsar_compaction_removed_event_count",
+    "pulsar_compaction_succeed_count",
+    "pulsar_compaction_failed_count",
+    "pulsar_compaction_duration_time_in_mills",
+    "pulsar_compaction_read_throughput",
+    "pulsar_compaction_write_throughput",
+    "pulsar_compaction_compacted_entries_count",
+    "pulsar_compaction_compacted_entries_size",
+    *(f"pulsar_compaction_latency_{suffix}" for suffix in LATENCY_SUFFIXES),
+    "pulsar_compaction_latency_count",
+    "pulsar_compaction_latency_sum",
+)
+
+
+def compaction_values(topic: Topic) -> Sequence[Number]:
+    """In the order of the names; throughput is over the time in which a compaction ran."""
+    counters, view = topic.compaction.counters, topic.ledger.compacted
+    running_s = counters.running_ms / _MS_PER_S
+    latency = counters.write_latency_ms
+    return (
+        counters.removed_messages,
+        counters.succeeded,
+        counters.failed,
+        counters.last_duration_ms,
+        counters.read_bytes / running_s if running_s else 0.0,
+        counters.written_bytes / running_s if running_s else 0.0,
+        0 if view is None else view.entries,
+        0 if view is None else view.bytes,
+        *latency.counts,
+        latency.count,
+        latency.total * _US_PER_MS,
+    )

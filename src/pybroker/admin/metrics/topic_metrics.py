@@ -1,0 +1,217 @@
+"""One scrape's look at all topics: their rows, and the sums over namespaces and the broker.
+
+Topics come and go while a scrape gives way to the loop: one that goes is still written, one that comes is in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import add
+from typing import TYPE_CHECKING
+
+from pybroker.admin.metrics import metric_values
+from pybroker.admin.metrics.compaction_metrics import COMPACTION_NAMES, compaction_values
+from pybroker.admin.metrics.exposition_text import Number, Samples, Table, escape, is_free_label
+from pybroker.admin.metrics.ledger_metrics import CURSOR_NAMES, LedgerSums, cursor_labels, cursor_values
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.topic.backlog_rules import estimated_bytes_behind
+from pybroker.broker.topic.topic import Topic
+from pybroker.model.system_topics import is_system_topic
+
+if TYPE_CHECKING:
+    from pybroker.admin.stats.rate_sampler import RateSampler
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.service import BrokerService
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.config import BrokerConfig
+    from pybroker.model.names import NamespaceName
+
+EVICTION_TYPES = ("size", "time")
+
+
+class NamespaceSums:
+    """The sums over the topics of one namespace, or of all."""
+
+    def __init__(self) -> None:
+        self.topic_count = 0
+        self.summed = metric_values.SummedValues(*[0] * len(metric_values.SummedValues._fields))
+        self.delivery = metric_values.DeliverySums(*[0] * len(metric_values.DeliverySums._fields))
+        self.buckets: Sequence[Number] = [0] * len(metric_values.BUCKET_NAMES)
+        self.evictions = (0, 0)
+
+    def add(self, topic: TopicBase, summed: metric_values.SummedValues) -> None:
+        self.topic_count += 1
+        self.summed = metric_values.SummedValues(*map(add, self.summed, summed))
+        size_evictions, age_evictions = self.evictions
+        self.evictions = (
+            size_evictions + topic.counters.size_evictions,
+            age_evictions + topic.counters.age_evictions,
+        )
+
+    def add_rows(self, buckets: Sequence[Number], delivery: metric_values.DeliverySums) -> None:
+        """What only the rows of a namespace show."""
+        if buckets is not metric_values.NO_BUCKETS:
+            self.buckets = list(map(add, self.buckets, buckets))
+        self.delivery = metric_values.DeliverySums(*map(add, self.delivery, delivery))
+
+
+class Reading:
+    """All rows of one scrape. `read` comes first."""
+
+    def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._rates = rates
+        self._samples = samples
+        self._config: BrokerConfig = broker.runtime.config
+        self._has_topics = self._config.expose_topic_level_metrics_in_prometheus
+        of_all = (*metric_values.SummedValues._fields, *metric_values.BUCKET_NAMES)
+        more = metric_values.SingleValues._fields if self._has_topics else metric_values.DeliverySums._fields
+        self._topics = Table((*of_all, *more))  # or namespaces
+        self._evictions = Table((metric_values.EVICTIONS_NAME,))
+        self._subscriptions = Table(metric_values.SubscriptionValues._fields)
+        self._throttled = Table(metric_values.THROTTLE_NAMES)
+        self._out = Table(metric_values.OutValues._fields)
+        self._subscription_backlogs = Table(("pybroker_subscription_backlog_bytes",))
+        self._consumers = Table(metric_values.ConsumerValues._fields)
+        self._producers = Table(metric_values.ProducerValues._fields)
+        self._cursors = Table(CURSOR_NAMES)
+        self._compactions = Table(COMPACTION_NAMES)
+        self.namespaces: dict[str, NamespaceSums] = {}
+        self.ledgers: dict[str, LedgerSums] = {}  # by namespace and domain
+        self._begins: dict[NamespaceName, str] = {}
+        # By whether the bytes are a system topic's.
+        self.bytes_in = {True: 0, False: 0}
+        self.bytes_out = {True: 0, False: 0}
+
+    def read(self) -> Iterator[None]:
+        """Look at one topic or subscription between two steps."""
+        has_cursors = self._config.expose_managed_cursor_metrics_in_prometheus
+        for topic in self._broker.loaded.all():
+            labels = self._topic_labels(topic)
+            delivered: list[metric_values.SubscriptionValues] = []
+            for subscription in list(topic.subscriptions.values()):
+                delivered.append(
+                    metric_values.any_subscription_values(subscription, self._rates.subscription(subscription))
+                )
+                if self._has_topics:
+                    yield from self._subscription_rows(labels, subscription, delivered[-1])
+                if has_cursors and isinstance(subscription, Subscription) and subscription.is_durable:
+                    self._cursors.add(cursor_labels(self._samples, subscription), cursor_values(subscription))
+                yield
+            if self._has_topics:
+                yield from self._producer_rows(labels, topic)
+            self._add(labels, topic, delivered)
+            yield
+
+    def _topic_labels(self, topic: TopicBase) -> str:
+        """Without the brace at the end: other labels may follow."""
+        name = topic.name
+        begin = self._begins.get(name.namespace)
+        if begin is None:
+            begin = self._begins[name.namespace] = self._samples.labels(namespace=str(name.namespace))[:-1]
+        own = self._property_labels(topic) if self._config.expose_custom_topic_metric_labels_enabled else ""
+        if not self._config.split_topic_and_partition_label_in_prometheus:
+            return f'{begin},topic="{escape(str(name))}"{own}'
+        return f'{begin},topic="{escape(str(name.partitioned_name))}",partition="{name.partition_index}"{own}'
+
+    def _property_labels(self, topic: TopicBase) -> str:
+        """The properties that the namespace lets metrics show; a partition has those of its partitioned topic."""
+        namespace = self._broker.resources.namespace(topic.name.namespace)
+        allowed = namespace.allowed_topic_property_keys_for_metrics if namespace is not None else None
+        if not allowed:
+            return ""
+        partitioned = self._broker.partitioned.get(topic.name.partitioned_name)
+        properties: Mapping[str, str]
+        if partitioned is not None:
+            properties = partitioned.properties or {}
+        else:
+            properties = topic.ledger.properties if isinstance(topic, Topic) else {}
+        return "".join(
+            f',{key}="{escape(properties[key])}"'
+            for key in sorted(set(allowed))
+            if key in properties and is_free_label(key)
+        )
+
+    def _subscription_rows(
+        self, topic_labels: str, subscription: SubscriptionBase, read: metric_values.SubscriptionValues
+    ) -> Iterator[None]:
+        labels = f'{topic_labels},subscription="{escape(subscription.name)}"'
+        self._subscriptions.add(labels + "}", read)
+        self._out.add(labels + "}", metric_values.out_values(subscription.counters))
+        for reason in metric_values.THROTTLE_REASONS:
+            row_labels = f'{labels},reason="{reason}"}}'
+            self._throttled.add(row_labels, metric_values.throttled_events(subscription, reason))
+        if self._config.expose_subscription_backlog_size_in_prometheus:
+            behind_bytes = 0
+            if isinstance(subscription, Subscription):
+                cursor = subscription.cursor
+                behind_bytes = estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
+            self._subscription_backlogs.add(labels + "}", (behind_bytes,))
+        if self._config.expose_consumer_level_metrics_in_prometheus:
+            for consumer in list(subscription.consumers):
+                own = f'{labels},consumer_name="{escape(consumer.name)}",consumer_id="{consumer.consumer_id}"}}'
+                self._consumers.add(own, metric_values.consumer_values(consumer, self._rates.consumer(consumer)))
+                self._out.add(own, metric_values.out_values(consumer.counters))
+                yield
+
+    def _producer_rows(self, topic_labels: str, topic: TopicBase) -> Iterator[None]:
+        if not self._config.expose_producer_level_metrics_in_prometheus:
+            return
+        for producer in list(topic.producers.values()):
+            own = f',producer_name="{escape(producer.name)}",producer_id="{producer.producer_id}"}}'
+            self._producers.add(topic_labels + own, metric_values.producer_values(self._rates.producer(producer)))
+            yield
+
+    def _add(self, labels: str, topic: TopicBase, delivered: list[metric_values.SubscriptionValues]) -> None:
+        rates, namespace = self._rates.topic(topic), str(topic.name.namespace)
+        summed = metric_values.summed_values(topic, rates, delivered)
+        buckets = metric_values.bucket_values(rates)
+        of_namespace = self.namespaces.get(namespace)
+        if of_namespace is None:
+            of_namespace = self.namespaces[namespace] = NamespaceSums()
+        of_namespace.add(topic, summed)
+        if self._has_topics:
+            self._topics.add(labels + "}", (*summed, *buckets, *metric_values.single_values(topic, rates)))
+            if isinstance(topic, Topic) and topic.compaction.counters.has_run:
+                self._compactions.add(labels + "}", compaction_values(topic))
+            self._add_evictions(labels, (topic.counters.size_evictions, topic.counters.age_evictions))
+        else:
+            of_namespace.add_rows(buckets, metric_values.delivery_sums(topic.subscriptions.values(), delivered))
+        if self._config.expose_managed_ledger_metrics_in_prometheus and isinstance(topic, Topic):
+            key = f"{namespace}/{topic.name.domain}"
+            if key not in self.ledgers:
+                self.ledgers[key] = LedgerSums()
+            self.ledgers[key].add(topic, rates, summed.pulsar_msg_backlog)
+        is_system, counters = is_system_topic(topic.name), topic.counters
+        self.bytes_in[is_system] += counters.bytes_in
+        delivered_bytes = sum([each.counters.bytes_out for each in topic.subscriptions.values()])
+        self.bytes_out[is_system] += counters.bytes_out_of_removed + delivered_bytes
+
+    def _add_evictions(self, labels: str, counts: tuple[int, int]) -> None:
+        for kind, count in zip(EVICTION_TYPES, counts, strict=True):
+            self._evictions.add(f'{labels},quota_type="{kind}"}}', (count,))
+
+    def lines(self) -> Iterator[str]:
+        """The rows of topics and their clients, or those of namespaces."""
+        counts: dict[str, Number] = {name: sums.topic_count for name, sums in self.namespaces.items()}
+        if counts:
+            yield from self._samples.gauges("pulsar_topics_count", "namespace", counts)
+        if not self._has_topics:
+            for name, sums in self.namespaces.items():
+                labels = self._samples.labels(namespace=name)
+                self._topics.add(labels, (*sums.summed, *sums.buckets, *sums.delivery))
+                self._add_evictions(labels[:-1], sums.evictions)
+        for table in (
+            self._topics,
+            self._evictions,
+            self._compactions,
+            self._subscriptions,
+            self._throttled,
+            self._out,
+            self._subscription_backlogs,
+            self._consumers,
+            self._producers,
+            self._cursors,
+        ):
+            yield from table.lines()

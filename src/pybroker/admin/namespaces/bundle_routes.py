@@ -1,0 +1,180 @@
+"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split and look into bundles.
+
+This broker owns every bundle there is. Unloading closes the topics of a bundle; their clients look them up again and come
+back by themselves, and what they had not acknowledged is delivered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response, no_content
+from pybroker.admin.calls.existing_namespaces import (
+    administered_namespace,
+    existing_namespace,
+    listed_topics,
+    superusers_namespace,
+)
+from pybroker.admin.calls.own_address import broker_id
+from pybroker.admin.calls.queries import FORCE, Query
+from pybroker.admin.calls.route_paths import NAMESPACE
+from pybroker.admin.calls.routing import route
+from pybroker.admin.slices import exhaust
+from pybroker.cluster.bundles import (
+    Bundle,
+    checked_bundle,
+    fullest_bundle,
+    hash_position,
+    split_boundaries,
+    split_positions,
+)
+from pybroker.errors import AdminError
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.model.policies import BundlesData, NamespacePolicies
+
+BUNDLE = NAMESPACE + "/{bundle}"
+
+# What may stand for a bundle where one is split. HOT needs the load of each bundle, which nobody measures here.
+LARGEST = "LARGEST"
+HOT = "HOT"
+
+DESTINATION = Query("destinationBroker", "the id of a broker, which can only be this one")
+SPLIT = (
+    Query("splitAlgorithmName", "how; without it as `defaultNamespaceBundleSplitAlgorithm` says"),
+    Query("unload", "unload the bundle afterwards", bool),
+)
+NAMED_TOPICS = Query("topics", "only these, separated by commas")
+
+
+def routes() -> list[Route]:
+    return [
+        route("PUT", NAMESPACE + "/unload", unload_namespace),
+        route("PUT", BUNDLE + "/unload", unload_bundle, queries=(DESTINATION,)),
+        route("PUT", BUNDLE + "/split", split_bundle, body=list[int], queries=SPLIT),
+        route("GET", BUNDLE + "/topicHashPositions", get_hash_positions, queries=(NAMED_TOPICS,)),
+        route("DELETE", BUNDLE, delete_bundle, queries=(FORCE,)),
+    ]
+
+
+async def unload_namespace(call: Call) -> Response:
+    """Close all topics of the namespace; clients come back by themselves."""
+    namespace = superusers_namespace(call)
+    existing_namespace(call, namespace, "Namespace not found")
+    await _unload(call, namespace, None)
+    return no_content()
+
+
+async def unload_bundle(call: Call) -> Response:
+    """Close the topics of a bundle; clients come back by themselves. `destinationBroker` can only be this one."""
+    namespace = superusers_namespace(call)
+    bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
+    destination = call.query("destinationBroker")
+    if destination and destination != broker_id(call):
+        raise AdminError(409, f"There is no broker {destination}: this one is {broker_id(call)}")
+    await _unload(call, namespace, bundle)
+    return no_content()
+
+
+async def split_bundle(call: Call) -> Response:
+    """Cut a bundle by `splitAlgorithmName`; the bundle may be called LARGEST. `unload=true` unloads it afterwards.
+
+    The body is a list of positions, for specified_positions_divide only.
+    """
+    namespace = superusers_namespace(call)
+    boundaries = _boundaries(call, namespace)
+    wanted = await call.optional_json(list[int]) or []
+    algorithm = call.query("splitAlgorithmName") or call.config.default_namespace_bundle_split_algorithm
+    supported = call.config.supported_namespace_bundle_split_algorithms
+    if algorithm not in supported:
+        raise AdminError(
+            412, f"Unsupported namespace bundle split algorithm, supported algorithms are [{', '.join(supported)}]"
+        )
+    names = await _topics(call, namespace)
+    bundle = _bundle_to_split(call, boundaries, names)
+    inside = [position for position in map(hash_position, names) if position in bundle]
+    cut = split_positions(bundle, algorithm, inside, wanted)
+
+    def change(policies: NamespacePolicies) -> None:
+        # Looked at again: others may have split it meanwhile.
+        checked_bundle(str(bundle), policies.bundles.boundaries)
+        new = split_boundaries(policies.bundles.boundaries, bundle, cut)
+        policies.bundles = BundlesData(new, len(new) - 1)
+
+    if cut:
+        await call.resources.update_namespace(namespace, change)
+        if call.flag("unload"):
+            await _unload(call, namespace, bundle)
+    return no_content()
+
+
+async def get_hash_positions(call: Call) -> Response:
+    """Where the topics of a bundle lie in it; only those that `topics` names, when it is given."""
+    namespace = call.namespace_name()
+    call.require_list_topics(namespace)
+    bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
+    asked = {text for value in call.queries("topics") for text in value.split(",")}
+    names = [name for name in await _topics(call, namespace) if not asked or name in asked]
+    shown = await positions_in(call, names, bundle)
+    return json_response({"namespace": str(namespace), "bundle": str(bundle), "topicHashPositions": shown})
+
+
+async def delete_bundle(call: Call) -> Response:
+    """Nothing is left of a bundle without topics: 204. With topics: 409, unless `force=true` deletes these."""
+    namespace = administered_namespace(call)
+    bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
+    is_forced = call.flag("force")
+    if is_forced and not call.config.force_delete_namespace_allowed:
+        raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
+    names = await positions_in(call, await _topics(call, namespace), bundle)
+    if names and not is_forced:
+        raise AdminError(409, f"Cannot delete non empty bundle: it has {len(names)} topics")
+    for name in names:
+        await call.broker.topics.delete(TopicName.parse(name))
+    return no_content()
+
+
+async def positions_in(call: Call, names: Iterable[str], bundle: Bundle) -> dict[str, int]:
+    """Those of `names` that are in `bundle`, and where they lie."""
+    found: dict[str, int] = {}
+
+    def steps() -> Iterator[None]:
+        for name in names:
+            position = hash_position(name)
+            if position in bundle:
+                found[name] = position
+            yield
+
+    await exhaust(steps(), call.runtime.clock)
+    return found
+
+
+def _boundaries(call: Call, namespace: NamespaceName) -> list[str]:
+    return existing_namespace(call, namespace).bundles.boundaries
+
+
+async def _topics(call: Call, namespace: NamespaceName) -> list[str]:
+    """All topics of a namespace, those of the broker's own included."""
+    return await listed_topics(call, namespace, None, include_system=True)
+
+
+def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bundle:
+    text = call.name("bundle")
+    if text == HOT:
+        raise AdminError(404, f"Bundle range {HOT} not found: this broker does not measure the load of bundles")
+    if text == LARGEST:
+        return fullest_bundle(boundaries, [hash_position(name) for name in names])
+    return checked_bundle(text, boundaries)
+
+
+async def _unload(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
+    """Close what is loaded of a namespace, or of one bundle of it."""
+    for topic in call.broker.loaded.all():
+        name = topic.name
+        if name.namespace != namespace or (bundle is not None and hash_position(name) not in bundle):
+            continue
+        # Closing one gives way; whatever ended meanwhile is not closed again.
+        if call.broker.loaded.get(name) is topic:
+            await call.broker.topics.unload(topic)

@@ -1,0 +1,295 @@
+"""`/admin/v2/namespaces/{tenant}/{namespace}/...`: properties, clusters, resource group and placement of a namespace.
+
+Where its entries are kept (bookie affinity) and which namespaces are kept apart (anti-affinity) is stored and shown only: one
+broker with one store has no choice to make.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import BadBody, Call, empty_ok, json_response, no_content, text_response
+from pybroker.admin.calls.existing_namespaces import (
+    administered_namespace,
+    existing_namespace,
+    existing_tenant,
+    superusers_namespace,
+)
+from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.route_paths import NAMESPACE, NAMESPACES
+from pybroker.admin.calls.routing import route
+from pybroker.admin.policies.policy_values import check_clusters
+from pybroker.errors import AdminError
+from pybroker.model.names import NamespaceName
+from pybroker.model.policies import BookieAffinityGroup, LocalPolicies, NamespacePolicies
+
+PROPERTY = NAMESPACE + "/property/{key}"
+BOOKIE_AFFINITY = NAMESPACE + "/persistence/bookieAffinity"
+ANTI_AFFINITY = NAMESPACE + "/antiAffinity"
+RESOURCE_GROUP = NAMESPACE + "/resourcegroup"
+
+
+def routes() -> list[Route]:
+    return [
+        route("GET", NAMESPACE + "/properties", get_properties),
+        route("PUT", NAMESPACE + "/properties", add_properties, body=dict[str, str]),
+        route("DELETE", NAMESPACE + "/properties", remove_properties),
+        route("GET", PROPERTY, get_property),
+        route("PUT", PROPERTY + "/{value}", set_property),
+        route("DELETE", PROPERTY, remove_property),
+        route("GET", NAMESPACE + "/replication", get_replication),
+        route("POST", NAMESPACE + "/replication", set_replication, body=list[str]),
+        route("GET", NAMESPACE + "/allowedClusters", get_allowed_clusters),
+        route("POST", NAMESPACE + "/allowedClusters", set_allowed_clusters, body=list[str]),
+        route("POST", NAMESPACE + "/migration", set_migrated, body=bool),
+        route("GET", RESOURCE_GROUP, get_resource_group),
+        route("POST", RESOURCE_GROUP + "/{group}", set_resource_group),
+        route("DELETE", RESOURCE_GROUP, remove_resource_group),
+        route("GET", BOOKIE_AFFINITY, get_bookie_affinity),
+        route("POST", BOOKIE_AFFINITY, set_bookie_affinity, body=BookieAffinityGroup),
+        route("DELETE", BOOKIE_AFFINITY, remove_bookie_affinity),
+        route("GET", ANTI_AFFINITY, get_anti_affinity),
+        route("POST", ANTI_AFFINITY, set_anti_affinity, body=str),
+        route("DELETE", ANTI_AFFINITY, remove_anti_affinity),
+        route(
+            "GET",
+            NAMESPACES + "/{cluster}/antiAffinity/{group}",
+            list_anti_affinity,
+            queries=(Query("tenant", "whose namespaces", is_required=True),),
+        ),
+    ]
+
+
+# --- properties ----------------------------------------------------------------------------------------------------------
+
+
+def _namespace_of_tenant(call: Call) -> NamespaceName:
+    """Return the namespace in the path. Super users also receive the error for a missing tenant, as in Pulsar."""
+    namespace = call.namespace_name()
+    call.require_admin_within(namespace.tenant)
+    existing_tenant(call, namespace.tenant)
+    return namespace
+
+
+async def get_properties(call: Call) -> Response:
+    return json_response(existing_namespace(call, _namespace_of_tenant(call)).properties)
+
+
+async def add_properties(call: Call) -> Response:
+    """Those of the body are added to what is there."""
+    namespace = _namespace_of_tenant(call)
+    added = await call.json(dict[str, str])
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.properties.update(added)
+
+    await call.resources.update_namespace(namespace, change)
+    return no_content()
+
+
+async def remove_properties(call: Call) -> Response:
+    """All of them."""
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.properties.clear()
+
+    await call.resources.update_namespace(_namespace_of_tenant(call), change)
+    return no_content()
+
+
+async def get_property(call: Call) -> Response:
+    return _text(existing_namespace(call, _namespace_of_tenant(call)).properties.get(call.name("key")))
+
+
+async def set_property(call: Call) -> Response:
+    key, value = call.name("key"), call.name("value")
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.properties[key] = value
+
+    await call.resources.update_namespace(_namespace_of_tenant(call), change)
+    return no_content()
+
+
+async def remove_property(call: Call) -> Response:
+    """The answer is what it was."""
+    namespace, key = _namespace_of_tenant(call), call.name("key")
+    before: list[str | None] = []
+
+    def change(policies: NamespacePolicies) -> None:
+        before.append(policies.properties.pop(key, None))
+
+    await call.resources.update_namespace(namespace, change)
+    return _text(before[-1])
+
+
+# --- clusters ------------------------------------------------------------------------------------------------------------
+
+
+async def get_replication(call: Call) -> Response:
+    return json_response(_policies(call).replication_clusters)
+
+
+async def set_replication(call: Call) -> Response:
+    """The clusters exist, and both tenant and namespace may use them."""
+    namespace = administered_namespace(call)
+    existing_namespace(call, namespace)
+    clusters = await call.optional_json(list[str])
+    if not clusters:
+        raise AdminError(412, "ClusterIds should not be null or empty")
+    check_clusters(call, namespace.tenant, clusters)
+
+    def change(policies: NamespacePolicies) -> None:
+        excluded = [each for each in clusters if policies.allowed_clusters and each not in policies.allowed_clusters]
+        if excluded:
+            raise AdminError(403, f"Cluster [{excluded[0]}] is not in the list of allowed clusters of the namespace")
+        policies.replication_clusters = clusters
+
+    await call.resources.update_namespace(namespace, change)
+    return empty_ok()
+
+
+async def get_allowed_clusters(call: Call) -> Response:
+    return json_response(_policies(call).allowed_clusters)
+
+
+async def set_allowed_clusters(call: Call) -> Response:
+    """The tenant may use them, and those that the namespace lives in are among them."""
+    namespace = administered_namespace(call)
+    existing_namespace(call, namespace)
+    clusters = await call.json(list[str])
+    check_clusters(call, namespace.tenant, clusters)
+
+    def change(policies: NamespacePolicies) -> None:
+        missing = [each for each in policies.replication_clusters if each not in clusters]
+        if missing:
+            raise AdminError(400, f"Allowed clusters do not contain the replication cluster [{missing[0]}]")
+        policies.allowed_clusters = clusters
+
+    await call.resources.update_namespace(namespace, change)
+    return empty_ok()
+
+
+async def set_migrated(call: Call) -> Response:
+    """Whether the namespace has moved to another cluster."""
+    namespace = superusers_namespace(call)
+    is_migrated = await call.json(bool)
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.migrated = is_migrated
+
+    await call.resources.update_namespace(namespace, change)
+    return no_content()
+
+
+# --- resource group ------------------------------------------------------------------------------------------------------
+
+
+async def get_resource_group(call: Call) -> Response:
+    return _text(_policies(call).resource_group_name)
+
+
+async def set_resource_group(call: Call) -> Response:
+    """The group exists."""
+    namespace, group = administered_namespace(call), call.name("group")
+    if call.broker.broker_context.resource_groups.get(group) is None:
+        raise AdminError(412, "ResourceGroup does not exist")
+
+    def change(policies: NamespacePolicies) -> None:
+        policies.resource_group_name = group
+
+    await call.resources.update_namespace(namespace, change)
+    return no_content()
+
+
+async def remove_resource_group(call: Call) -> Response:
+    def change(policies: NamespacePolicies) -> None:
+        policies.resource_group_name = None
+
+    await call.resources.update_namespace(administered_namespace(call), change)
+    return no_content()
+
+
+# --- placement -----------------------------------------------------------------------------------------------------------
+
+
+async def get_bookie_affinity(call: Call) -> Response:
+    namespace = superusers_namespace(call)
+    existing_namespace(call, namespace)
+    affinity = (await call.resources.local_policies(namespace)).bookieAffinityGroup
+    return empty_ok() if affinity is None else json_response(affinity)
+
+
+async def set_bookie_affinity(call: Call) -> Response:
+    """No body, or `null`, unsets it."""
+    namespace = superusers_namespace(call)
+    affinity = await call.optional_json(BookieAffinityGroup)
+
+    def change(policies: LocalPolicies) -> None:
+        policies.bookieAffinityGroup = affinity
+
+    await call.resources.update_local_policies(namespace, change)
+    return no_content()
+
+
+async def remove_bookie_affinity(call: Call) -> Response:
+    def change(policies: LocalPolicies) -> None:
+        policies.bookieAffinityGroup = None
+
+    await call.resources.update_local_policies(superusers_namespace(call), change)
+    return no_content()
+
+
+async def get_anti_affinity(call: Call) -> Response:
+    return _text((await _local_policies(call)).namespaceAntiAffinityGroup)
+
+
+async def set_anti_affinity(call: Call) -> Response:
+    namespace = administered_namespace(call)
+    group = await call.text()
+    if not group or group == "null":
+        raise AdminError(412, "Anti-affinity group can't be empty")
+
+    def change(policies: LocalPolicies) -> None:
+        policies.namespaceAntiAffinityGroup = group
+
+    await call.resources.update_local_policies(namespace, change)
+    return no_content()
+
+
+async def remove_anti_affinity(call: Call) -> Response:
+    def change(policies: LocalPolicies) -> None:
+        policies.namespaceAntiAffinityGroup = None
+
+    await call.resources.update_local_policies(administered_namespace(call), change)
+    return no_content()
+
+
+async def list_anti_affinity(call: Call) -> Response:
+    """The namespaces of a tenant in an anti-affinity group."""
+    tenant, group = call.query("tenant"), call.name("group")
+    if not tenant:
+        raise BadBody("Tenant should not be null")
+    call.require_admin_within(tenant)
+    found = [
+        str(namespace)
+        for namespace in call.resources.namespaces(tenant)
+        if (await call.resources.local_policies(namespace)).namespaceAntiAffinityGroup == group
+    ]
+    return json_response(found)
+
+
+async def _local_policies(call: Call) -> LocalPolicies:
+    namespace = administered_namespace(call)
+    existing_namespace(call, namespace)
+    return await call.resources.local_policies(namespace)
+
+
+def _policies(call: Call) -> NamespacePolicies:
+    return existing_namespace(call, administered_namespace(call))
+
+
+def _text(value: str | None) -> Response:
+    """As Pulsar shows texts: bare, though it calls them JSON."""
+    return empty_ok() if value is None else text_response(value, "application/json")

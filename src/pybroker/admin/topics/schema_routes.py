@@ -1,0 +1,183 @@
+"""`/admin/v2/schemas/{tenant}/{namespace}/{topic}/...`: the schemas of a topic, which need not exist.
+
+A partition has the schemas of its partitioned topic, and there is no domain in these paths. A topic's policies say by
+which rule a new schema must fit; clients may be kept from adding versions, these calls may not.
+"""
+
+# ruff: noqa: N815  (the attributes are the JSON properties)
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, empty_ok, json_response
+from pybroker.admin.calls.existing_namespaces import existing_namespace
+from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.routing import route
+from pybroker.broker.topic.topic_schemas import schema_strategy
+from pybroker.errors import AdminError, InvalidTopicName
+from pybroker.model.names import PERSISTENT, TopicName
+from pybroker.schema.history import StoredSchema
+from pybroker.schema.key_value_text import key_value_data, key_value_text
+from pybroker.schema.schema_data import Incompatible, InvalidSchema, SchemaData, SchemaType, schema_type_named
+
+TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+_FORCED = -1  # what the answer to a forced deletion says instead of a version
+_UNKNOWN = -1
+
+
+class SchemaBody(msgspec.Struct):
+    """A schema in a request."""
+
+    type: str
+    schema: str
+    properties: dict[str, str] = {}
+
+
+class SchemaAnswer(msgspec.Struct):
+    """One version of a topic's schema."""
+
+    version: int
+    type: str
+    timestamp: int
+    data: str
+    properties: dict[str, str]
+
+
+class Compatibility(msgspec.Struct):
+    """Whether a schema could be registered, and the rule that says so."""
+
+    schemaCompatibilityStrategy: str
+    compatibility: bool
+
+
+def routes() -> list[Route]:
+    incompatible = {409: "The schema does not fit the present ones", 422: "It is no valid schema"}
+    return [
+        route("GET", TOPIC + "/schema", get_schema),
+        route("POST", TOPIC + "/schema", post_schema, body=SchemaBody, answers=incompatible),
+        route("DELETE", TOPIC + "/schema", delete_schema, queries=(Query("force", "versions begin anew", bool),)),
+        route("GET", TOPIC + "/schema/{version}", get_version),
+        route("GET", TOPIC + "/schemas", get_schemas),
+        route("GET", TOPIC + "/metadata", get_metadata),
+        route("POST", TOPIC + "/compatibility", check_compatibility, body=SchemaBody),
+        route("POST", TOPIC + "/version", find_version, body=SchemaBody),
+    ]
+
+
+# --- look ------------------------------------------------------------------------------------------------------------
+
+
+async def get_schema(call: Call) -> Response:
+    """The newest version."""
+    topic = _readable_topic(call)
+    return _answer((await call.broker.broker_context.schemas.history(topic)).latest)
+
+
+async def get_version(call: Call) -> Response:
+    """One version, of those since the last deletion."""
+    topic = _readable_topic(call)
+    return _answer((await call.broker.broker_context.schemas.history(topic)).version(call.integer("version")))
+
+
+async def get_schemas(call: Call) -> Response:
+    """All versions since the last deletion, oldest first."""
+    history = await call.broker.broker_context.schemas.history(_readable_topic(call))
+    return json_response({"getSchemaResponses": [_shown(each) for each in history.versions]})
+
+
+async def get_metadata(call: Call) -> Response:
+    """Which versions there are. They are not in ledgers here, which the ids of ledgers and entries say by being -1."""
+    history = await call.broker.broker_context.schemas.history(_readable_topic(call))
+    if not history.next_version:
+        return empty_ok()
+    index = [{"ledgerId": -1, "entryId": -1, "version": version} for version in range(history.next_version)]
+    return json_response({"info": index[-1], "index": index})
+
+
+async def find_version(call: Call) -> Response:
+    """The version that a schema has, -1 when it has none."""
+    topic = _readable_topic(call)
+    version = await call.broker.broker_context.schemas.version_of(topic, await _given_schema(call))
+    return json_response({"version": _UNKNOWN if version is None else version})
+
+
+# --- change ----------------------------------------------------------------------------------------------------------
+
+
+async def post_schema(call: Call) -> Response:
+    """Register a version; the same schema again gets the version that it has."""
+    topic = _topic(call)
+    call.require_produce(topic)
+    existing_namespace(call, topic.namespace)
+    schema = await _given_schema(call)
+    version = await call.broker.broker_context.schemas.register(topic, schema, await _strategy(call, topic))
+    return json_response({"version": {"version": version}})
+
+
+async def delete_schema(call: Call) -> Response:
+    """No version counts any more, and new ones go on behind the deletion's own; with `force=true` they begin anew."""
+    topic = _topic(call)
+    call.require_topic_admin(topic)
+    existing_namespace(call, topic.namespace)
+    if call.flag("force"):
+        await call.broker.broker_context.schemas.drop(topic.partitioned_name)
+        return json_response({"version": _FORCED})
+    return json_response({"version": await call.broker.broker_context.schemas.delete(topic)})
+
+
+async def check_compatibility(call: Call) -> Response:
+    """Whether a schema could be registered. That it could not is answered as Pulsar does: 500, with the reason."""
+    topic = _topic(call)
+    call.require_topic_admin(topic)
+    existing_namespace(call, topic.namespace)
+    schema, strategy = await _given_schema(call), await _strategy(call, topic)
+    try:
+        await call.broker.broker_context.schemas.check(topic, schema, strategy)
+    except (Incompatible, InvalidSchema) as error:
+        raise AdminError(500, str(error)) from error
+    return Response(msgspec.json.encode(Compatibility(strategy, True)), status_code=202, media_type="application/json")
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _topic(call: Call) -> TopicName:
+    names = (call.name(key) for key in ("tenant", "namespace", "topic"))
+    try:
+        return TopicName.parse(f"{PERSISTENT}://{'/'.join(names)}")
+    except InvalidTopicName as error:
+        raise AdminError(412, f"Topic name is not valid: {error}") from error
+
+
+def _readable_topic(call: Call) -> TopicName:
+    topic = _topic(call)
+    call.require_lookup(topic)
+    return topic
+
+
+async def _strategy(call: Call, topic: TopicName) -> str:
+    name = topic.partitioned_name
+    return schema_strategy(call.runtime, name, await call.broker.policies_in_force.of_topic(name))
+
+
+async def _given_schema(call: Call) -> SchemaData:
+    """The schema of the body. Raises InvalidSchema."""
+    body = await call.json(SchemaBody, is_content=True)
+    schema_type = schema_type_named(body.type)
+    data = key_value_data(body.schema) if schema_type is SchemaType.KEY_VALUE else body.schema.encode()
+    return SchemaData(schema_type, data, body.properties)
+
+
+def _answer(found: StoredSchema | None) -> Response:
+    if found is None:
+        raise AdminError(404, "Schema not found")
+    return json_response(_shown(found))
+
+
+def _shown(stored: StoredSchema) -> SchemaAnswer:
+    schema = stored.schema
+    text = key_value_text(schema) if schema.type is SchemaType.KEY_VALUE else schema.data.decode(errors="replace")
+    return SchemaAnswer(stored.version, schema.type.name, stored.timestamp_ms, text, schema.properties)

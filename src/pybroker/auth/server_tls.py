@@ -1,0 +1,201 @@
+"""TLS on the listeners: the context from the configuration, the client's certificate, and renewal of certificates.
+
+What must hold: TLS 1.2 at least; a certificate only counts when it was verified against the trusted authorities in
+this very handshake. Sessions are therefore never resumed: a resumed one would skip the check, also after an authority
+was removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pybroker.auth.provider import PeerCertificate
+from pybroker.config.broker_config import BrokerConfig
+from pybroker.config.keys import ConfigError, Problems
+from pybroker.runtime import logs
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def server_context(config: BrokerConfig) -> ssl.SSLContext:
+    """The context for TLS listeners. Raises ConfigError, which names the key that is wrong."""
+    if config.tls_enabled_with_key_store:
+        raise ConfigError(
+            "tlsEnabledWithKeyStore is not supported: give PEM files in tlsCertificateFilePath and tlsKeyFilePath"
+        )
+    problems = Problems()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with problems.noted():
+        context.minimum_version, context.maximum_version = version_range(config.tls_protocols)
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = 0
+    if ciphers := openssl_ciphers(config.tls_ciphers):
+        try:
+            context.set_ciphers(":".join(ciphers))
+        except ssl.SSLError:
+            problems.found.append(f"tlsCiphers names no cipher that is known here: {', '.join(config.tls_ciphers)}")
+    with problems.noted():
+        _load_certificate(context, config)
+    with problems.noted():
+        _load_trusted(context, config)
+    problems.raise_any()
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, config: BrokerConfig) -> None:
+    problems = Problems()
+    for key, path in (
+        ("tlsCertificateFilePath", config.tls_certificate_file_path),
+        ("tlsKeyFilePath", config.tls_key_file_path),
+    ):
+        with problems.noted():
+            if not path:
+                raise ConfigError(f"a TLS port is set, so {key} must be set, too")
+            _require_readable(key, path)
+    problems.raise_any()
+    try:
+        # A password would be asked for at the terminal; refusing one gives an error instead of a broker that hangs.
+        context.load_cert_chain(config.tls_certificate_file_path, config.tls_key_file_path, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"tlsCertificateFilePath and tlsKeyFilePath are no PEM certificate with its key, unencrypted: {error}"
+        ) from error
+
+
+def _load_trusted(context: ssl.SSLContext, config: BrokerConfig) -> None:
+    context.verify_mode = ssl.CERT_NONE
+    if config.tls_trust_certs_file_path:
+        _require_readable("tlsTrustCertsFilePath", config.tls_trust_certs_file_path)
+        try:
+            context.load_verify_locations(config.tls_trust_certs_file_path)
+        except OSError as error:
+            raise ConfigError(f"tlsTrustCertsFilePath holds no PEM certificates: {error}") from error
+        context.verify_mode = ssl.CERT_OPTIONAL
+    if config.tls_require_trusted_client_cert_on_connect:
+        if not config.tls_trust_certs_file_path:
+            raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
+        context.verify_mode = ssl.CERT_REQUIRED
+    elif config.tls_allow_insecure_connection:
+        # The library either verifies a certificate or does not ask for one. Not asking lets all in, without a role.
+        context.verify_mode = ssl.CERT_NONE
+
+
+def _require_readable(key: str, path: str) -> None:
+    try:
+        Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from error
+
+
+def _no_password() -> bytes:
+    raise ValueError("the key is encrypted")
+
+
+def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
+    """The lowest and highest version of `tlsProtocols`. Raises ConfigError for an unknown or unsafe one."""
+    unknown = [name for name in protocols if name not in _VERSIONS]
+    if unknown:
+        raise ConfigError(f"tlsProtocols: {', '.join(unknown)} not supported; supported are {', '.join(_VERSIONS)}")
+    versions = [_VERSIONS[name] for name in protocols] or [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+    return min(versions), max(versions)
+
+
+def openssl_ciphers(names: Sequence[str]) -> list[str]:
+    """The names of `tlsCiphers` as OpenSSL knows them: Java's names are translated, those of TLS 1.3 left out.
+
+    TLS 1.3 has few ciphers, all of them good, and this Python cannot choose among them.
+    """
+    return [_openssl_cipher(name) for name in names if not name.startswith("TLS_") or "_WITH_" in name]
+
+
+def _openssl_cipher(name: str) -> str:
+    if not name.startswith("TLS_"):
+        return name
+    exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
+    # TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256; RSA alone and CBC go without saying.
+    cipher = cipher.replace("AES_", "AES").replace("_CBC_", "_").removesuffix("_SHA256" if "CHACHA20" in cipher else "")
+    return "-".join(part for part in (exchange if exchange != "RSA" else "", cipher) if part).replace("_", "-")
+
+
+def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> PeerCertificate | None:
+    """The client's verified certificate; None without TLS (then `ssl_object` is None) or without a certificate."""
+    certificate = ssl_object.getpeercert() if ssl_object is not None else None
+    if not certificate:
+        return None
+    common_name: str | None = None
+    for relative_name in certificate.get("subject", ()):
+        for attribute in relative_name:
+            if attribute[0] == "commonName":
+                common_name = str(attribute[1])  # Of several, the most specific one, which comes last.
+    return PeerCertificate(common_name)
+
+
+class FileMark(NamedTuple):
+    """By what a changed file is told from the one that was read."""
+
+    path: str
+    modified_ns: int
+    size_bytes: int
+    inode: int
+
+
+def changed_files(seen: Sequence[FileMark], present: Sequence[FileMark]) -> list[str]:
+    """Which files are not the ones that were seen. A file that is missing at the moment has not changed: it is being
+    replaced."""
+    before = {mark.path: mark for mark in seen}
+    return [mark.path for mark in present if before.get(mark.path) != mark]
+
+
+class CertificateRefresher:
+    """Lets a listener's context follow its files: new handshakes use what the files hold, connections stay.
+
+    Invariant: files that cannot be used, such as half-written ones, change nothing, and are tried again.
+    """
+
+    def __init__(self, context: ssl.SSLContext, config: BrokerConfig) -> None:
+        self._config = config
+        self._current = context
+        self._seen = self._marks()
+        # Loading into the old context would only add authorities, never remove one. Called for every handshake.
+        context.sni_callback = self._use_current
+
+    async def run(self) -> None:
+        """Look at the files every tlsCertRefreshCheckDurationSec, until cancelled; returns at once when that is 0."""
+        period_s = self._config.tls_cert_refresh_check_duration_sec
+        while period_s > 0:
+            await asyncio.sleep(period_s)
+            self.refresh()
+
+    def refresh(self) -> bool:
+        """Use the files as they are now; whether that changed anything."""
+        present = self._marks()
+        changed = changed_files(self._seen, present)
+        if not changed:
+            return False
+        try:
+            self._current = server_context(self._config)
+        except ConfigError as error:
+            logs.warning("tls_certificate.not_refreshed", files=", ".join(changed), reason=str(error))
+            return False
+        self._seen = present
+        logs.info("tls_certificate.refreshed", files=", ".join(changed))
+        return True
+
+    def _use_current(self, ssl_object: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
+        ssl_object.context = self._current
+
+    def _marks(self) -> list[FileMark]:
+        config = self._config
+        marks = []
+        for path in (config.tls_certificate_file_path, config.tls_key_file_path, config.tls_trust_certs_file_path):
+            try:
+                status = Path(path).stat() if path else None
+            except OSError:
+                continue
+            if status is not None:
+                marks.append(FileMark(path, status.st_mtime_ns, status.st_size, status.st_ino))
+        return marks

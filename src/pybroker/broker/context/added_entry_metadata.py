@@ -1,0 +1,145 @@
+"""What the broker adds to the entries of a topic when the configuration says so (`brokerEntryMetadataInterceptors`).
+
+An index counts the messages of a topic, so it must go on where it was after a restart: the last entry says where, and when the last
+entry has none, since it was published while nothing was added or is trimmed, what is kept with the topic's ledgers
+(`StoredInfo.last_index`). That is there as soon as something was ever added to the topic.
+
+Invariant: the indexes of a topic's entries rise without gaps for as long as an index is added, whatever fails in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pybroker.config import ConfigError
+from pybroker.errors import DamagedEntries
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.model.position import Position
+from pybroker.runtime import logs
+from pybroker.wire.broker_entry_metadata import broker_metadata, with_broker_metadata
+
+NO_INDEX = -1
+"""The index of the last message while there was none with an index."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedMetadata:
+    """What is added to each entry."""
+
+    timestamp: bool
+    index: bool
+
+
+def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
+    """What the classes of these names, with or without their package, add; None for no name. Raises ConfigError."""
+    if not interceptors:
+        return None
+    names = {name.rpartition(".")[2] for name in interceptors}
+    unknown = names - {"AppendIndexMetadataInterceptor", "AppendBrokerTimestampMetadataInterceptor"}
+    if unknown:
+        raise ConfigError(f"brokerEntryMetadataInterceptors: there is no {', '.join(sorted(unknown))}")
+    return AddedMetadata("AppendBrokerTimestampMetadataInterceptor" in names, "AppendIndexMetadataInterceptor" in names)
+
+
+class EntryMetadata:
+    """Adds metadata to what a topic is about to store. Owned by the topic."""
+
+    def __init__(self, added: AddedMetadata, ledger: ManagedLedger) -> None:
+        """What `ledger` has is read already: see `restore`."""
+        document = ledger.document
+        assert document.last_index is not None
+        self._added = added
+        self._document = document
+        self._given = document.last_index  # to entries that may not be durable yet
+
+    def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
+        """The entries as they are to be stored; they must be handed to the ledger, or taken back, next."""
+        timestamp_ms = now_ms if self._added.timestamp else None
+        if not self._added.index:
+            return [with_broker_metadata(payload, timestamp_ms, None) for payload in payloads]
+        stored: list[bytes] = []
+        index = self._given
+        for payload, message_count in zip(payloads, message_counts, strict=True):
+            index += message_count
+            stored.append(with_broker_metadata(payload, timestamp_ms, index))
+        self._given = index
+        return stored
+
+    def stored(self, message_count: int) -> None:
+        """The next so many messages are durable."""
+        if self._added.index:
+            assert self._document.last_index is not None
+            self._document.last_index += message_count
+
+    def take_back(self, message_count: int) -> None:
+        """So many of the last messages are not stored: a ledger that fails to store one refuses all that follow it."""
+        if self._added.index:
+            self._given -= message_count
+            assert self._document.last_index is not None
+            assert self._given >= self._document.last_index
+
+
+async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
+    """Find out the index of the last message of a topic that is being loaded, if it has or gets one.
+
+    Raises StoreError, and then the ledger is closed.
+    """
+    document = ledger.document
+    known = document.last_index
+    if known is None and added is None:
+        return
+    try:
+        last = await _index_of_last_entry(ledger)
+        document.last_index = last if last is not None else NO_INDEX if known is None else known
+        if document.last_index != known:
+            # Entries without an index may come next, and then nothing else remembers it.
+            await document.save()
+    except BaseException:
+        await ledger.close()
+        raise
+
+
+async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
+    last = ledger.last_confirmed
+    try:
+        run = await ledger.read_if_there(last, 1, 1) if ledger.ledgers.has_entry(last) else None
+    except DamagedEntries as damage:
+        # It is one of these at most; a gap does less harm than an index that comes twice.
+        index = (ledger.document.last_index or 0) + ledger.ledgers.message_count
+        logs.error("entry_index.guessed", managed_ledger=ledger.name, index=index, error=str(damage))
+        return index
+    return None if run is None else broker_metadata(run.payloads[0]).index
+
+
+async def first_with_index(ledger: ManagedLedger, index: int) -> Position:
+    """The entry that holds the message of that index; `ledgers.end_position` when there is none. Raises StoreError.
+
+    Entries without an index are taken for older ones.
+    """
+    ledgers = ledger.ledgers
+    ids = [row.ledger_id for row in ledgers.rows() if row.entry_count]
+
+    async def is_before(ledger_id: int, entry_id: int) -> bool:
+        run = await ledger.read_if_there(Position(ledger_id, entry_id), 1, 1)
+        found = None if run is None else broker_metadata(run.payloads[0]).index
+        return found is None or found < index
+
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        if await is_before(ids[middle], ledgers.entry_count_of(ids[middle]) - 1):
+            low = middle + 1
+        else:
+            high = middle
+    if low == len(ids):
+        return ledgers.end_position
+    ledger_id = ids[low]
+    low, high = 0, ledgers.entry_count_of(ledger_id) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if await is_before(ledger_id, middle):
+            low = middle + 1
+        else:
+            high = middle
+    return Position(ledger_id, low)

@@ -1,0 +1,144 @@
+"""What all topics of a broker share, persistent or not: surroundings, stores, rights, policies, and the limits that hold for all.
+
+Handed down to topics, and by them to their subscriptions and producers, none of which know of the broker service. What is to be
+replaced at run time is asked here each time and kept nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.context.added_entry_metadata import added_metadata
+from pybroker.broker.context.default_policies import default_policies
+from pybroker.broker.context.producer_names import ProducerNames
+from pybroker.broker.context.publish_refusals import Refusals
+from pybroker.broker.context.pumps import Pumped, PumpList
+from pybroker.broker.context.read_leases import ReadLeases
+from pybroker.broker.context.waiting_requests import WaitingRequests
+from pybroker.broker.entry_filters import AvailableFilters
+from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
+from pybroker.broker.limits.dispatch_rate_limit import DispatchRateLimit, is_limited
+from pybroker.broker.limits.publish_rate_limit import renewed_publish_limit
+from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
+from pybroker.metadata.resource_groups import ResourceGroups
+from pybroker.model.effective_policies import EffectivePolicies, effective_policies
+from pybroker.model.policies import DispatchRate, NamespacePolicies, PublishRate, TopicPolicies
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.schema.schema_registry import SchemaRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pybroker.broker.context.pending_transaction_ends import PendingEndOf
+    from pybroker.config import BrokerConfig
+    from pybroker.errors import BrokerError
+    from pybroker.managed_ledger.factory import ManagedLedgerFactory
+    from pybroker.metadata.metadata_store import MetadataStore
+    from pybroker.metadata.resources import Resources
+    from pybroker.model.names import NamespaceName
+    from pybroker.model.txn_id import TxnId
+    from pybroker.runtime.runtime import Runtime
+
+_NOTHING_SET = NamespacePolicies()
+
+
+class BrokerContext:
+    """Owned by the broker service; made on the running loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        metadata_store: MetadataStore,
+        resources: Resources,
+        ledgers: ManagedLedgerFactory,
+    ) -> None:
+        config = runtime.config
+        self.runtime = runtime
+        self.resources = resources
+        self.ledgers = ledgers
+        self.authorization = AuthorizationService(config, resources)
+        self.schemas = SchemaRegistry(metadata_store, runtime.clock)
+        self.waiting = WaitingRequests(config)
+        """Those that wait for a topic."""
+        self.producer_names = ProducerNames(config.cluster_name, metadata_store, runtime.clock)
+        self.refusals = Refusals()
+        """Producers that were not let in lately, and whose messages were refused."""
+        self.resource_groups = ResourceGroups(metadata_store)
+        self.default_policies = default_policies(config)
+        self.entry_filters = AvailableFilters(config.entry_filter_names)
+        self.added_metadata = added_metadata(config.broker_entry_metadata_interceptors)
+        self.dispatch_rate_limit = _dispatch_rate_limit(runtime)
+        self.publish_rate_limit = renewed_publish_limit(runtime, None, _publish_rate(config))
+        """What limits all publishing to the broker together."""
+        self.resource_group_rates = ResourceGroupRates(runtime, self.resource_groups)
+        self.broker_unacked_limit = _broker_unacked_limit(config)
+        self.pumps = PumpList(asyncio.get_running_loop(), runtime.clock)
+        self.read_leases = ReadLeases(config.max_read_leases_per_topic, config.max_read_leases)
+        """Of topics that are loaded or not: unloading ends none."""
+        self.compaction_slot = asyncio.Semaphore(1)
+        """Held while a topic is compacted: one after the other, so that what the keys of a topic take is taken once."""
+        self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
+        """Why nothing of a role is taken at a topic, or a subscription of it, in the name of a transaction, if it is not."""
+        self.pending_end_of: PendingEndOf = _no_pending_end
+        """Returns the pending end of a transaction that may be committed and that a topic has open, or None."""
+        self.tasks = TaskOwner("broker")
+
+    async def load(self) -> None:
+        """Read what is kept in memory of the metadata. Raises StoreError."""
+        await self.resource_groups.load()
+        await self.producer_names.load()
+
+    def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
+        """What holds for a topic of `namespace` that has `topic` set for itself."""
+        config = self.runtime.config
+        if not config.topic_level_policies_enabled:
+            topic = TopicPolicies()
+        # A namespace that is being deleted has none; its topics go next.
+        policies = self.resources.namespace(namespace) or _NOTHING_SET
+        return effective_policies(topic, policies, self.default_policies, config.cluster_name)
+
+    def defaults_changed(self) -> None:
+        """Settings were changed at run time: renew what is made of them. Limits that stay the same keep their count."""
+        runtime = self.runtime
+        self.default_policies = default_policies(runtime.config)
+        limit = _dispatch_rate_limit(runtime)
+        if (limit and limit.rate) != (self.dispatch_rate_limit and self.dispatch_rate_limit.rate):
+            self.dispatch_rate_limit = limit
+        self.publish_rate_limit = renewed_publish_limit(runtime, self.publish_rate_limit, _publish_rate(runtime.config))
+
+    def read_retry_delay_s(self, failures: int) -> float:
+        """How long to wait after the n-th failed read in a row."""
+        config = self.runtime.config
+        first_ms = config.dispatcher_read_failure_backoff_initial_time_in_ms
+        most_ms = config.dispatcher_read_failure_backoff_max_time_in_ms
+        return min(most_ms, first_ms << min(failures - 1, 16)) / 1000
+
+
+def _anybody(_txn: TxnId, _role: str | None, _topic: str, _subscription: str | None) -> None:
+    """As long as nobody says who takes part."""
+
+
+def _no_pending_end(_txn: TxnId) -> None:
+    """The default without transaction coordinators."""
+
+
+def _broker_unacked_limit(config: BrokerConfig) -> BrokerUnackedLimit[Pumped] | None:
+    """None when there is no limit."""
+    limit = config.max_unacked_messages_per_broker
+    share = config.max_unacked_messages_per_subscription_on_broker_blocked
+    return BrokerUnackedLimit(limit, share) if limit > 0 else None
+
+
+def _publish_rate(config: BrokerConfig) -> PublishRate:
+    return PublishRate(
+        config.broker_publisher_throttling_max_message_rate, config.broker_publisher_throttling_max_byte_rate
+    )
+
+
+def _dispatch_rate_limit(runtime: Runtime) -> DispatchRateLimit | None:
+    """What limits all dispatch of the broker together."""
+    config = runtime.config
+    rate = DispatchRate(config.dispatch_throttling_rate_in_msg, config.dispatch_throttling_rate_in_byte, False, 1)
+    return DispatchRateLimit("Broker", rate, runtime.clock.monotonic_ms(), 0, 0) if is_limited(rate) else None

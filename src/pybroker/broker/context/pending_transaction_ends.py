@@ -1,0 +1,87 @@
+"""Transactions that may be committed although the topic has not stored their end: readers wait for the end.
+
+A commit is durable in the coordinator's log before the topics are notified. If the broker stops in between, the topic
+finds the transaction open in its own ledger when it is loaded again. The topic is notified only after the coordinator
+has read its log. Until then the committed messages look like those of an open transaction, so the topic cannot
+determine its last message.
+
+Operation: the topic lists the transactions that are open when it is loaded. `first` drops each transaction that has
+ended, or that its coordinator reports as open, and returns the first remaining one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from pybroker.transactions.coordinator_state import Phase, Status
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pybroker.model.txn_id import TxnId
+    from pybroker.transactions.coordinators import Coordinators
+
+
+class PendingEnd(NamedTuple):
+    """The reason why a topic does not know the end of a transaction."""
+
+    txn: TxnId
+    is_committed: bool
+    """True if the commit is durable at the coordinator. False while the coordinator has not read its log."""
+    last_error: str
+    """The error of the coordinator's last attempt to read its log; empty without a failure."""
+    is_read: asyncio.Event | None
+    """Set when the coordinator has read its log; None when only the notification of the topic is pending."""
+
+    @property
+    def reason(self) -> str:
+        """A text that completes a sentence whose subject is the transaction."""
+        if self.is_committed:
+            return "is committed, and its end is not stored at the topic yet"
+        failure = f" (last error: {self.last_error})" if self.last_error else ""
+        return f"may be committed: transaction coordinator {self.txn.most} has not read its log yet{failure}"
+
+
+PendingEndOf = Callable[["TxnId"], PendingEnd | None]
+"""Returns None for a transaction that is open, is being aborted, or is unknown to its coordinator."""
+
+
+def pending_end_at(coordinators: Coordinators, txn: TxnId) -> PendingEnd | None:
+    """Return the pending end of `txn`, which is open at the topic, as its coordinator reports it."""
+    coordinator = coordinators.begun(txn.most)
+    if coordinator is None:
+        return None
+    if coordinator.phase is not Phase.READY:
+        # A closed coordinator does not read its log. The broker closes the topic next, which ends the wait.
+        is_read = coordinator.is_read if coordinator.phase is Phase.INITIALIZING else None
+        return PendingEnd(txn, False, coordinator.last_error, is_read)
+    transaction = coordinator.state.find(txn.least)
+    if transaction is None or transaction.status is not Status.COMMITTING:
+        return None
+    return PendingEnd(txn, True, "", None)
+
+
+class PendingEnds:
+    """Owned by a topic's transactions. A dropped transaction is not examined again, so the cost of all calls is
+    linear."""
+
+    def __init__(self, found_open: Iterable[TxnId], pending_end_of: PendingEndOf) -> None:
+        """`found_open`: the transactions that are open when the topic is loaded."""
+        self._pending_end_of = pending_end_of
+        self._by_coordinator: dict[int, dict[TxnId, None]] = {}
+        for txn in found_open:
+            self._by_coordinator.setdefault(txn.most, {})[txn] = None
+
+    def first(self, still_open: Mapping[TxnId, object]) -> PendingEnd | None:
+        """Return a transaction whose end is pending; None when all ends are known. `still_open`: those open at the
+        topic."""
+        while self._by_coordinator:
+            coordinator_id, txns = next(iter(self._by_coordinator.items()))
+            while txns:
+                txn = next(iter(txns))
+                if txn in still_open and (pending := self._pending_end_of(txn)) is not None:
+                    return pending
+                del txns[txn]
+            del self._by_coordinator[coordinator_id]
+        return None

@@ -1,0 +1,39 @@
+"""Names for producers that come without one: `<cluster>-<start>-<producer>`, as in Pulsar.
+
+What must hold: a name is never given twice by a broker on the same data, also not after a crash: what is stored under a name, as
+its last sequence id, is that producer's alone. They stand in each message's metadata, which is why they are short.
+"""
+
+from __future__ import annotations
+
+from pybroker.errors import StoreError
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
+
+
+class ProducerNames:
+    """Owned by the broker service. `load` comes before the first name."""
+
+    def __init__(self, cluster_name: str, store: MetadataStore, clock: Clock) -> None:
+        self._cluster_name = cluster_name
+        self._store = store
+        self._clock = clock
+        self._start: int | None = None
+        self._given = 0
+
+    async def load(self) -> None:
+        """Count one more start, durably: the version of a value rises with each put."""
+        try:
+            self._start = await self._store.put(metadata_paths.PRODUCER_NAMES, b"")
+        except StoreError as error:
+            # A full disk, say: the broker serves those who read all the same. Longer, but as unique.
+            self._start = self._clock.wall_ms()
+            logs.warning("producer_names.start_not_counted", error=str(error))
+
+    def new(self) -> str:
+        """A name that no producer had."""
+        assert self._start is not None, "names before the start was counted"
+        self._given += 1
+        return f"{self._cluster_name}-{self._start}-{self._given - 1}"

@@ -1,0 +1,161 @@
+"""Leases of readers: for a while, ledgers from a place on are not trimmed, so that a reader finds what it has planned to read.
+
+A lease is no subscription: nothing of it is stored, it counts in no backlog, and it ends by itself when it is not renewed, when it
+has stayed in one place for too long, and with the broker's process. Whoever renews one that has ended gets a new one, and has to
+look whether what follows its place is still there. Deleting a topic asks no lease.
+
+Each role, or each client address without authentication, has a share of all leases and of the leases of each topic
+(`waiting/fair_shares.py`).
+
+Invariant: a lease that has ended holds nothing, whether it was taken off the list or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pybroker.waiting.fair_shares import FairShares, Holder
+
+SWEEP_EVERY_MS = 1000.0
+"""Minimum interval between two searches for ended leases when all leases are in use: a search is linear in the
+leases."""
+
+
+class LeaseOwner(NamedTuple):
+    """Who holds leases: a name that the reader has chosen, and the role that it came with."""
+
+    reader: str
+    role: str | None
+
+
+@dataclass(slots=True)
+class Lease:
+    """Ledgers from `ledger_id` on are held until `ends_ms`; it has been in its place since `placed_ms`. Monotonic times."""
+
+    owner: LeaseOwner
+    holder: str
+    ledger_id: int
+    placed_ms: float
+    ends_ms: float
+
+
+class TooManyLeases(Exception):
+    """No further lease is given; the text says which limit is reached."""
+
+
+class ReadLeases:
+    """All leases of a broker, by topic."""
+
+    def __init__(self, max_of_topic: int, max_in_all: int) -> None:
+        self._max_of_topic = max_of_topic
+        self._max_in_all = max_in_all
+        self._by_topic: dict[str, dict[LeaseOwner, Lease]] = {}
+        self.shares = FairShares()
+        """The number of leases of each holder, including ended leases that are still in the list."""
+        self._swept_ms = -SWEEP_EVERY_MS
+
+    def __len__(self) -> int:
+        """How many there are, ended ones that nobody has looked at among them."""
+        return self.shares.used
+
+    @property
+    def limit(self) -> int:
+        """Maximum number of leases on all topics together."""
+        return self._max_in_all
+
+    def hold(
+        self,
+        topic: str,
+        owner: LeaseOwner,
+        ledger_id: int,
+        duration_ms: float,
+        longest_ms: float,
+        now_ms: float,
+        holder: Holder,
+    ) -> float:
+        """Make, renew or move the owner's lease on the topic; for how many milliseconds it lasts. Raises TooManyLeases.
+
+        One that stays where it is ends `longest_ms` after it came there, however often it is renewed.
+        """
+        leases = self._by_topic.get(topic, {})
+        self._drop_ended(topic, leases, now_ms)
+        lease = leases.get(owner)
+        if lease is None:
+            self._require_room(topic, leases.values(), holder, now_ms)
+            lease = Lease(owner, holder.name, ledger_id, now_ms, now_ms)
+            self._by_topic.setdefault(topic, leases)[owner] = lease
+            self.shares.add(holder.name, 1)
+        elif lease.ledger_id != ledger_id:
+            lease.ledger_id, lease.placed_ms = ledger_id, now_ms
+        lease.ends_ms = min(now_ms + duration_ms, lease.placed_ms + longest_ms)
+        return lease.ends_ms - now_ms
+
+    def give_back(self, owner: LeaseOwner, topics: Iterable[str]) -> list[str]:
+        """End the owner's leases on these topics; the topics that it had one on."""
+        ended = []
+        for topic in topics:
+            leases = self._by_topic.get(topic)
+            lease = None if leases is None else leases.pop(owner, None)
+            if lease is not None:
+                self.shares.add(lease.holder, -1)
+                ended.append(topic)
+                if not leases:
+                    del self._by_topic[topic]
+        return ended
+
+    def end_all_of(self, holder: str) -> int:
+        """End all leases of `holder`. Return their number."""
+        before = self.shares.used
+        for topic, leases in list(self._by_topic.items()):
+            for owner in [owner for owner, lease in leases.items() if lease.holder == holder]:
+                self.give_back(owner, [topic])
+        return before - self.shares.used
+
+    def topics(self) -> list[str]:
+        """The topics that somebody has leases on."""
+        return list(self._by_topic)
+
+    def topics_of(self, owner: LeaseOwner) -> list[str]:
+        """The topics that the owner has leases on."""
+        return [topic for topic, leases in self._by_topic.items() if owner in leases]
+
+    def on(self, topic: str, now_ms: float) -> list[Lease]:
+        """The leases on a topic."""
+        return [lease for lease in self._by_topic.get(topic, {}).values() if lease.ends_ms > now_ms]
+
+    def held_from(self, topic: str, now_ms: float) -> int | None:
+        """The first ledger that is held; None when none is."""
+        leases = self._by_topic.get(topic)
+        if leases is None:
+            return None
+        self._drop_ended(topic, leases, now_ms)
+        return min((lease.ledger_id for lease in leases.values()), default=None)
+
+    def drop_ended(self, now_ms: float) -> None:
+        """Forget what has ended; linear in the leases."""
+        for topic, leases in list(self._by_topic.items()):
+            self._drop_ended(topic, leases, now_ms)
+
+    def _drop_ended(self, topic: str, leases: dict[LeaseOwner, Lease], now_ms: float) -> None:
+        for owner in [owner for owner, lease in leases.items() if lease.ends_ms <= now_ms]:
+            self.shares.add(leases.pop(owner).holder, -1)
+        if not leases:
+            self._by_topic.pop(topic, None)
+
+    def _require_room(self, topic: str, present: Collection[Lease], holder: Holder, now_ms: float) -> None:
+        on_topic = FairShares()
+        for lease in present:
+            on_topic.add(lease.holder, 1)
+        if not on_topic.may_take(holder, self._max_of_topic):
+            why = on_topic.refusal(holder, self._max_of_topic, f"leases on {topic}", "maxReadLeasesPerTopic")
+            raise TooManyLeases(f"cannot give a lease: {why}")
+        if self.shares.may_take(holder, self._max_in_all):
+            return
+        if now_ms >= self._swept_ms + SWEEP_EVERY_MS:
+            self._swept_ms = now_ms
+            self.drop_ended(now_ms)
+        if not self.shares.may_take(holder, self._max_in_all):
+            why = self.shares.refusal(holder, self._max_in_all, "leases", "maxReadLeases")
+            raise TooManyLeases(f"cannot give a lease on {topic}: {why}")

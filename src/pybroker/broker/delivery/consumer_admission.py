@@ -1,0 +1,57 @@
+"""Limits of the consumers and subscriptions of a topic, and the subscription types that may be used.
+
+The limits are read from the policies for each new consumer: a lower limit refuses new consumers and closes no existing one. A
+limit of 0 is no limit. Topics of the broker itself have no limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pybroker.broker.context.peer import Peer, is_same_host
+from pybroker.errors import ConsumerBusy, NotAllowedError
+from pybroker.model.system_topics import is_system_topic
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.topic_context import TopicContext
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+
+
+def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[SubscriptionBase], peer: Peer) -> None:
+    """Raises ConsumerBusy when the topic takes no more consumers, or no more from the address of `peer`."""
+    if is_system_topic(topic.name):
+        return
+    limit = topic.policies.max_consumers
+    if 0 < limit <= sum(len(subscription.consumers) for subscription in subscriptions):
+        raise ConsumerBusy(f"Topic reached max consumers limit (maxConsumersPerTopic={limit})")
+    limit = topic.runtime.config.max_same_address_consumers_per_topic
+    if limit > 0:
+        present = sum(is_same_host(each.peer, peer) for one in subscriptions for each in one.consumers)
+        if limit <= present:
+            raise ConsumerBusy(
+                f"Topic reached max same address consumers limit (maxSameAddressConsumersPerTopic={limit})"
+            )
+
+
+def require_room_on_subscription(subscription: SubscriptionBase) -> None:
+    """Raises ConsumerBusy when the subscription takes no more consumers."""
+    topic = subscription.topic
+    limit = topic.policies.max_consumers_per_subscription
+    if 0 < limit <= len(subscription.consumers) and not is_system_topic(topic.name):
+        raise ConsumerBusy(f"Subscription reached max consumers limit (maxConsumersPerSubscription={limit})")
+
+
+def require_room_for_subscription(topic: TopicContext, subscription_count: int) -> None:
+    """Raises NotAllowedError when the topic, which has or is about to have so many, takes no more subscriptions."""
+    limit = topic.policies.max_subscriptions
+    if 0 < limit <= subscription_count and not is_system_topic(topic.name):
+        raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name} ({limit})")
+
+
+def require_type_enabled(topic: TopicContext, kind: str) -> None:
+    """Raises NotAllowedError for a subscription type that may not be used; consumers that use it already stay."""
+    if kind not in topic.policies.subscription_types_enabled and not is_system_topic(topic.name):
+        raise NotAllowedError(f"Topic {topic.name} doesn't support {kind} sub type (subscriptionTypesEnabled)")
+    if kind == "Key_Shared" and not topic.runtime.config.subscription_key_shared_enable:
+        raise NotAllowedError("Key_Shared subscription is disabled by broker (subscriptionKeySharedEnable)")

@@ -1,0 +1,63 @@
+"""What a subscription does about entries that the store will never give: wait, or go on behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.model.position import Position
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+
+
+def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
+    """Which entries will never be read, by an error of reading at the cursor; None when the read may succeed later."""
+    if isinstance(error, NoSuchLedger):
+        ledgers = cursor.ledger.ledgers
+        return whole_ledger(ledgers, ledgers.normalize(cursor.read_position).ledger_id, error)
+    return error if isinstance(error, DamagedEntries) else None
+
+
+def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> DamagedEntries:
+    """All entries of a ledger that is gone."""
+    return DamagedEntries(ledger_id, 0, ledgers.entry_count_of(ledger_id) - 1, str(error))
+
+
+def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
+    """Go on behind entries that cannot be read, if nobody waits for them or they may be skipped.
+
+    `skip` counts entries of a ledger as read; None when the configuration does not let that be done.
+    """
+    ledger_id, first = damage.ledger_id, damage.first_entry_id
+    ledgers = cursor.ledger.ledgers
+    entry_ids = range(first, min(damage.last_entry_id + 1, ledgers.entry_count_of(ledger_id)))
+    if not entry_ids:
+        return False
+    if cursor.state.undeleted_in(ledger_id, first, len(entry_ids)) != []:
+        if skip is None:
+            return False
+        skip(ledger_id, entry_ids)
+    position = ledgers.normalize(cursor.read_position)
+    if position.ledger_id == ledger_id and position.entry_id in entry_ids:
+        cursor.read_position = Position(ledger_id, entry_ids.stop)
+    return True
+
+
+def log_skipped(
+    subscription: SubscriptionBase, ledger_id: int, entry_ids: range, entries: int, damage: DamagedEntries
+) -> None:
+    """Say what was passed over, and why."""
+    logs.warning(
+        "entries.skipped",
+        topic=subscription.topic.name,
+        subscription=subscription.name,
+        first=Position(ledger_id, entry_ids.start),
+        last=Position(ledger_id, entry_ids.stop - 1),
+        entries=entries,
+        reason=str(damage),
+    )

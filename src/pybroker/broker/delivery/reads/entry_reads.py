@@ -1,0 +1,177 @@
+"""Where the entries of one subscription come from: from memory at once, else from the store.
+
+Four things are read: what the dispatcher wants again, what it scans for once more, delayed entries that are due, and what comes
+next at the cursor, or in the compacted view in its place. Knows of no consumer and no dispatcher; what becomes of the entries is
+the subscription's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
+from pybroker.broker.delivery.reads import damaged_entries
+from pybroker.broker.delivery.reads.compacted_reads import CompactedReads, CompactedRun
+from pybroker.broker.delivery.reads.rescans import Rescans
+from pybroker.dispatch.delayed.delayed_entries import Delayed
+from pybroker.dispatch.dispatcher import AssignInput, ReadPlan
+from pybroker.errors import NoSuchLedger
+from pybroker.ledgers.ledger_store import EntryRun
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.model.position import Position
+
+AT_END: tuple[EntryRun, ...] = ()
+"""There is nothing to read."""
+NO_MEMORY: Sequence[EntryRun] = []
+"""Nothing is read that may have to be remembered: so much waits for its time that there is no memory for more."""
+
+
+class EntryReads:
+    """Owned by its subscription.
+
+    Invariant: at most one read from the store is under way, for the plan that `cached` was asked for last.
+    """
+
+    def __init__(self, cursor: ManagedCursor, delayed: DelayedDelivery) -> None:
+        self._cursor = cursor
+        self._delayed = delayed
+        self.compacted: CompactedReads | None = None
+        """What is read in place of the cursor while the active consumer reads compacted."""
+        self._next: ManagedCursor | CompactedReads = cursor
+        self._second = Rescans(cursor)
+        self._due: Sequence[Delayed] = ()
+
+    def read_compacted(self, compacted: CompactedReads | None) -> None:
+        """Read what comes next there from now on; None for the topic itself."""
+        self.compacted = compacted
+        self._next = self._cursor if compacted is None else compacted
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something comes next that may be read, to look at."""
+        if isinstance(self._next, CompactedReads):
+            return self._next.has_more()
+        ledger, cursor = self._cursor.ledger, self._cursor
+        position = cursor.state.first_wanted(cursor.read_position, self._delayed.held_back)
+        return ledger.ledgers.has_entry(position) and ledger.read_limit.readable(position, 1) > 0
+
+    @property
+    def waits_for_transaction(self) -> bool:
+        """Whether there is more, which an open transaction holds back."""
+        ledger = self._cursor.ledger
+        return ledger.read_limit.limit is not None and self._cursor.read_position <= ledger.last_confirmed
+
+    def rewind(self) -> None:
+        """Read again from behind the mark-delete position."""
+        self._next.rewind()
+
+    def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
+        """What the plan asks for, if it is in memory; `AT_END` when nothing is left, `NO_MEMORY` when nothing may be
+        read now, None when the store must be asked."""
+        if plan.replay is not None:
+            return self._replay_cached(plan)
+        if plan.scan is not None:
+            return self._scan_cached(plan, plan.scan)
+        self._due = self._delayed.take_due(plan.max_entries)
+        if self._due:
+            return self._delayed.cached(plan, self._due)
+        if self._delayed.is_full:
+            return NO_MEMORY
+        reads = self._next
+        reads.pass_over(self._delayed.held_back)
+        if not reads.has_more():
+            return AT_END
+        run = reads.read_cached(plan.max_entries, plan.max_bytes)
+        return None if run is None else (run,)
+
+    async def stored(self, plan: ReadPlan) -> AsyncIterator[EntryRun | None]:
+        """The same from the store; None at the end when not all of the plan was read. Raises StoreError."""
+        if plan.replay is not None:
+            async for run in self._replay_stored(plan):
+                yield run
+        elif plan.scan is not None:
+            scanned = await self._scan_stored(plan, plan.scan)
+            if scanned is not None:
+                yield scanned
+        elif self._due:
+            due, self._due = self._due, ()
+            for each in await self._delayed.read(plan, due):
+                yield each
+        else:
+            next_run = await self._next.read(plan.max_entries, plan.max_bytes)
+            if next_run is not None:
+                yield next_run
+
+    def undelivered(self, run: EntryRun) -> AssignInput:
+        """The entries of `run` that are not acknowledged."""
+        if isinstance(run, CompactedRun):
+            assert self.compacted is not None
+            return self.compacted.undelivered(run)
+        state = self._cursor.state
+        first, count = run.first_entry_id, len(run.payloads)
+        kept = state.undeleted_in(run.ledger_id, first, count)
+        ack_sets = state.ack_sets_in(run.ledger_id, first, count)
+        entries = AssignInput(run.ledger_id, range(first, first + count), run.payloads, run.message_counts, ack_sets)
+        return entries if kept is None else entries.rows([entry_id - first for entry_id in kept])
+
+    def next_to_scan(self, position: Position) -> Position | None:
+        """The first entry from there on that a scan is to look at; None when the cursor itself comes to the next one."""
+        return self._second.next_position(position, self._delayed.held_back)
+
+    # --- once more ---------------------------------------------------------------------------------------------------
+
+    def _replay_cached(self, plan: ReadPlan) -> list[EntryRun] | None:
+        runs: list[EntryRun] = []
+        for ledger_id, first, last in self._wanted(plan):
+            run = self._cursor.ledger.read_cached(Position(ledger_id, first), last - first + 1, plan.max_bytes)
+            if run is None or len(run.payloads) <= last - first:
+                return None
+            runs.append(run)
+        return runs
+
+    async def _replay_stored(self, plan: ReadPlan) -> AsyncIterator[EntryRun | None]:
+        ledger, left_bytes = self._cursor.ledger, plan.max_bytes
+        for ledger_id, entry_id, last in self._wanted(plan):
+            first = entry_id
+            while first <= last:
+                if left_bytes <= 0:
+                    yield None
+                    return
+                try:
+                    run = await ledger.read_if_there(Position(ledger_id, first), last - first + 1, left_bytes)
+                except NoSuchLedger as error:
+                    raise damaged_entries.whole_ledger(ledger.ledgers, ledger_id, error) from error
+                if run is None:
+                    break  # acknowledged and trimmed meanwhile
+                left_bytes -= sum(map(len, run.payloads))
+                first += len(run.payloads)
+                yield run
+
+    def _scan_cached(self, plan: ReadPlan, scan: Position) -> list[EntryRun] | None:
+        position = self.next_to_scan(scan)
+        if position is None:
+            return []
+        run = self._second.read_cached(position, plan.max_entries, plan.max_bytes)
+        return None if run is None else [run]
+
+    async def _scan_stored(self, plan: ReadPlan, scan: Position) -> EntryRun | None:
+        position = self.next_to_scan(scan)
+        if position is None:
+            return None  # Acknowledged meanwhile: the next plan sees it.
+        try:
+            return await self._second.read(position, plan.max_entries, plan.max_bytes)
+        except NoSuchLedger as error:
+            raise damaged_entries.whole_ledger(self._cursor.ledger.ledgers, position.ledger_id, error) from error
+
+    def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
+        """The plan's positions that are still there and unacknowledged, as (ledger id, first, last) of consecutive entries."""
+        spans: list[tuple[int, int, int]] = []
+        state = self._cursor.state
+        for ledger_id, entry_id in plan.replay or ():
+            if state.is_deleted(ledger_id, entry_id):
+                continue
+            if spans and spans[-1][0] == ledger_id and spans[-1][2] == entry_id - 1:
+                spans[-1] = (ledger_id, spans[-1][1], entry_id)
+            else:
+                spans.append((ledger_id, entry_id, entry_id))
+        return spans

@@ -1,0 +1,70 @@
+"""A summary of a stuck topic for lists of many topics. It uses the same rules as `explain` of one topic."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from pybroker.broker.explain.subscriptions import explain_subscription
+from pybroker.broker.explain.topics import explain_topic, throttled_by_other_topics
+from pybroker.model.findings import Finding, is_waiting, ordered
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.topic.backlog_quota import Exceeded
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_base import TopicBase
+
+
+class StuckTopic(NamedTuple):
+    """A stuck topic with its most important finding."""
+
+    topic: str
+    is_blocked: bool
+    """Whether the topic itself is stuck: its producers or its readers are blocked."""
+    subscriptions: int
+    """Number of stuck subscriptions."""
+    subscription: str | None
+    """The subscription of the finding: the stuck one with the largest backlog. None if the topic itself is stuck."""
+    backlog_entries: int
+    finding: Finding
+
+
+def stuck_topic(topic: TopicBase, quota: Exceeded | None) -> Generator[None, None, StuckTopic | None]:
+    """Return the summary of a loaded topic; None if it is not stuck. `quota` is its exceeded backlog quota."""
+    of_topic = explain_topic(topic, quota)
+    if topic.producers:
+        of_topic += yield from throttled_by_other_topics(topic)
+    of_topic = [each for each in ordered(of_topic) if each.waits]
+    stuck = 0
+    worst: tuple[int, str, Finding] | None = None
+    stored = cast("Topic", topic) if topic.name.is_persistent else None
+    for name, subscription in () if stored is None else list(stored.subscriptions.items()):
+        if subscription.is_closed or _is_at_rest(subscription):
+            continue
+        findings = yield from explain_subscription(cast("Topic", stored), subscription)
+        if is_waiting(findings):
+            stuck += 1
+            if worst is None or subscription.backlog_entries > worst[0]:
+                worst = subscription.backlog_entries, name, findings[0]
+        yield
+    if of_topic:
+        backlog_entries = 0 if worst is None else worst[0]
+        return StuckTopic(str(topic.name), True, stuck, None, backlog_entries, of_topic[0])
+    if worst is None:
+        return None
+    backlog_entries, name, finding = worst
+    return StuckTopic(str(topic.name), False, stuck, name, backlog_entries, finding)
+
+
+def _is_at_rest(subscription: Subscription) -> bool:
+    """Return whether all messages are acknowledged and nothing can wait. A compacted view may also read acknowledged
+    messages."""
+    return not subscription.backlog_entries and subscription.reads.compacted is None
+
+
+def worst_first(found: Iterable[StuckTopic]) -> list[StuckTopic]:
+    """Sort: blocked topics first, then by backlog, then by the duration of the wait."""
+    return sorted(
+        found, key=lambda each: (not each.is_blocked, -each.backlog_entries, each.finding.since_ms or 0, each.topic)
+    )

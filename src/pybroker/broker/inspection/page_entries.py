@@ -1,0 +1,62 @@
+"""The entries of a page, read a few at a time: one run is in memory at once, and the caller has taken that memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pybroker.errors import DamagedEntries, StoreError
+
+if TYPE_CHECKING:
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+    from pybroker.model.position import Position
+
+READ_BYTES = 256 * 1024
+READ_GAP_ENTRIES = 8
+"""Entries with no more than so many others between them are read at once: cheaper than two reads."""
+MAX_RUN_ENTRIES = 128
+
+
+class ReadEntry(NamedTuple):
+    """One of the entries that were asked for. `payload` is None when it is gone or damaged, which `problem` says."""
+
+    position: Position
+    payload: bytes | None
+    message_count: int
+    problem: str = ""
+
+
+async def read_entries(ledger: ManagedLedger, positions: Sequence[Position]) -> AsyncIterator[ReadEntry]:
+    """These entries, rising, one after the other; those that were trimmed meanwhile are left out. Raises StoreError."""
+    at = 0
+    while at < len(positions):
+        first = positions[at]
+        span = 1
+        for position in positions[at + 1 : at + MAX_RUN_ENTRIES]:
+            ahead = position.entry_id - (first.entry_id + span)
+            if position.ledger_id != first.ledger_id or ahead > READ_GAP_ENTRIES or span >= MAX_RUN_ENTRIES:
+                break
+            span = position.entry_id - first.entry_id + 1
+        if not ledger.ledgers.has_entry(first):
+            at += 1
+            continue
+        run = ledger.read_cached(first, span, READ_BYTES)
+        try:
+            if run is None:
+                run = await ledger.read_if_there(first, span, READ_BYTES)
+        except DamagedEntries as error:
+            at += 1
+            yield ReadEntry(first, None, 1, str(error))
+            continue
+        except StoreError:
+            if ledger.ledgers.has_entry(first):
+                raise
+            run = None
+        if run is None:
+            at += 1
+            continue
+        end = run.first_entry_id + len(run.payloads)
+        while at < len(positions) and positions[at].ledger_id == run.ledger_id and positions[at].entry_id < end:
+            index = positions[at].entry_id - run.first_entry_id
+            yield ReadEntry(positions[at], run.payloads[index], run.message_counts[index])
+            at += 1

@@ -1,0 +1,106 @@
+"""Loading, making and deleting non-persistent topics: one exists as long as it is loaded, since nothing of it is stored.
+
+Its policies are stored, as those of any topic; deleting the topic deletes them, closing it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pybroker.broker.topic.non_persistent_topic import NonPersistentTopic
+from pybroker.errors import NotAllowedError, TopicNotFound
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+    from pybroker.broker.lifecycle.topic_closing import TopicClosing
+    from pybroker.broker.lifecycle.topic_creation import TopicCreation
+    from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+    from pybroker.model.names import TopicName
+
+
+class NonPersistentTopics:
+    """Owned by the topics."""
+
+    def __init__(
+        self,
+        broker_context: BrokerContext,
+        loaded: LoadedTopics,
+        directory: TopicDirectory,
+        closing: TopicClosing,
+        creation: TopicCreation,
+    ) -> None:
+        self._broker_context = broker_context
+        self._runtime = broker_context.runtime
+        self._loaded = loaded.non_persistent
+        self._directory = directory
+        self._closing = closing
+        self._creation = creation
+        self._deleting: dict[str, asyncio.Event] = {}
+
+    async def get(self, name: TopicName, may_create: bool) -> NonPersistentTopic:
+        """The loaded topic; with `may_create` made, if automatic creation lets it be made.
+
+        Waits while it is being deleted. Raises TopicNotFound, NotAllowedError, TopicChanging.
+        """
+        while (topic := self._loaded.get(str(name))) is not None and topic.is_fenced:
+            if (deleting := self._deleting.get(str(name))) is not None:
+                await deleting.wait()
+            else:
+                self._closing.forget(topic)  # It was about to be.
+        if topic is None:
+            self._require_servable(name)
+            if not may_create:
+                raise TopicNotFound(f"Topic {name} not found")
+            self._creation.require_automatic(name)
+            async with self._creation.room(name, 1):
+                topic = await self._load(name)
+        return topic
+
+    async def make(self, name: TopicName) -> bool:
+        """Make `name`, which may be made; False when it exists. Raises NotAllowedError, TopicNotFound, TopicChanging."""
+        if str(name) in self._loaded:
+            return False
+        await self._load(name)
+        return True
+
+    async def _load(self, name: TopicName) -> NonPersistentTopic:
+        # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
+        policies = await self._broker_context.resources.topic_policies(name.partitioned_name)
+        self._require_servable(name)
+        topic = self._loaded.get(str(name))
+        if topic is None:
+            topic = self._loaded[str(name)] = NonPersistentTopic(
+                self._broker_context, name, policies, self._closing.start_unload
+            )
+            self._runtime.stats.topic_loads += 1
+            logs.info("topic.loaded", topic=name)
+            self._directory.created(name)
+        return topic
+
+    def _require_servable(self, name: TopicName) -> None:
+        if not self._runtime.config.enable_non_persistent_topics:
+            raise NotAllowedError("Broker is unable to load non-persistent topic (enableNonPersistentTopics)")
+        self._creation.require_open_namespace(name)
+
+    async def delete(self, name: TopicName) -> None:
+        """Forget the topic with its policies. Raises TopicNotFound, StoreError."""
+        key = str(name)
+        while (deleting := self._deleting.get(key)) is not None:
+            await deleting.wait()
+        topic = self._loaded.get(key)
+        if topic is None:
+            await self._broker_context.resources.forget_topic(name)
+            raise TopicNotFound(f"Topic {name} not found")
+        deleting = self._deleting[key] = asyncio.Event()
+        topic.fence()
+        try:
+            # First: a topic of that name that is made later must not inherit what is set for this one.
+            await self._broker_context.resources.forget_topic(name)
+            await self._broker_context.schemas.drop(name)
+        finally:
+            del self._deleting[key]
+            deleting.set()
+            self._closing.forget(topic)

@@ -1,0 +1,180 @@
+"""Topics by name, persistent or not: got, loaded, made, closed and deleted, whoever else does the same.
+
+What must hold: a topic is loaded at most once at a time. A client's request waits while what the topic belongs to is being made or
+changed; what the broker itself asks for does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker.broker.lifecycle.non_persistent_topics import NonPersistentTopics
+from pybroker.broker.lifecycle.topic_loading import LoadUnderWay, TopicLoading
+from pybroker.errors import AdminError, NotAllowedError, ServiceNotReady, TopicNotFound
+from pybroker.metadata import metadata_paths
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
+    from pybroker.broker.context.presence import Presence
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+    from pybroker.broker.lifecycle.topic_closing import Ending, TopicClosing
+    from pybroker.broker.lifecycle.topic_creation import TopicCreation
+    from pybroker.broker.lifecycle.topic_directory import TopicDirectory
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.model.names import TopicName
+
+
+class Topics:
+    """Owned by the broker service."""
+
+    def __init__(
+        self,
+        broker_context: BrokerContext,
+        presence: Presence,
+        loaded: LoadedTopics,
+        directory: TopicDirectory,
+        closing: TopicClosing,
+        creation: TopicCreation,
+    ) -> None:
+        self.loaded = loaded
+        self._broker_context = broker_context
+        self._presence = presence
+        self._directory = directory
+        self._closing = closing
+        self._creation = creation
+        self._loading = TopicLoading(broker_context, presence, loaded, directory, closing, creation)
+        self._non_persistent = NonPersistentTopics(broker_context, loaded, directory, closing, creation)
+
+    @property
+    def loading_count(self) -> int:
+        """Topics that are being loaded, or wait for that."""
+        return len(self._loading)
+
+    def load_of(self, name: TopicName) -> LoadUnderWay | None:
+        """How far the load of that topic is; None when it is not being loaded."""
+        return self._loading.under_way(name)
+
+    def ending_of(self, name: TopicName) -> Ending | None:
+        """How that topic is being closed or deleted; None when it is not."""
+        return self._closing.ending_of(str(name))
+
+    def is_settled(self, name: TopicName) -> bool:
+        """Whether nobody makes, grows or deletes what `name` belongs to now."""
+        return self._creation.is_settled(name)
+
+    # --- for clients -------------------------------------------------------------------------------------------------
+
+    async def get(self, name: TopicName, may_create: bool) -> Topic:
+        """The loaded persistent topic, loading it; with `may_create` also making it, if automatic creation lets it be made.
+
+        Waits while what it belongs to is being made or changed, while it is being closed, and for its turn to be loaded. Raises
+        TopicNotFound, NotAllowedError, TooManyRequests after too long a wait, and ServiceNotReady while the broker stops.
+        """
+        topic = self.loaded.persistent.get(str(name))
+        if topic is not None and not topic.is_fenced and self._creation.is_settled(name):
+            self._creation.require_loadable(name)
+            return topic
+        if not name.is_persistent:
+            raise NotAllowedError(f"Not possible on a non-persistent topic: {name}")
+        if not self._broker_context.runtime.config.enable_persistent_topics:
+            raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
+
+        async def load() -> Topic:
+            self._require_admissible(name)
+            async with self._broker_context.waiting.wait(f"topic {name} is being loaded"):
+                return await self._loading.load(name, may_create, in_turn=True)
+
+        return await self._creation.once_settled(name, load)
+
+    async def any(self, name: TopicName, may_create: bool) -> TopicBase:
+        """As `get`, whether the topic is persistent or not."""
+        if name.is_persistent:
+            return await self.get(name, may_create)
+
+        async def load() -> TopicBase:
+            self._require_admissible(name)
+            async with self._broker_context.waiting.wait(f"topic {name} is being loaded"):
+                return await self._non_persistent.get(name, may_create)
+
+        topic = self.loaded.non_persistent.get(str(name))
+        if topic is not None and not topic.is_fenced and self._creation.is_settled(name):
+            self._creation.require_loadable(name)
+            return topic
+        return await self._creation.once_settled(name, load)
+
+    def _require_admissible(self, name: TopicName) -> None:
+        """Raises ServiceNotReady, TopicNotFound, NotAllowedError, and TopicChanging for what is to be waited for."""
+        self._creation.require_loadable(name)
+        if not self._presence.takes_clients:
+            raise ServiceNotReady("the broker is starting or stopping, try again")
+        self._creation.require_open_namespace(name)
+
+    # --- for the broker itself ---------------------------------------------------------------------------------------
+
+    async def load(self, name: TopicName, may_create: bool) -> Topic:
+        """As `get`, for the broker itself: also what clients may not have now, or not yet."""
+        return await self._loading.load(name, may_create, in_turn=False)
+
+    async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
+        """Make `name`, a persistent one without loading it; False when it exists. The caller has seen to it that it may be made."""
+        if name.is_persistent:
+            return await self._loading.make(name, properties)
+        return await self._non_persistent.make(name)
+
+    async def settled(self, name: TopicName) -> None:
+        """Wait until `name` is neither being loaded nor closed nor deleted."""
+        await self._loading.settled(name)
+
+    async def unload(self, topic: TopicBase) -> None:
+        """Close `topic`; its clients look it up again. Returns once it is closed, whoever began that."""
+        await self._closing.unload(topic)
+
+    # --- delete ------------------------------------------------------------------------------------------------------
+
+    async def delete(self, name: TopicName, *, force: bool = True) -> None:
+        """Drop `name` with everything stored; with clients on it, who are disconnected, only when forced.
+
+        Raises TopicNotFound, AdminError 412, ServiceNotReady, StoreError.
+        """
+        if name.is_persistent:
+            await self._delete_persistent(name, force=force)
+            self._directory.deleted(name)
+        else:
+            loaded = self.loaded.non_persistent.get(str(name))
+            if loaded is not None and not force:
+                require_no_clients(loaded)
+            await self._non_persistent.delete(name)
+        logs.info("topic.deleted", topic=name)
+
+    async def _delete_persistent(self, name: TopicName, *, force: bool) -> None:
+        try:
+            topic = await self.load(name, may_create=False)
+        except TopicNotFound:
+            if not await self._finish_deletion(name):
+                raise
+        else:
+            if not force:
+                require_no_clients(topic)
+            await self._closing.end(topic, topic.delete(), is_deletion=True)
+
+    async def _finish_deletion(self, name: TopicName) -> bool:
+        """Whether there was a deletion of `name` that a crash had cut off."""
+        await self.settled(name)
+        with self._closing.ending(str(name), is_deletion=True):
+            return await self._broker_context.ledgers.finish_deletion(metadata_paths.managed_ledger(name))
+
+
+def require_no_clients(topic: TopicBase) -> None:
+    """Raises AdminError 412 while producers or consumers are connected."""
+    producers = len(topic.producers)
+    consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
+    if producers + consumers:
+        clients = "client" if producers + consumers == 1 else "clients"
+        raise AdminError(
+            412,
+            f"Topic has {producers + consumers} {clients} connected "
+            f"Including {consumers} consumers, {producers} producers, and 0 replicators.",
+        )

@@ -1,0 +1,54 @@
+"""Whether this broker works: it writes a message to a topic of its own, as a client would, and reads it back.
+
+The topic is in a namespace named after the broker's address, which no one needs to create. It has no subscriptions, so what is in
+it goes with retention like anything that everybody has acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pybroker.errors import MetadataError, ServiceNotReady, StoreError
+from pybroker.metadata import metadata_paths
+from pybroker.model import system_topics
+from pybroker.wire.entry_metadata import metadata_span
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.presence import Presence
+    from pybroker.broker.lifecycle.topic_manager import Topics
+    from pybroker.metadata.metadata_store import MetadataStore
+    from pybroker.runtime.runtime import Runtime
+
+TIMEOUT_S = 10.0
+
+
+class HealthCheck:
+    """Owned by the broker service. A check that comes while one is under way waits: each proves the moment it is for."""
+
+    def __init__(self, runtime: Runtime, metadata_store: MetadataStore, presence: Presence, topics: Topics) -> None:
+        self._runtime = runtime
+        self._metadata_store = metadata_store
+        self._presence = presence
+        self._topics = topics
+        self._running = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Raises BrokerError when the broker cannot store something now, or not say what it stored."""
+        if not self._presence.takes_clients:
+            raise ServiceNotReady("the broker is starting or stopping")
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._running:
+                await self._metadata_store.get(metadata_paths.cluster(self._runtime.config.cluster_name))
+                await self._write_and_read()
+        except (StoreError, TimeoutError) as error:
+            raise MetadataError(f"the broker cannot store anything: {error or 'no answer in time'}") from error
+
+    async def _write_and_read(self) -> None:
+        topic = await self._topics.load(system_topics.health_check(self._presence.broker_id), may_create=True)
+        payload = b"%d" % self._runtime.clock.wall_ms()
+        position = await topic.internal_producer().publish(payload)
+        read = await topic.ledger.read(position, 1, 1 << 16)
+        entry = read.payloads[0]
+        if entry[metadata_span(entry)[1] :] != payload:
+            raise MetadataError(f"the broker reads at {position} what it did not write there")

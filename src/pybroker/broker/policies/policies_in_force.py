@@ -1,0 +1,41 @@
+"""The policies in force for a topic, for queries.
+
+A loaded topic keeps its effective policies until one of their sources changes, and a query returns the same object. For any other
+topic they are computed from what is stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.broker_context import BrokerContext
+    from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
+    from pybroker.metadata.partitioned_topics import PartitionedTopics
+    from pybroker.model.effective_policies import EffectivePolicies
+    from pybroker.model.names import TopicName
+
+
+class PoliciesInForce:
+    """Owned by the broker service."""
+
+    def __init__(self, broker_context: BrokerContext, loaded: LoadedTopics, partitioned: PartitionedTopics) -> None:
+        self._broker_context = broker_context
+        self._loaded = loaded
+        self._partitioned = partitioned
+
+    async def of_topic(self, topic: TopicName) -> EffectivePolicies:
+        """Return the policies of a topic, or of the partitions of a partitioned topic. Raises StoreError."""
+        found = self._of_loaded(topic)
+        if found is None:
+            own = await self._broker_context.resources.topic_policies(topic)
+            found = self._broker_context.effective_policies(topic.namespace, own)
+        return found
+
+    def _of_loaded(self, topic: TopicName) -> EffectivePolicies | None:
+        """A fenced topic is not notified of changes, so its policies do not count."""
+        partitioned = self._partitioned.get(topic)
+        names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
+        loaded = (found for found in map(self._loaded.get, names) if found is not None and not found.is_fenced)
+        first = next(loaded, None)
+        return None if first is None else first.policies

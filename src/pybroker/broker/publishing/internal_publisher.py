@@ -1,0 +1,69 @@
+"""The base of peers of the broker itself that publish, without a connection."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from pybroker.broker.context.peer import Peer
+from pybroker.dispatch.dispatcher import Delivery
+from pybroker.errors import BrokerError
+from pybroker.model.events import SendRun
+from pybroker.model.position import Position
+
+
+class Publisher(Peer):
+    """A peer that publishes and does nothing else."""
+
+    address = ""
+    client_version = ""
+    role = None
+
+    @abstractmethod
+    def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
+        """Where this message is stored, durably, or why it is not."""
+
+    def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
+        for offset, sequence_id in enumerate(run.sequence_ids):
+            self._answer(sequence_id, Position(ledger_id, first_entry_id + offset))
+
+    def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
+        for sequence_id in run.sequence_ids:
+            self._answer(sequence_id, Position(id_part, id_part))
+
+    def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
+        for sequence_id in sequence_ids:
+            self._answer(sequence_id, error)
+
+    def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
+        for sequence_id in run.sequence_ids:
+            self._answer(sequence_id, reason)
+
+    def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
+        raise AssertionError("a producer consumes nothing")
+
+    def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
+        raise AssertionError("a producer acknowledges nothing")
+
+    def close_producer(self, producer_id: int) -> None:
+        """Not attached, so nobody is to be told."""
+
+    def producer_ready(self, producer_id: int) -> None:
+        raise AssertionError("not attached, so it waits for nothing")
+
+    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
+        raise AssertionError("not attached, so it waits for nothing")
+
+    def producer_fenced(self, producer_id: int) -> None:
+        """Not attached: what the broker has to say is never fenced."""
+
+    def close_consumer(self, consumer_id: int) -> None:
+        """There is none."""
+
+    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
+        """There is none."""
+
+    def reached_end_of_topic(self, consumer_id: int) -> None:
+        """There is none."""
+
+    async def is_alive(self) -> bool:
+        return True

@@ -1,0 +1,38 @@
+"""Limits of the producers of a topic, and the rule that they must encrypt.
+
+The limits are read from the policies for each new producer: a lower limit refuses new producers and closes no existing one. A
+limit of 0 is no limit. Topics of the broker itself have no limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pybroker.broker.context.peer import Peer, is_same_host
+from pybroker.errors import MetadataError, ProducerBusy
+from pybroker.model.system_topics import is_system_topic
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.topic_context import TopicContext
+    from pybroker.broker.publishing.producer import Producer
+
+
+def require_room_for_producer(topic: TopicContext, attached: Collection[Producer], peer: Peer) -> None:
+    """Raises ProducerBusy when the topic takes no more producers, or no more from the address of `peer`."""
+    if is_system_topic(topic.name):
+        return
+    limit = topic.policies.max_producers
+    if 0 < limit <= len(attached):
+        raise ProducerBusy(f"Topic '{topic.name}' reached max producers limit (maxProducersPerTopic={limit})")
+    limit = topic.runtime.config.max_same_address_producers_per_topic
+    if 0 < limit <= sum(is_same_host(each.peer, peer) for each in attached):
+        raise ProducerBusy(
+            f"Topic '{topic.name}' reached max same address producers limit (maxSameAddressProducersPerTopic={limit})"
+        )
+
+
+def require_encryption(topic: TopicContext, producer: Producer) -> None:
+    """Raises MetadataError for a producer that does not encrypt, where everybody must."""
+    if not producer.is_encrypted and topic.is_encryption_required:
+        raise MetadataError(f"Encryption is required in {topic.name}")

@@ -1,0 +1,252 @@
+"""The producers of one topic: who is attached under which name, who has exclusive access or waits for it.
+
+Owns the carrying out of what `producer_access.py` decides: an epoch is durable before its producer is told of it, who is driven
+out or kept waiting in vain learns it as the protocol has it, and a holder whose client is dead does not keep others away for longer
+than the liveness check takes. Whether a topic takes the producer at all is the topic's question, how many it takes
+`producer_admission.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pybroker.broker.publishing import producer_admission
+from pybroker.broker.publishing.producer_access import AccessMode, ProducerAccess, Standing
+from pybroker.errors import AuthorizationError, BrokerError, ProducerBusy, ProducerFenced, StoreError
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.topic_context import TopicContext
+    from pybroker.broker.publishing.producer import Producer
+
+TOPIC_EPOCH_PROPERTY = "pulsar.topic.epoch"
+"""Which property of a topic is its epoch; REST shows it among the others."""
+LARGEST_EPOCH = 1 << 62
+"""No topic is taken over so often; the next ones have room in the protocol's 64 bits."""
+
+
+def stored_epoch(properties: Mapping[str, str]) -> int | None:
+    """The epoch among the properties of a topic, if there is one. Anybody who may change those can write anything there."""
+    text = properties.get(TOPIC_EPOCH_PROPERTY, "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_EPOCH))):
+        return None
+    return epoch if (epoch := int(text)) <= LARGEST_EPOCH else None
+
+
+class ProducerRegistry:
+    """Owned by its topic.
+
+    Invariants: who is in `attached` may publish; one with exclusive access is there alone.
+    """
+
+    def __init__(
+        self,
+        topic: TopicContext,
+        epoch: int | None,
+        require_admissible: Callable[[Producer], None],
+        store_epoch: Callable[[int], Awaitable[None]],
+        settled: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`epoch` is the last one that the topic has stored, if any. The others are what only a kind of topic knows:
+        `require_admissible` raises what a producer is refused with, `store_epoch` makes a take-over durable, and `settled` waits
+        until it is sure what the producer of a name has stored last.
+        """
+        self._topic = topic
+        self._require_admissible = require_admissible
+        self._store_epoch = store_epoch
+        self._settled = settled
+        self._access: ProducerAccess[Producer] = ProducerAccess(epoch)
+        self.attached: dict[str, Producer] = {}
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for exclusive access."""
+        return self._access.waiting_count
+
+    @property
+    def waiting(self) -> Sequence[Producer]:
+        """Who waits for exclusive access, the next one first."""
+        return self._access.waiting
+
+    @property
+    def holder(self) -> Producer | None:
+        """Who has exclusive access, or is about to."""
+        return self._access.holder
+
+    @property
+    def epoch(self) -> int | None:
+        """Of the last take-over; None when there was none."""
+        return self._access.epoch
+
+    async def enter(self, producer: Producer) -> None:
+        """Attach `producer`, or have it wait. Raises what `add` does, and StoreError."""
+        try:
+            standing = self.add(producer)
+        except (ProducerBusy, ProducerFenced):
+            if not await self._outlives_holder(producer):
+                raise
+            if producer.refusal is not None:
+                raise producer.refusal from None
+            standing = Standing.CLAIMS if self._has_claim(producer) else self.add(producer)
+        if standing is Standing.CLAIMS:
+            await self._take_over(producer)
+
+    def add(self, producer: Producer) -> Standing:
+        """Give `producer` its place; one that claims the topic is not there yet, but everybody else is kept away.
+
+        Raises what the topic's `require_admissible` does, ProducerBusy, ProducerFenced.
+        """
+        self._require_admissible(producer)
+        if self._succeeds(producer):
+            return Standing.ATTACHED
+        if producer.access_mode is AccessMode.SHARED and producer.name in self.attached:
+            raise ProducerBusy(
+                f"Producer with name '{producer.name}' is already connected to topic '{self._topic.name}'"
+            )
+        if producer.access_mode is not AccessMode.EXCLUSIVE_WITH_FENCING:  # It will be the only one.
+            producer_admission.require_room_for_producer(self._topic, self.attached.values(), producer.peer)
+        joined = self._access.join(producer)
+        for each in joined.fenced:
+            self._fence_out(each, producer)
+        for each in joined.fenced_waiting:
+            self._refuse(each, ProducerFenced("Fenced out"))
+        if joined.standing is Standing.ATTACHED:
+            self._attach(producer)
+        elif joined.standing is Standing.WAITS:
+            producer.is_waiting = True
+            self._topic.tasks.start(self._check_holder(), "liveness of the exclusive producer")
+        return joined.standing
+
+    def _succeeds(self, producer: Producer) -> bool:
+        """Have `producer` take the place of the one with its name, if it is its client's next attempt on the same connection."""
+        present = self.attached.get(producer.name)
+        if present is None or present.peer is not producer.peer or producer.epoch <= present.epoch:
+            return False
+        is_same = (
+            present.has_user_provided_name == producer.has_user_provided_name
+            and present.access_mode is producer.access_mode
+            and (present.access_mode is AccessMode.SHARED or producer.former_epoch == self.epoch)
+        )
+        if is_same:
+            self._access.succeed(present, producer)
+            self._attach(producer)
+            present.close_from_broker()
+        return is_same
+
+    async def _take_over(self, producer: Producer) -> None:
+        """Make the claim of `producer` durable, then attach it. Raises StoreError, and why it lost its claim, if it did."""
+        epoch = self._access.claimed_epoch(producer)
+        try:
+            if epoch is not None:
+                await self._store_epoch(epoch)
+        except BaseException:
+            producer.detach()
+            raise
+        if not self._access.took_over(producer):
+            raise producer.refusal or ProducerFenced("The producer left before it had exclusive access")
+        self._attach(producer)
+        logs.info("producer.took_over", topic=self._topic.name, producer=producer.name, epoch=epoch)
+
+    def _attach(self, producer: Producer) -> None:
+        self.attached[producer.name] = producer
+        producer.topic_epoch = self.epoch
+        self._topic.broker_context.refusals.admitted(str(self._topic.name), producer.name, producer.peer.address)
+
+    def remove(self, producer: Producer) -> None:
+        """`producer` is gone; the next one that waits has its turn, if it was the last in its way."""
+        if self.attached.get(producer.name) is producer:
+            del self.attached[producer.name]
+            self._topic.in_use()
+        left = self._access.leave(producer)
+        for each in left.fenced_waiting:
+            self._refuse(each, ProducerFenced("Topic epoch has already moved"))
+        following = left.claimant
+        # One that has come back is looked after by `enter`.
+        if following is not None and following.is_waiting:
+            self._topic.tasks.start(self._give_turn(following), "turn of a waiting producer")
+
+    async def _give_turn(self, producer: Producer) -> None:
+        try:
+            self._require_admissible(producer)
+            await self._settled(producer.name)
+            await self._take_over(producer)
+        except (BrokerError, StoreError) as error:
+            producer.detach()
+            self._refuse(producer, error if isinstance(error, BrokerError) else error.answer())
+        else:
+            producer.is_waiting = False
+            producer.peer.producer_ready(producer.producer_id)
+
+    async def _outlives_holder(self, producer: Producer) -> bool:
+        """Whether the one that kept `producer` away is gone, or found dead now. If it was the same producer before its client came
+        back by another connection, `producer` has a claim then, in front of all that wait.
+        """
+        holder = self._access.holder or self.attached.get(producer.name)
+        if holder is None or holder.peer is producer.peer:
+            return False
+        is_return = self._access.return_behind(producer)
+        is_alive = True
+        try:
+            is_alive = await holder.peer.is_alive()
+        finally:
+            if is_return and is_alive and not self._has_claim(producer):
+                producer.detach()
+        return not is_alive or self._has_claim(producer)
+
+    def _has_claim(self, producer: Producer) -> bool:
+        return self._access.claimed_epoch(producer) is not None
+
+    async def _check_holder(self) -> None:
+        """Somebody waits: see to it that it is for a client that lives, which is closed otherwise."""
+        holder = self._access.holder
+        if holder is not None:
+            await holder.peer.is_alive()
+
+    def close_all(self, refusal: BrokerError) -> None:
+        """All clients have to look the topic up again; `refusal` is what those are told that wait."""
+        present, waiting = self._access.clear()
+        for producer in (*present, *waiting):
+            if self.attached.get(producer.name) is producer:
+                producer.close_from_broker()
+            else:
+                self._refuse(producer, refusal)
+
+    def refuse_revoked(self) -> None:
+        """Refuse those that wait for exclusive access, or are about to have it, and may not produce any more."""
+        holder = self._access.holder
+        is_claimant = holder is not None and self.attached.get(holder.name) is not holder
+        for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):
+            try:
+                self._topic.broker_context.authorization.require_produce(self._topic.name, producer.peer.role)
+            except AuthorizationError as error:
+                producer.detach()
+                self._refuse(producer, error)
+
+    def _fence_out(self, producer: Producer, successor: Producer) -> None:
+        """`producer` must not publish any more. Its client is not told, or it would come back at once: its next SEND tells it."""
+        if self.attached.get(producer.name) is producer:
+            del self.attached[producer.name]
+            producer.is_closed = True
+            producer.refusal = ProducerFenced(
+                f"producer {successor.name} from {successor.peer.address} took the topic over (ExclusiveWithFencing)"
+            )
+            self._note(producer, producer.refusal)
+            producer.peer.producer_fenced(producer.producer_id)
+        else:
+            self._refuse(producer, ProducerFenced("Fenced out"))
+
+    def _refuse(self, producer: Producer, refusal: BrokerError) -> None:
+        """`producer` has waited for, or claimed, exclusive access in vain. Who awaits `take_over` learns it there."""
+        producer.is_closed = True
+        producer.refusal = refusal
+        if producer.is_waiting:
+            self._note(producer, refusal)
+            producer.peer.producer_refused(producer.producer_id, refusal)
+
+    def _note(self, producer: Producer, refusal: BrokerError) -> None:
+        """For people who ask why it does not publish. Who awaits `enter` notes what that raises."""
+        topic = self._topic
+        topic.broker_context.refusals.note(
+            str(topic.name), producer.name, producer.peer.address, refusal, topic.runtime.clock.wall_ms()
+        )

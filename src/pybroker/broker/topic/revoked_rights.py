@@ -1,0 +1,58 @@
+"""Clients whose right was revoked while they are connected.
+
+What must hold: once the policies of a namespace have changed, no producer or consumer is left whose role may not have it
+any more. Its client is told to look the topic up again, and learns from the answer that it may not. Nor is a watcher of the
+namespace's topics told anything more; its client learns why when it asks for the list. What tenants' administrators lose counts
+for their next request only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pybroker.errors import AuthorizationError
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.auth.authorization import AuthorizationService
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.publishing.producer import Producer
+    from pybroker.broker.publishing.producer_registry import ProducerRegistry
+    from pybroker.model.names import TopicName
+
+
+def disconnect_revoked(
+    topic: TopicName,
+    producers: ProducerRegistry,
+    subscriptions: Iterable[SubscriptionBase],
+    authorization: AuthorizationService,
+) -> None:
+    """Close the producers and consumers of `topic` that would be refused if they came now, and those that wait to be one."""
+    if not authorization.enabled:
+        return
+    producers.refuse_revoked()
+    for producer in list(producers.attached.values()):
+        _check_producer(topic, producer, authorization)
+    for subscription in list(subscriptions):
+        for consumer in list(subscription.consumers):
+            _check_consumer(topic, subscription.name, consumer, authorization)
+
+
+def _check_producer(topic: TopicName, producer: Producer, authorization: AuthorizationService) -> None:
+    try:
+        authorization.require_produce(topic, producer.peer.role)
+    except AuthorizationError as error:
+        logs.info("producer.right_revoked", topic=topic, producer=producer.name, reason=str(error))
+        producer.close_from_broker()
+
+
+def _check_consumer(
+    topic: TopicName, subscription: str, consumer: Consumer, authorization: AuthorizationService
+) -> None:
+    try:
+        authorization.require_consume(topic, subscription, consumer.peer.role)
+    except AuthorizationError as error:
+        logs.info("consumer.right_revoked", topic=topic, consumer=consumer.name, reason=str(error))
+        consumer.close_from_broker()

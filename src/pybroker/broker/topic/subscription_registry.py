@@ -1,0 +1,254 @@
+"""Which subscriptions a persistent topic has: making and deleting them, and the turns in which that happens.
+
+A subscription is not there yet while its cursor is being stored, and not gone yet while that is being deleted. Whoever makes,
+deletes or moves a subscription, or attaches a consumer to it, does so in its turn: it waits until the others of that name are
+through, in order of arrival, and looks everything up again then. So nobody is refused because of what somebody else is doing, and
+nobody ends on a subscription that is gone.
+
+Waiting is bounded: by `maxWaitingSubscriptionRequests` over all topics, and by `subscriptionTurnTimeoutSeconds` for each. What is
+answered beyond is TooManyRequests. The C++ client, and those made from it, repeat a first SUBSCRIBE that is answered
+ServiceNotReady until their operation time-out and report that; this they report at once, and Java and Go clients try again.
+
+What was begun in a turn goes on to its end when who asked for it is gone, and the topic waits for it before it closes: a cursor
+never exists without a subscription, and there are never two of a name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pybroker.broker.context.subscription_locks import SubscriptionTurns
+from pybroker.broker.delivery import consumer_admission
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.publishing.topic_deduplication import require_free_name
+from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
+from pybroker.errors import NotAllowedError, StoreError, SubscriptionNotFound, TooManyRequests
+from pybroker.model.position import EARLIEST, LATEST, Position
+from pybroker.runtime import logs
+from pybroker.waiting.request_holder import ASKING
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.topic_context import TopicContext
+    from pybroker.broker.delivery.entry_kinds import EntryKinds
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+
+BEING_MADE = "being made or subscribed to"
+BEING_DELETED = "being deleted"
+BEING_MOVED = "being moved"
+BEING_CHANGED = "being changed"
+
+
+class SubscriptionRegistry:
+    """Owned by its topic, whose `subscriptions` it changes. Of its methods all but `turn`, `drop` and `ended` are for who has the
+    turn of that subscription."""
+
+    def __init__(
+        self,
+        topic: TopicContext,
+        ledger: ManagedLedger,
+        subscriptions: dict[str, Subscription],
+        kinds: EntryKinds,
+    ) -> None:
+        """`kinds` says what may be among the topic's entries."""
+        self._topic = topic
+        self._ledger = ledger
+        self.subscriptions = subscriptions
+        self._kinds = kinds
+        self._turns: SubscriptionTurns[asyncio.Future[None]] = SubscriptionTurns()
+        self._all_ended: asyncio.Event | None = None
+        self.being_made = 0
+        """Subscriptions that will be there soon: they take room already."""
+
+    # --- turns -------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def turn(self, name: str, doing: str) -> AsyncIterator[None]:
+        """Have the subscription `name` for oneself, whether it exists or not. What was looked up before may have changed.
+
+        `doing` tells others what they wait for. Raises TopicFenced, and then nothing has been done, and TooManyRequests.
+        """
+        topic = self._topic
+        topic.require_open()
+        if not self._turns.take(name, doing):
+            await self._wait(name, doing)
+        try:
+            topic.require_open()
+            yield
+        finally:
+            self._pass_on(name)
+
+    async def _wait(self, name: str, doing: str) -> None:
+        broker_context = self._topic.broker_context
+        room, config = broker_context.waiting.subscriptions, broker_context.runtime.config
+        limit, holder = config.max_waiting_subscription_requests, ASKING.get()
+        if not room.enter(holder, limit):
+            why = room.shares.refusal(holder, limit, "waiting requests", "maxWaitingSubscriptionRequests")
+            raise TooManyRequests(f"the request cannot wait for subscription {name}: {why}")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.wait(name, doing, turn)
+        try:
+            async with asyncio.timeout(config.subscription_turn_timeout_seconds):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self._pass_on(name)  # It was given the turn in the moment in which it gave up.
+            else:
+                self._turns.leave(name, turn)
+            if not isinstance(error, TimeoutError):
+                raise
+            room.late_total += 1
+            reason = f"it is {self._turns.doing(name) or 'in use'}, {self._turns.waiting(name)} more wait"
+            logs.warning("subscription.waited_in_vain", topic=self._topic.name, subscription=name, reason=reason)
+            raise TooManyRequests(
+                f"subscription {name} was not free in time: {reason} (subscriptionTurnTimeoutSeconds), try again"
+            ) from error
+        finally:
+            room.leave(holder)
+
+    def _pass_on(self, name: str) -> None:
+        turn = self._turns.pass_on(name)
+        while turn is not None and turn.done():  # cancelled, and has not left yet
+            turn = self._turns.pass_on(name)
+        if turn is not None:
+            turn.set_result(None)
+        elif not self._turns and self._all_ended is not None:
+            self._all_ended.set()
+
+    async def ended(self) -> None:
+        """Wait until nobody has a turn, or waits for one; the topic is fenced, so that nobody comes any more."""
+        assert self._topic.is_fenced
+        while self._turns:
+            self._all_ended = asyncio.Event()
+            await self._all_ended.wait()
+
+    # --- what is done in a turn --------------------------------------------------------------------------------------
+
+    def present(self, name: str) -> Subscription:
+        """Raises SubscriptionNotFound."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {self._topic.name}")
+        return subscription
+
+    async def durable(
+        self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
+    ) -> Subscription:
+        """The durable subscription `name`, made at the topic's beginning or end when missing.
+
+        Raises SubscriptionNotFound when it may not be made, NotAllowedError when a reader has that name.
+        """
+        present = self.subscriptions.get(name)
+        if present is None:
+            if not may_create:
+                raise SubscriptionNotFound(
+                    f"Subscription {name} does not exist on {self._topic.name}, and is not made automatically"
+                )
+            return await self.create(name, EARLIEST if is_earliest else LATEST, properties)
+        if not present.is_durable:
+            raise NotAllowedError(f"NonDurable subscription with the same name already exists: {name}")
+        return present
+
+    async def create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
+        """A durable subscription, of a name that there is none of, whose first entry is the one at `first` or behind it."""
+        require_free_name(name)
+        assert name not in self.subscriptions, f"there is a subscription {name}"
+        self._require_room()
+        self.being_made += 1
+        try:
+            return await self._topic.broker_context.tasks.run_to_end(
+                self._create(name, first, properties), f"create subscription {name}"
+            )
+        finally:
+            self.being_made -= 1
+
+    async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
+        """In a turn of its own, as `create`; None when there is a subscription of that name."""
+        async with self.turn(name, BEING_MADE):
+            return None if name in self.subscriptions else await self.create(name, first, properties)
+
+    def restore(self, cursor: ManagedCursor) -> None:
+        """The topic is being loaded, and has that cursor."""
+        self.subscriptions[cursor.name] = self._made(cursor.name, cursor)
+
+    async def _create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
+        topic = self._topic
+        ledgers = self._ledger.ledgers
+        is_behind_all = first > ledgers.last_position
+        start = ledgers.last_position if is_behind_all else self._ledger.position_before(first)
+        cursor = await topic.broker_context.ledgers.create_cursor(self._ledger, name, start, properties)
+        # Also when the topic was fenced meanwhile: it waits for this turn, and closes it with the others then.
+        subscription = self.subscriptions[name] = self._made(name, cursor)
+        subscription.is_closed = topic.is_fenced
+        logs.info("subscription.created", topic=topic.name, subscription=name, position=cursor.mark_delete_position)
+        return subscription
+
+    def _require_room(self) -> None:
+        consumer_admission.require_room_for_subscription(self._topic, len(self.subscriptions) + self.being_made)
+
+    def _made(self, name: str, cursor: ManagedCursor) -> Subscription:
+        return Subscription(self._topic, name, cursor, self._kinds, self.drop)
+
+    def non_durable(self, name: str, mark_delete: Position) -> Subscription:
+        """A reader's subscription, whose next entry is the one behind `mark_delete`."""
+        topic = self._topic
+        topic.require_open()
+        present = self.subscriptions.get(name)
+        if present is not None:
+            if present.is_durable:
+                raise NotAllowedError(f"Durable subscription with the same name already exists: {name}")
+            return present
+        require_free_name(name)
+        self._require_room()
+        cursor = topic.broker_context.ledgers.create_non_durable_cursor(self._ledger, name, mark_delete)
+        subscription = self.subscriptions[name] = self._made(name, cursor)
+        return subscription
+
+    async def delete(self, subscription: Subscription) -> None:
+        """Forget a subscription and its cursor; its consumers are told to go. Raises StoreError, and then it is still there."""
+        if not subscription.is_durable:
+            subscription.is_closed = True
+            subscription.close_consumers()
+            self._forget(subscription)
+        elif self.subscriptions.get(subscription.name) is subscription:
+            await self._topic.broker_context.tasks.run_to_end(
+                self._delete(subscription), f"delete subscription {subscription.name}"
+            )
+
+    async def _delete(self, subscription: Subscription) -> None:
+        topic, name, cursor = self._topic, subscription.name, subscription.cursor
+        subscription.is_closed = True
+        subscription.close_consumers()
+        self._forget(subscription)
+        if name == COMPACTION_SUBSCRIPTION:
+            self._ledger.compacted_drops += 1  # What is being compacted may be trimmed soon.
+        try:
+            await topic.broker_context.ledgers.delete_cursor(self._ledger, cursor)
+        except StoreError:
+            if self._ledger.cursors.get(name) is cursor:
+                self.subscriptions[name] = self._made(name, cursor)
+            raise
+        if name == COMPACTION_SUBSCRIPTION:
+            await self._ledger.drop_compacted()
+        logs.info("subscription.deleted", topic=topic.name, subscription=name)
+
+    def drop(self, subscription: Subscription) -> None:
+        """The last reader of a non-durable subscription left. Needs no turn: nobody waits for anything in here."""
+        if not subscription.is_closed:
+            subscription.is_closed = True
+            self._forget(subscription)
+
+    def _forget(self, subscription: Subscription) -> None:
+        topic = self._topic
+        subscription.delayed.drop()
+        subscription.release_memory()
+        if not subscription.is_durable:
+            topic.broker_context.ledgers.drop_non_durable_cursor(self._ledger, subscription.cursor)
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            topic.in_use()
+            topic.counters.messages_out_of_removed += subscription.counters.messages_out
+            topic.counters.bytes_out_of_removed += subscription.counters.bytes_out

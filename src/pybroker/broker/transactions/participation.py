@@ -1,0 +1,57 @@
+"""Whether a message or an acknowledgement may be taken in the name of a transaction: only while that is open, of the role that it
+belongs to, at topics and subscriptions that its coordinator knows to take part.
+
+What is taken otherwise would be told of no end: it would hold back readers, or be delivered to nobody, until a low-water mark
+passes it, which for an id that was made up is never. So all that is open at topics is counted where its coordinator counts, and
+bounded with it (`maxOpenTransactionsSizeInMB`).
+
+A coordinator that reads its log says nothing: what comes in the meantime is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker.auth.authorization import AuthorizationService
+from pybroker.errors import BrokerError, InvalidTxnStatus, NotAllowedError, TransactionNotFound
+from pybroker.transactions.coordinator_state import Status, Transaction
+from pybroker.transactions.coordinators import Coordinators, is_ready
+
+if TYPE_CHECKING:
+    from pybroker.model.txn_id import TxnId
+
+
+class TakingPart:
+    """Owned by the broker service."""
+
+    def __init__(self, coordinators: Coordinators, authorization: AuthorizationService) -> None:
+        self._coordinators = coordinators
+        self._authorization = authorization
+
+    def refusal(self, txn: TxnId, role: str | None, topic: str, subscription: str | None = None) -> BrokerError | None:
+        """Why nothing of `role` is taken there in the name of `txn`; None when it may be."""
+        if not self._coordinators.is_enabled:
+            return None
+        coordinator = self._coordinators.begun(txn.most)
+        if coordinator is not None and not is_ready(coordinator):
+            return None
+        transaction = None if coordinator is None else coordinator.state.find(txn.least)
+        if transaction is None:
+            return TransactionNotFound(f"Transaction {txn} has ended, or never was. Please use a new transaction")
+        if transaction.status is not Status.OPEN:
+            return InvalidTxnStatus(f"Transaction {txn} is {transaction.status}. Please use a new transaction")
+        if not self._authorization.may_use(transaction.owner, role):
+            return TransactionNotFound(f"Transaction {txn} is not one of the role {role}")
+        if not _takes_part(transaction, topic, subscription):
+            what = topic if subscription is None else f"subscription {subscription} of {topic}"
+            return NotAllowedError(
+                f"{what} does not take part in transaction {txn}: say so to its coordinator first (ADD_PARTITION_TO_TXN, "
+                "ADD_SUBSCRIPTION_TO_TXN)"
+            )
+        return None
+
+
+def _takes_part(transaction: Transaction, topic: str, subscription: str | None) -> bool:
+    return (
+        topic in transaction.partitions if subscription is None else (topic, subscription) in transaction.subscriptions
+    )

@@ -1,0 +1,118 @@
+"""A topic's transactions when it is loaded: the last snapshot, and what was stored behind it, read again.
+
+Runs before the topic takes or gives anything, in the load of that topic alone. A topic that never had a transaction has no
+snapshot, and nothing is read of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
+from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
+from pybroker.ledgers.ledger_store import EntryRun
+from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
+from pybroker.managed_ledger.read_ahead import READ_AHEAD_BYTES, READ_AHEAD_ENTRIES
+from pybroker.model.position import Position
+from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
+from pybroker.wire.transaction_metadata import of_transaction
+
+RESTORE_ON_LOOP_BYTES = 16 * 1024
+"""A larger snapshot has hundreds of open transactions, and is restored by a thread: 10,000 take 90 ms."""
+_SLICE_MS = 1.0
+_SLICE_ENTRIES = 64  # between two looks at the clock
+
+
+class Progress:
+    """How many entries were read again, and about how many there are to be."""
+
+    __slots__ = ("all_entries", "entries")
+
+    def __init__(self) -> None:
+        self.entries = self.all_entries = 0
+
+
+async def recover(
+    ledger: ManagedLedger, clock: Clock, max_open: int, progress: Progress | None = None
+) -> TransactionBuffer | None:
+    """None for a topic that has had no transactions. Raises StoreError, and then the ledger is closed."""
+    cursor = ledger.cursors.get(TRANSACTIONS_CURSOR)
+    if cursor is None:
+        return None
+    records, cursor.stored_delayed = cursor.stored_delayed, []
+    try:
+        started_ms = clock.monotonic_ms()
+        buffer = await _restored(records[-1], max_open) if records else TransactionBuffer(max_open)
+        # Without a record the first one was not written before a crash: the cursor says where transactions began.
+        start = max(buffer.up_to, cursor.mark_delete_position)
+        buffer.up_to = start
+        replayed = await _replay(buffer, ledger, clock, start, progress or Progress())
+        buffer.recovered()
+    except BaseException:
+        await ledger.close()
+        raise
+    buffer.forget_ledgers(ledger.ledgers.has_ledger)
+    took_ms = round(clock.monotonic_ms() - started_ms, 1)
+    logs.info(
+        "transactions.recovered",
+        managed_ledger=ledger.name,
+        open=len(buffer.open),
+        replayed=replayed,
+        took_ms=took_ms,
+    )
+    return buffer
+
+
+async def _restored(record: bytes, max_open: int) -> TransactionBuffer:
+    if len(record) < RESTORE_ON_LOOP_BYTES:
+        return TransactionBuffer.restore(record, max_open)
+    return await asyncio.to_thread(TransactionBuffer.restore, record, max_open)
+
+
+async def _replay(
+    buffer: TransactionBuffer, ledger: ManagedLedger, clock: Clock, behind: Position, progress: Progress
+) -> int:
+    position, entries = Position(behind.ledger_id, behind.entry_id + 1), 0
+    progress.all_entries = ledger.ledgers.entries_after(behind)
+    slice_ends_ms = clock.monotonic_ms() + _SLICE_MS
+    while ledger.ledgers.has_entry(position := ledger.ledgers.normalize(position)):
+        try:
+            run = await ledger.read_if_there(position, READ_AHEAD_ENTRIES, READ_AHEAD_BYTES)
+        except DamagedEntries as damage:
+            position = _behind(ledger, position, damage.last_entry_id, damage)
+            continue
+        except NoSuchLedger as damage:
+            position = _behind(ledger, position, ledger.ledgers.entry_count_of(position.ledger_id) - 1, damage)
+            continue
+        if run is None:
+            continue  # It was trimmed meanwhile.
+        for index in range(len(run.payloads)):
+            note_stored(buffer, run, index)
+            if index % _SLICE_ENTRIES == 0 and clock.monotonic_ms() >= slice_ends_ms:
+                await asyncio.sleep(0)
+                slice_ends_ms = clock.monotonic_ms() + _SLICE_MS
+        progress.entries = entries = entries + len(run.payloads)
+        position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
+    return entries
+
+
+def note_stored(buffer: TransactionBuffer, run: EntryRun, index: int) -> None:
+    """One entry that was stored earlier, in the order of the ledger."""
+    position = Position(run.ledger_id, run.first_entry_id + index)
+    found = of_transaction(run.payloads[index])
+    if found is None:
+        buffer.passed(position, 1)
+    elif found.ends is not None:
+        buffer.ended(found.txn, found.ends, position)
+    else:
+        buffer.found(found.txn, position, 1, found.publish_time_ms, found.producer_name)
+
+
+def _behind(ledger: ManagedLedger, first: Position, last_entry_id: int, damage: StoreError) -> Position:
+    """Where to go on when entries will never be read. The end of a transaction may have been among them: then it stays open here
+    until its coordinator ends it once more, or the low-water mark has passed it."""
+    last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
+    logs.error("transactions.entries_skipped", managed_ledger=ledger.name, first=first, last=last, error=str(damage))
+    return Position(last.ledger_id, last.entry_id + 1)

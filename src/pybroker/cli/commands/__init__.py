@@ -1,0 +1,1 @@
+"""One module for each command of `pybroker`; `cli/command_table.py` lists them."""

@@ -1,0 +1,229 @@
+"""`pybroker consume`: receives messages and writes them out.
+
+With a subscription, a message is acknowledged once it is written; without one, topics are read and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from pybroker.cli.binary_client import UntilSignal, binary_access, run_with_client
+from pybroker.cli.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_TOO_FEW, WrongUsage, say
+from pybroker.cli.message_text import message_document, message_line
+from pybroker.cli.output import Output, add_json_option, output_of
+from pybroker.cli.parsed_arguments import Start, count, seconds, start, topic
+from pybroker.cli.parsing import described
+from pybroker.cli.which_broker import add_broker_options, broker_of
+from pybroker.client.consuming.message_consumer import EndOfTopic, MessageConsumer
+from pybroker.client.failures import ConnectionLost, RequestTimedOut
+from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
+from pybroker.client.pulsar_client import PulsarClient
+from pybroker.wire.compression import DamagedPayload
+
+EXAMPLES = """
+pybroker consume orders -s billing                        until Ctrl-C, acknowledging what was written
+pybroker consume orders -s billing --type shared -n 10 --wait 5s
+pybroker consume orders -s look --from earliest --no-ack  look at them; they come again
+pybroker consume orders --until-end --json > orders.jsonl all that is there, without a subscription
+pybroker consume orders --from 2026-11-23T04:00:00Z --until-end
+pybroker consume pictures -n 1 --values --no-newline > picture.png
+"""
+DEFAULT_QUEUE = 1000
+MAX_QUEUE = 1_000_000
+MAX_AT_ONCE = 100
+"""So many messages are written before they are acknowledged together."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, __doc__ or "", EXAMPLES)
+    parser.add_argument("topics", type=topic, nargs="+", metavar="TOPIC")
+    parser.add_argument(
+        "-s", "--subscription", metavar="S", help="receive by this subscription; without: read the topic"
+    )
+    parser.add_argument(
+        "-t",
+        "--type",
+        choices=("exclusive", "shared", "failover", "key_shared"),
+        default="exclusive",
+        help="of the subscription (exclusive)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=start,
+        metavar="W",
+        help="earliest or latest, for a new subscription (latest); for reading also LEDGER:ENTRY or a time (earliest)",
+    )
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="end after so many messages")
+    parser.add_argument(
+        "--wait", type=seconds, metavar="T", help="end when none came for so long; exit code 4 if too few came"
+    )
+    parser.add_argument("--until-end", action="store_true", help="end at the last message; only for reading")
+    acks = parser.add_mutually_exclusive_group()
+    acks.add_argument(
+        "--ack", dest="acks", action="store_true", default=True, help="acknowledge what was written (default)"
+    )
+    acks.add_argument("--no-ack", dest="acks", action="store_false", help="acknowledge nothing: all of it comes again")
+    parser.add_argument(
+        "--batch-index-ack", action="store_true", help="messages of a batch one by one, where the broker does that"
+    )
+    parser.add_argument("--name", default="", metavar="N", help="the consumer's name")
+    parser.add_argument(
+        "--compacted", action="store_true", help="of each key only the last message, where the topic is compacted"
+    )
+    parser.add_argument(
+        "--queue", type=count, default=DEFAULT_QUEUE, metavar="N", help=f"how many wait in the client ({DEFAULT_QUEUE})"
+    )
+    add_json_option(parser, "one line of JSON for each message")
+    parser.add_argument("--values", action="store_true", help="values alone, as they are, each followed by a line feed")
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument("-0", "--null", action="store_true", help="with --values: followed by a null byte instead")
+    ends.add_argument("--no-newline", action="store_true", help="with --values: followed by nothing")
+    add_broker_options(parser, is_binary=True)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    _check(options)
+    access = binary_access(broker_of(options), options.topics[0])
+    writer = Writer(output_of(options), _end_of_value(options))
+
+    async def work(client: PulsarClient, until: UntilSignal) -> int:
+        consumer = await until.wait(_open(client, options))
+        async with consumer:
+            if options.subscription is None and options.start is not None and options.start.time_ms is not None:
+                await until.wait(consumer.seek(publish_time_ms=options.start.time_ms))
+            return await Session(consumer, writer, options, until).run()
+
+    return run_with_client(access, work)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.queue > MAX_QUEUE:
+        raise WrongUsage(f"--queue is at most {MAX_QUEUE:,}")
+    if options.subscription is None:
+        if len(options.topics) > 1:
+            raise WrongUsage("one topic can be read without a subscription; for several give --subscription")
+        if options.type != "exclusive" or options.name or not options.acks or options.batch_index_ack:
+            raise WrongUsage(
+                "--type, --name, --no-ack and --batch-index-ack are for a subscription: give --subscription, too"
+            )
+    else:
+        if options.until_end:
+            raise WrongUsage("--until-end is for reading without --subscription; with one give --wait")
+        if options.start is not None and not options.start.word:
+            raise WrongUsage(
+                "a new subscription begins at earliest or latest; an id or a time is for reading without --subscription"
+            )
+    if options.values and options.json:
+        raise WrongUsage("either --values or --json")
+    if (options.null or options.no_newline) and not options.values:
+        raise WrongUsage("--null and --no-newline go with --values")
+
+
+def _end_of_value(options: argparse.Namespace) -> bytes | None:
+    if not options.values:
+        return None
+    return b"\0" if options.null else b"" if options.no_newline else b"\n"
+
+
+async def _open(client: PulsarClient, options: argparse.Namespace) -> MessageConsumer:
+    # What waits here goes to others late: no more than will be taken.
+    queue = min(options.queue, options.count or options.queue)
+    if options.subscription is None:
+        return await client.reader(
+            str(options.topics[0]),
+            _first(options.start),
+            read_compacted=options.compacted,
+            queue_messages=queue,
+        )
+    return await client.consumer(
+        [str(each) for each in options.topics],
+        options.subscription,
+        kind=options.type,
+        name=options.name,
+        from_earliest=options.start is not None and options.start.word == "earliest",
+        read_compacted=options.compacted,
+        queue_messages=queue,
+        keeps_batch_bits=options.batch_index_ack,
+    )
+
+
+def _first(given: Start | None) -> MessageId:
+    if given is None or given.word == "earliest" or given.time_ms is not None:
+        return EARLIEST
+    if given.id is None:
+        return LATEST
+    return MessageId(given.id.ledger_id, given.id.entry_id, given.id.partition, given.id.batch_index)
+
+
+class Writer:
+    """Writes messages as they are asked for. When `write` returns, whoever reads the output has them."""
+
+    def __init__(self, output: Output, end_of_value: bytes | None) -> None:
+        self._output = output
+        self._end = end_of_value
+        self._bytes: BinaryIO | None = None if end_of_value is None else sys.stdout.buffer
+
+    def write(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if self._bytes is not None:
+                self._bytes.write((message.value or b"") + (self._end or b""))
+            elif self._output.is_json:
+                self._output.record(message_document(message))
+            else:
+                self._output.line(message_line(message))
+        if self._bytes is not None:
+            self._bytes.flush()
+        self._output.flush()
+
+
+class Session:
+    """Receives, writes, acknowledges, in that order: a message that could not be written comes again."""
+
+    def __init__(
+        self, consumer: MessageConsumer, writer: Writer, options: argparse.Namespace, until: UntilSignal
+    ) -> None:
+        self._consumer = consumer
+        self._writer = writer
+        self._until = until
+        self._wait_s: float | None = options.wait
+        self._most: int | None = options.count
+        self._stops_at_end: bool = options.until_end
+        self._acks: bool = options.acks and options.subscription is not None
+        self._taken = 0
+        self._damaged = 0
+
+    async def run(self) -> int:
+        """The exit code. Raises Interrupted, or why there will be no more messages."""
+        while self._most is None or self._taken < self._most:
+            if self._stops_at_end and not await self._until.wait(self._consumer.has_more()):
+                break
+            try:
+                messages = await self._until.wait(self._receive())
+            except (EndOfTopic, RequestTimedOut):
+                break
+            except DamagedPayload as error:
+                self._damaged += 1
+                say(f"a message that cannot be read, and stays unacknowledged: {error}")
+                continue
+            self._writer.write(messages)
+            self._taken += len(messages)
+            if self._acks:
+                await self._acknowledge(messages)
+        if self._most is not None and self._taken < self._most:
+            return EXIT_TOO_FEW
+        return EXIT_FAILED if self._damaged else EXIT_OK
+
+    async def _acknowledge(self, messages: Sequence[Message]) -> None:
+        try:
+            await self._consumer.ack(*messages, wants_receipt=True)
+        except ConnectionLost as error:  # the consumer attaches again by itself
+            say(f"{len(messages)} acknowledgements may be lost, such messages come again: {error}")
+
+    async def _receive(self) -> list[Message]:
+        left = MAX_AT_ONCE if self._most is None else min(MAX_AT_ONCE, self._most - self._taken)
+        return await self._consumer.receive_some(left, self._wait_s)

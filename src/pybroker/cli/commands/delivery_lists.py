@@ -1,0 +1,280 @@
+"""`pybroker unacked`, `delayed`, `draining` and `waiting`: what a subscription holds, message by message or hash by hash."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pybroker.cli.admin_rest import AdminRest, subscription_path
+from pybroker.cli.exit_codes import EXIT_OK
+from pybroker.cli.output import Output, add_json_option, output_of
+from pybroker.cli.parsed_arguments import base64_bytes, count, number, seconds, topic
+from pybroker.cli.parsing import described
+from pybroker.cli.text_tables import Cell, age, moment, plain, size, value_text
+from pybroker.cli.which_broker import add_broker_options, broker_of
+
+DEFAULT_LIMIT = 100
+ROWS_AT_ONCE = 500
+"""A table is laid out for so many rows at a time, so that long lists begin to show early and take little memory."""
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One of the lists: its call, and how an item is shown."""
+
+    call: str
+    member: str
+    head: Sequence[str]
+    row: Callable[[Item], list[Cell]]
+    nothing: str
+    text: str
+    examples: str
+    filters: Callable[[argparse.ArgumentParser], None] = field(default=lambda _: None)
+
+
+def key_of(item: Mapping[str, Any]) -> str | None:
+    """A key as REST says it, for people; None for a message without."""
+    if item.get("keyBase64") is not None:
+        return _bytes_text(item["keyBase64"])
+    key = item.get("key")
+    return None if key is None else str(key) + ("..." if item.get("keyCut") else "")
+
+
+def _bytes_text(encoded: object) -> str:
+    return value_text(base64.b64decode(str(encoded)))
+
+
+def consumer_text(consumer: object) -> str | None:
+    """A consumer by its name; its address, too, where it has no name of its own."""
+    if not isinstance(consumer, dict):
+        return None if consumer is None else str(consumer)
+    return str(consumer.get("name") or consumer.get("address"))
+
+
+def _unacked_row(item: Item) -> list[Cell]:
+    return [
+        item["messageId"],
+        key_of(item),
+        plain(item.get("hash")),
+        item.get("consumer"),
+        age(item.get("ageMs")),
+        item.get("deliveryCount"),
+        size(item.get("size")),
+        moment(item.get("publishTime")),
+        "; ".join(_unacked_notes(item)),
+    ]
+
+
+def _unacked_notes(item: Item) -> Iterator[str]:
+    if item.get("properties"):
+        more = ", ..." if item.get("propertiesCut") else ""
+        yield ", ".join(f"{name}={value}" for name, value in item["properties"].items()) + more
+    if item.get("heldByTransaction"):
+        yield f"acknowledged in the open transaction {item['heldByTransaction']}"
+    if item.get("unreadable"):
+        yield f"cannot be read: {item['unreadable']}"
+    if item.get("encrypted"):
+        yield "encrypted"
+
+
+def _delayed_row(item: Item) -> list[Cell]:
+    notes = ["changed by hand"] if item.get("changed") else []
+    notes += [f"cannot be read: {item['unreadable']}"] if item.get("unreadable") else []
+    return [item["messageId"], key_of(item), moment(item.get("deliverAt")), "; ".join(notes)]
+
+
+def _draining_row(item: Item) -> list[Cell]:
+    keys = [*map(str, item.get("keys", ())), *map(_bytes_text, item.get("keysBase64", ()))]
+    ids = item.get("messageIds", [])
+    unacked = item.get("unackedMessages", 0)
+    return [
+        plain(item.get("hash")),
+        ", ".join(keys),
+        consumer_text(item.get("oldConsumer")),
+        consumer_text(item.get("newConsumer")),
+        moment(item.get("since")),
+        unacked,
+        " ".join(map(str, ids)) + (" ..." if unacked > len(ids) else ""),
+        item.get("blockedAttempts"),
+    ]
+
+
+def _waiting_row(item: Item) -> list[Cell]:
+    return [
+        plain(item.get("hash")),
+        item.get("reason"),
+        consumer_text(item.get("consumer")),
+        consumer_text(item.get("because")),
+        item.get("entries"),
+        moment(item.get("since")),
+        item.get("setAsideFrom"),
+    ]
+
+
+def _add_unacked_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--consumer", metavar="C", help="only those at this consumer")
+    keys = parser.add_mutually_exclusive_group()
+    keys.add_argument("--key", metavar="K", help="only those with this key")
+    keys.add_argument("--key-base64", type=base64_bytes, metavar="B", help="the same, for a key of bytes")
+    parser.add_argument("--hash", type=number, metavar="N", help="only those with this hash of their key")
+    parser.add_argument("--min-age", type=seconds, metavar="T", help="only those delivered so long ago: 30s, 10m")
+    parser.add_argument("--properties", action="store_true", help="their properties, too")
+
+
+LISTINGS = {
+    "unacked": Listing(
+        "unacked",
+        "messages",
+        ("MESSAGE", "KEY", "HASH", "CONSUMER", "FOR", "DELIVERIES", "SIZE", "PUBLISHED", "NOTE"),
+        _unacked_row,
+        "Nothing is unacknowledged.",
+        "Messages that were delivered and are not acknowledged: whose they are, and for how long.",
+        """
+pybroker unacked orders billing
+pybroker unacked orders billing --consumer billing-2 --min-age 10m
+pybroker unacked orders billing --key customer-7 --properties
+pybroker unacked orders billing --json --limit 100000 | jq -r '.messages[].messageId'
+""",
+        _add_unacked_filters,
+    ),
+    "delayed": Listing(
+        "delayed",
+        "messages",
+        ("MESSAGE", "KEY", "DELIVERED AT", "NOTE"),
+        _delayed_row,
+        "Nothing is delayed.",
+        "Messages that are kept back until their time has come.",
+        """
+pybroker delayed orders billing
+pybroker delay orders billing 12:345 --now       deliver one of them at once
+""",
+    ),
+    "draining": Listing(
+        "drainingHashes",
+        "hashes",
+        ("HASH", "KEYS", "FROM", "TO", "SINCE", "UNACKED", "MESSAGES", "BLOCKED ATTEMPTS"),
+        _draining_row,
+        "No hash drains.",
+        "Hashes of a Key_Shared subscription that wait for their old consumer's acknowledgements.",
+        """
+pybroker draining orders billing
+pybroker ack orders billing 12:345               acknowledge what one of them waits for
+""",
+    ),
+    "waiting": Listing(
+        "waiting",
+        "hashes",
+        ("HASH", "REASON", "CONSUMER", "BECAUSE OF", "ENTRIES", "SINCE", "SET ASIDE FROM"),
+        _waiting_row,
+        "Nothing fills the look-ahead.",
+        "Who fills the look-ahead of a Key_Shared subscription: hashes whose messages were read and cannot be delivered.",
+        """
+pybroker waiting orders billing
+pybroker explain orders billing                  what to do about it
+""",
+    ),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the list that the parser's name ends in."""
+    listing = LISTINGS[parser.prog.split()[-1]]
+    described(parser, listing.text, listing.examples)
+    parser.add_argument("topic", type=topic, metavar="TOPIC")
+    parser.add_argument("subscription", metavar="SUBSCRIPTION")
+    listing.filters(parser)
+    parser.add_argument(
+        "--limit", type=count, default=DEFAULT_LIMIT, metavar="N", help=f"at most so many ({DEFAULT_LIMIT})"
+    )
+    add_json_option(parser)
+    add_broker_options(parser)
+    parser.set_defaults(run=run, listing=listing)
+
+
+def run(options: argparse.Namespace) -> int:
+    listing: Listing = options.listing
+    output = output_of(options)
+    with AdminRest(broker_of(options)) as rest:
+        names = rest.partitions(options.topic)
+        many = len(names) > 1
+        left = options.limit
+        collected: list[Item] = []
+        total: int | None = None
+        for name in names:
+            pages = _Pages(rest, subscription_path(name, options.subscription), listing, _query(options), left)
+            if left <= 0:  # there is no room for more of them: only how many there are
+                total = _sum(total, pages.counted())
+                continue
+            if output.is_json:
+                found = [{**item, **({"topic": str(name)} if many else {})} for item in pages]
+                collected += found
+                shown = len(found)
+            else:
+                if many:
+                    output.line(str(name))
+                shown = write_items(output, listing, pages)
+            total = _sum(total, pages.total)
+            left -= shown
+    if output.is_json:
+        output.document({listing.member: collected, "total": total})
+    elif total is not None and left <= 0 and total > options.limit:
+        output.line(f"{options.limit:,} of {total:,}: --limit shows more")
+    return EXIT_OK
+
+
+def _sum(total: int | None, more: int | None) -> int | None:
+    return more if total is None else total + (more or 0)
+
+
+def _query(options: argparse.Namespace) -> dict[str, object]:
+    given = vars(options)
+    min_age, key = given.get("min_age"), given.get("key_base64")
+    return {
+        "consumer": given.get("consumer"),
+        "key": given.get("key"),
+        "keyBase64": None if key is None else base64.b64encode(key).decode(),
+        "hash": given.get("hash"),
+        "minAgeMs": None if min_age is None else round(min_age * 1000),
+        "withProperties": True if given.get("properties") else None,
+    }
+
+
+class _Pages:
+    """Iterates over the items of all pages; `total` is what the first page said."""
+
+    def __init__(self, rest: AdminRest, path: str, listing: Listing, query: dict[str, object], limit: int) -> None:
+        self.total: int | None = None
+        self._rest = rest
+        self._path = f"{path}/{listing.call}"
+        self._member = listing.member
+        self._query = query
+        self._limit = limit
+
+    def counted(self) -> int | None:
+        """How many there are, where the list says that; none of them is asked for but the first."""
+        total = self._rest.get(self._path, {**self._query, "limit": 1}).get("total")
+        return None if total is None else int(total)
+
+    def __iter__(self) -> Iterator[Item]:
+        for answer, items in self._rest.pages(self._path, self._member, self._query, self._limit):
+            if self.total is None and answer.get("total") is not None:
+                self.total = int(answer["total"])
+            yield from items
+
+
+def write_items(output: Output, listing: Listing, items: Iterator[Item] | _Pages) -> int:
+    """The items as tables of some hundred rows; how many there were."""
+    shown = 0
+    iterator = iter(items)
+    while rows := [listing.row(item) for item in itertools.islice(iterator, ROWS_AT_ONCE)]:
+        output.table(listing.head, rows)
+        output.flush()
+        shown += len(rows)
+    if not shown:
+        output.line(listing.nothing)
+    return shown

@@ -1,0 +1,51 @@
+"""`pybroker pipeline`: runs over topics as a whole. What follows a pipeline's name is read by the pipeline itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from pybroker.cli.binary_client import binary_access
+from pybroker.cli.exit_codes import EXIT_USAGE, WrongUsage, say
+from pybroker.cli.parsing import CommandParser, described
+from pybroker.cli.which_broker import add_broker_options, broker_of
+from pybroker.client.access import Access
+from pybroker.errors import InvalidTopicName
+from pybroker.model.names import TopicName
+from pybroker.pipelines.pipeline_registry import ExtraMissing, add_pipelines, module_of
+
+EXAMPLES = """
+pybroker pipeline lake --help                    the options of one; each has its own
+pybroker pipeline lake --topic orders --target /data/lake --table shop.orders --once
+pybroker --profile prod pipeline key-skew --topic orders
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, "Run over topics as a whole, such as into open tables.", EXAMPLES)
+    add_pipelines(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        pipeline = module_of(options.pipeline)
+    except ExtraMissing as error:
+        say(str(error))
+        return EXIT_USAGE
+    parser = CommandParser(prog=f"pybroker pipeline {options.pipeline}", description=pipeline.__doc__)
+    add_broker_options(parser, is_binary=True)
+    pipeline.add_options(parser)
+    asked = parser.parse_args(options.rest)
+
+    def connect(topics: Sequence[str], settings: Mapping[str, str] | None = None) -> Access:
+        where = broker_of(asked, settings=settings or {})
+        if not topics:
+            return where.access
+        try:
+            return binary_access(where, TopicName.parse(topics[0]))
+        except InvalidTopicName as error:
+            raise WrongUsage(str(error)) from error
+
+    code: int = pipeline.run(asked, parser, connect)
+    return code

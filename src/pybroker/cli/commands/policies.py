@@ -1,0 +1,125 @@
+"""`pybroker policies`: show, set and remove one policy of a topic or of a namespace, by the name that it has in REST."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from argparse import ArgumentTypeError
+
+from pybroker.cli.admin_rest import AdminRest, namespace_path, path_of
+from pybroker.cli.commands.api import json_body
+from pybroker.cli.confirming import add_yes_option, require_confirmed
+from pybroker.cli.exit_codes import EXIT_OK
+from pybroker.cli.output import add_json_option, output_of, write_done
+from pybroker.cli.parsed_arguments import topic
+from pybroker.cli.parsing import described
+from pybroker.cli.which_broker import add_broker_options, broker_of
+from pybroker.errors import InvalidTopicName
+from pybroker.model.names import NamespaceName, TopicName
+
+EXAMPLES = """
+pybroker policies get orders retention
+pybroker policies set orders maxUnackedMessagesOnConsumer 1000
+pybroker policies set orders publishRate '{"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": -1}'
+pybroker policies set acme/orders messageTTL 3600
+pybroker policies remove orders maxUnackedMessagesOnConsumer
+"""
+LOSING = frozenset(
+    {
+        "backlogQuota",
+        "inactiveTopicPolicies",
+        "messageTTL",
+        "retention",
+        "subscriptionExpirationTime",
+        "subscriptionTypesEnabled",
+    }
+)
+"""Policies that can make the broker delete or skip data: to set or remove one of them needs a confirmation."""
+EVICTION = "consumer_backlog_eviction"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, __doc__ or "", EXAMPLES)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    get = commands.add_parser("get", help="show what is set; with --applied what is in force")
+    change = commands.add_parser("set", help="set a policy to a value")
+    remove = commands.add_parser("remove", help="remove a policy, so that what is set for all holds again")
+    for each, run in ((get, run_get), (change, run_set), (remove, run_remove)):
+        each.add_argument(
+            "target", type=topic_or_namespace, metavar="TOPIC|NAMESPACE", help="a namespace is tenant/namespace"
+        )
+        each.add_argument("policy", metavar="POLICY", help="its name in REST, such as retention or dispatchRate")
+        if each is change:
+            each.add_argument("value", metavar="JSON")
+        if each is get:
+            each.add_argument("--applied", action="store_true", help="what is in force, wherever it is set")
+        else:
+            add_yes_option(each)
+        each.add_argument(
+            "--type", metavar="T", help="which backlog quota: destination_storage (default) or message_age"
+        )
+        add_json_option(each)
+        add_broker_options(each)
+        each.set_defaults(run=run)
+
+
+def topic_or_namespace(text: str) -> TopicName | NamespaceName:
+    """Parse a namespace, which has exactly one slash, or a topic."""
+    if text.count("/") != 1:
+        return topic(text)
+    try:
+        return NamespaceName.parse(text)
+    except InvalidTopicName as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def run_get(options: argparse.Namespace) -> int:
+    name = "backlogQuotaMap" if options.policy == "backlogQuota" else options.policy
+    with AdminRest(broker_of(options)) as rest:
+        answer = rest.get(f"{_base(options.target)}/{name}", {"applied": True if options.applied else None})
+    output = output_of(options)
+    if output.is_json or answer is not None:
+        output.document(answer)
+    else:
+        output.line(f"{options.policy} is not set for {options.target}")
+    return EXIT_OK
+
+
+def run_set(options: argparse.Namespace) -> int:
+    value = json_body(options.value)
+    if loses_messages(options.policy, value):
+        require_confirmed(
+            options,
+            f"This may be irreversible: {options.policy} of {options.target} can make the broker delete or skip data.",
+        )
+    _change(options, "POST", value)
+    return write_done(options, f"{options.policy} of {options.target} is set to {json.dumps(value)}")
+
+
+def run_remove(options: argparse.Namespace) -> int:
+    if options.policy in LOSING:
+        require_confirmed(
+            options,
+            f"This may be irreversible: {options.policy} of {options.target} then has the value of its namespace or of "
+            "the broker.",
+        )
+    _change(options, "DELETE", None)
+    return write_done(options, f"{options.policy} of {options.target} is removed")
+
+
+def loses_messages(policy: str, value: object) -> bool:
+    """Return whether the broker may delete or skip data because of this value. A backlog quota does so only if it
+    evicts."""
+    if policy == "backlogQuota":
+        return not isinstance(value, dict) or value.get("policy") in {EVICTION, None}
+    return policy in LOSING
+
+
+def _change(options: argparse.Namespace, method: str, body: object) -> None:
+    query = {f"{options.policy}Type": options.type}
+    with AdminRest(broker_of(options)) as rest:
+        rest.change(method, f"{_base(options.target)}/{options.policy}", body, query)
+
+
+def _base(target: TopicName | NamespaceName) -> str:
+    return path_of(target) if isinstance(target, TopicName) else f"/admin/v2/namespaces/{namespace_path(target)}"

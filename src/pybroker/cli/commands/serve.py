@@ -1,0 +1,105 @@
+"""`pybroker serve`: load the configuration, hand over to `app`.
+
+All that is wrong with a configuration is told at once, a line each, and the exit code is 2; `app` gives the code of a run.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pybroker.cli.exit_codes import EXIT_USAGE, say
+from pybroker.cli.parsing import described
+
+if TYPE_CHECKING:
+    from pybroker.config import Problems
+
+EXAMPLES = """
+pybroker serve --config conf/broker.conf
+pybroker serve --data /var/lib/pybroker --host 0.0.0.0
+pybroker serve --set defaultRetentionTimeInMinutes=60 --set consoleEnabled=false
+pybroker serve --data try --port 0 --http-port 0 --ready-file ready.json     free ports, told when it is ready
+"""
+# Options that stand for one key; they win over --set.
+_KEY_OF_OPTION = {
+    "data": "dataDirectory",
+    "host": "bindAddress",
+    "port": "brokerServicePort",
+    "http_port": "webServicePort",
+    "log_level": "logLevel",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, "Run a broker until SIGTERM or Ctrl-C.", EXAMPLES)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration file, such as conf/broker.conf")
+    parser.add_argument("--data", metavar="DIR", help="directory of everything that is stored (dataDirectory)")
+    parser.add_argument("--host", metavar="H", help="address to listen on (bindAddress)")
+    parser.add_argument("--port", metavar="N", help="port of the binary protocol, 0 for a free one (brokerServicePort)")
+    parser.add_argument("--http-port", metavar="N", help="port of HTTP, 0 for a free one (webServicePort)")
+    parser.add_argument("--log-level", metavar="L", help="debug, info, warning or error (logLevel)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any configuration key; may be repeated"
+    )
+    parser.add_argument(
+        "--ready-file", type=Path, metavar="FILE", help="write ports and process id there, as JSON, when ready"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load the configuration and run the broker."""
+    from pybroker.config import ConfigError  # noqa: PLC0415  (so that --help answers at once)
+
+    try:
+        return _run(options)
+    except ConfigError as error:
+        for problem in error.problems:
+            say(problem)
+        return EXIT_USAGE
+
+
+def _run(options: argparse.Namespace) -> int:
+    from pybroker.config import Problems, read  # noqa: PLC0415
+    from pybroker.configuration_check import check  # noqa: PLC0415
+
+    problems = Problems()
+    loaded = read(options.config, os.environ, _overrides(options, problems))
+    problems.found += loaded.problems
+    check(loaded.config, loaded.refused_keys, problems)
+    if problems.found and loaded.unknown_keys:
+        problems.found.append(_unknown(loaded.unknown_keys))
+    problems.raise_any()
+    warnings = []
+    if loaded.unknown_keys:
+        warnings.append(_unknown(loaded.unknown_keys))
+    if loaded.unsupported_keys_in_use:
+        warnings.append("configuration keys without effect so far: " + ", ".join(loaded.unsupported_keys_in_use))
+    from pybroker.app import run as run_broker  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
+
+    return run_broker(loaded.config, options.ready_file, warnings)
+
+
+def _unknown(keys: Sequence[str]) -> str:
+    from pybroker.config import similar_key  # noqa: PLC0415
+
+    meant = [similar_key(key) for key in keys]
+    shown = [f"{key} (did you mean {like}?)" if like else key for key, like in zip(keys, meant, strict=True)]
+    return "unknown configuration keys: " + ", ".join(shown)
+
+
+def _overrides(options: argparse.Namespace, problems: "Problems") -> dict[str, str]:
+    """What options say; what cannot be read is added to `problems`."""
+    overrides: dict[str, str] = {}
+    for setting in options.set:
+        key, separator, value = setting.partition("=")
+        if separator and key.strip():
+            overrides[key.strip()] = value
+        else:
+            problems.found.append(f"--set needs key=value, not {setting!r}")
+    for option, key in _KEY_OF_OPTION.items():
+        value = getattr(options, option)
+        if value is not None:
+            overrides[key] = value
+    return overrides

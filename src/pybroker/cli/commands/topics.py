@@ -1,0 +1,162 @@
+"""`pybroker topics`: the topics of a namespace, or of all namespaces of a tenant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from pybroker.cli.admin_rest import AdminRest, NotThere, namespace_path, path_of
+from pybroker.cli.commands.explain import stuck_topics
+from pybroker.cli.exit_codes import EXIT_OK
+from pybroker.cli.output import add_json_option, output_of
+from pybroker.cli.parsed_arguments import namespace_or_tenant
+from pybroker.cli.parsing import described
+from pybroker.cli.text_tables import Cell, size
+from pybroker.cli.which_broker import add_broker_options, broker_of
+from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
+
+EXAMPLES = """
+pybroker topics                          those of public/default
+pybroker topics acme/orders --long       with rates, backlog and size
+pybroker topics acme --partitions        of all namespaces of a tenant, partitions one by one
+pybroker topics acme/orders --json | jq -r '.[].topic'
+"""
+
+
+MAX_STUCK = 10_000
+"""Maximum number of stuck topics that a list of a namespace's or tenant's topics marks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTopic:
+    """A line of the list; `partitions` is 0 for a topic that has none."""
+
+    name: TopicName
+    partitions: int
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    described(parser, __doc__ or "", EXAMPLES)
+    parser.add_argument(
+        "namespace",
+        nargs="?",
+        type=namespace_or_tenant,
+        default=NamespaceName("public", "default"),
+        metavar="NAMESPACE",
+        help="tenant/namespace, or a tenant (public/default)",
+    )
+    parser.add_argument("-l", "--long", action="store_true", help="what happens on each; one more call for each topic")
+    parser.add_argument("--partitions", action="store_true", help="partitions one by one")
+    parser.add_argument("--system", action="store_true", help="the broker's own topics, too")
+    add_json_option(parser)
+    add_broker_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    output = output_of(options)
+    with AdminRest(broker_of(options)) as rest:
+        found: list[ListedTopic] = []
+        for namespace in _namespaces(rest, options.namespace):
+            names = _names(rest, namespace, with_system=options.system)
+            partitioned = [] if options.partitions else _partitioned(rest, namespace)
+            found += listed(names, partitioned)
+        rows = [_document(rest, topic, is_long=options.long) for topic in found]
+        if options.long:
+            _add_stuck(rest, rows, options.namespace)
+    if output.is_json:
+        output.document(rows)
+    else:
+        _write_table(output, rows, is_long=options.long)
+    return EXIT_OK
+
+
+def listed(names: Iterable[str], partitioned: Iterable[str]) -> list[ListedTopic]:
+    """The topics by name: partitions of those in `partitioned` are one line with their number, also where none is there yet."""
+    counts = {str(TopicName.parse(name)): 0 for name in partitioned}
+    plain: list[TopicName] = []
+    for topic in {TopicName.parse(name) for name in names}:
+        whole = str(topic.partitioned_name)
+        if topic.partition_index >= 0 and whole in counts:
+            counts[whole] = max(counts[whole], topic.partition_index + 1)
+        else:
+            plain.append(topic)
+    found = [ListedTopic(topic, 0) for topic in plain]
+    found += [ListedTopic(TopicName.parse(name), count) for name, count in counts.items()]
+    return sorted(found, key=lambda each: str(each.name))
+
+
+def _namespaces(rest: AdminRest, given: str | NamespaceName) -> list[NamespaceName]:
+    if isinstance(given, NamespaceName):
+        return [given]
+    return [NamespaceName.parse(text) for text in sorted(rest.get(f"/admin/v2/namespaces/{quote(given, safe='')}"))]
+
+
+def _names(rest: AdminRest, namespace: NamespaceName, *, with_system: bool) -> list[str]:
+    query = {"includeSystemTopic": True if with_system else None}
+    return [name for domain in DOMAINS for name in rest.get(f"/admin/v2/{domain}/{namespace_path(namespace)}", query)]
+
+
+def _partitioned(rest: AdminRest, namespace: NamespaceName) -> list[str]:
+    return [
+        name for domain in DOMAINS for name in rest.get(f"/admin/v2/{domain}/{namespace_path(namespace)}/partitioned")
+    ]
+
+
+def _document(rest: AdminRest, topic: ListedTopic, *, is_long: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {"topic": str(topic.name), "partitions": topic.partitions}
+    if not is_long:
+        return document
+    try:
+        stats = stats_of(rest, topic.name, is_partitioned=topic.partitions > 0)
+    except NotThere:
+        return {**document, "isGone": True}  # deleted since it was listed, or not loaded anywhere
+    subscriptions: dict[str, Any] = stats.get("subscriptions", {})
+    return {
+        **document,
+        "msgRateIn": float(stats.get("msgRateIn", 0)),
+        "msgRateOut": float(stats.get("msgRateOut", 0)),
+        "producers": len(stats.get("publishers", ())),
+        "subscriptions": len(subscriptions),
+        "msgBacklog": max((each.get("msgBacklog", 0) for each in subscriptions.values()), default=0),
+        "storageSize": stats.get("storageSize", 0) if topic.name.domain == PERSISTENT else 0,
+    }
+
+
+def _add_stuck(rest: AdminRest, rows: list[dict[str, Any]], namespace: str | NamespaceName) -> None:
+    """Add the most important findings of each topic or its partitions. Other brokers do not have this call."""
+    try:
+        found = stuck_topics(rest, MAX_STUCK, f"{namespace}/")["topics"]
+    except NotThere:
+        return
+    stuck: dict[str, list[str]] = {}
+    for each in found:
+        name = str(TopicName.parse(each["topic"]).partitioned_name)
+        for key in {each["topic"], name}:
+            stuck.setdefault(key, []).append(str(each["finding"]["code"]))
+    for row in rows:
+        row["stuck"] = sorted(set(stuck.get(row["topic"], [])))
+
+
+def stats_of(rest: AdminRest, topic: TopicName, *, is_partitioned: bool) -> dict[str, Any]:
+    """What `stats` says of a topic; of a partitioned one the sums over its partitions."""
+    if is_partitioned:
+        stats: dict[str, Any] = rest.get(f"{path_of(topic)}/partitioned-stats", {"perPartition": False})
+    else:
+        stats = rest.get(f"{path_of(topic)}/stats")
+    return stats
+
+
+def _write_table(output: Any, rows: list[dict[str, Any]], *, is_long: bool) -> None:
+    head = ["TOPIC", "PARTITIONS"]
+    cells: list[list[Cell]] = [[row["topic"], row["partitions"] or None] for row in rows]
+    if is_long:
+        head += ["IN/S", "OUT/S", "PRODUCERS", "SUBSCRIPTIONS", "BACKLOG", "STORED", "STUCK"]
+        members = ("msgRateIn", "msgRateOut", "producers", "subscriptions", "msgBacklog")
+        for line, row in zip(cells, rows, strict=True):
+            stuck = ", ".join(row["stuck"]) or "no" if "stuck" in row else None
+            line += [*(row.get(member) for member in members), size(row.get("storageSize")), stuck]
+    output.table(head, cells, "There are no topics.")

@@ -1,0 +1,27 @@
+"""Confirmation of irreversible commands: on the terminal, or with the option `--yes`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from pybroker.cli.exit_codes import CommandFailed, WrongUsage
+from pybroker.cli.text_tables import printable
+
+
+def add_yes_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="do it without asking for confirmation")
+
+
+def require_confirmed(options: argparse.Namespace, effect: str) -> None:
+    """Ask the user to confirm `effect`, a complete sentence. Raises WrongUsage without a terminal, CommandFailed for
+    any answer other than yes.
+    """
+    if options.yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise WrongUsage(f"{effect} There is no terminal to confirm this on: add --yes to do it")
+    sys.stderr.write(f"{printable(effect)}\nType yes to do it: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() != "yes":
+        raise CommandFailed("not confirmed, nothing was done")

@@ -1,0 +1,140 @@
+"""Messages as commands show them, and as they are read from JSON lines: what `consume --json` writes, `produce --json-lines` takes.
+
+Decides only.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from pybroker.cli.text_tables import moment, printable, value_text
+from pybroker.client.message import Message, MessageId, OutgoingMessage
+
+GAP = "  "
+
+
+class NotAMessage(ValueError):
+    """A line that is none; the text says why and repeats nothing of it."""
+
+
+def id_text(message_id: MessageId) -> str:
+    """As `ack` takes it: `L:E`, `L:E:I` in a batch, `L:E:P:I` of a partition."""
+    text = f"{message_id.ledger_id}:{message_id.entry_id}"
+    if message_id.partition >= 0:
+        return f"{text}:{message_id.partition}:{message_id.batch_index}"
+    return text if message_id.batch_index < 0 else f"{text}:{message_id.batch_index}"
+
+
+def message_line(message: Message) -> str:
+    """One line for people: id, publish time, key, properties, value."""
+    parts = [id_text(message.id), moment(message.publish_time_ms) or "-"]
+    if message.key is not None:
+        parts.append(value_text(_key_bytes(message)))
+    if message.properties:
+        pairs = ", ".join(f"{name}={value}" for name, value in message.properties.items())
+        parts.append(printable(f"{{{pairs}}}"))
+    if message.redelivery_count:
+        parts.append(f"(delivered {message.redelivery_count + 1} times)")
+    parts.append(value_text(message.value))
+    return GAP.join(parts)
+
+
+def message_document(message: Message) -> dict[str, Any]:
+    """For programs. Bytes that are no text are in base64, under a name that says so."""
+    document: dict[str, Any] = {"messageId": id_text(message.id), "topic": message.topic}
+    if message.key is not None:
+        document |= _text_or_base64("key", _key_bytes(message))
+    document |= {"value": None} if message.value is None else _text_or_base64("value", message.value)
+    document["properties"] = dict(message.properties)
+    document["publishTime"] = message.publish_time_ms
+    if message.event_time_ms:
+        document["eventTime"] = message.event_time_ms
+    if message.ordering_key is not None:
+        document["orderingKeyBase64"] = base64.b64encode(message.ordering_key).decode()
+    if message.schema_version:
+        document["schemaVersionBase64"] = base64.b64encode(message.schema_version).decode()
+    document["producer"] = message.producer_name
+    document["sequenceId"] = message.sequence_id
+    document["redeliveryCount"] = message.redelivery_count
+    return document
+
+
+def _key_bytes(message: Message) -> bytes:
+    assert message.key is not None
+    if message.is_key_encoded:
+        try:
+            return base64.b64decode(message.key, validate=True)
+        except (binascii.Error, ValueError):
+            pass  # what says that it is base64 and is not is shown as it is
+    return message.key.encode("utf-8", "surrogateescape")
+
+
+def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}Base64": base64.b64encode(data).decode()}
+
+
+def outgoing(line: bytes) -> OutgoingMessage:
+    """The message that a line of JSON says. Members that say where it was before are passed over. Raises NotAMessage."""
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        raise NotAMessage("no JSON") from None
+    if not isinstance(document, dict):
+        raise NotAMessage("no JSON object")
+    key, key_bytes = _member(document, "key", str), _bytes_member(document, "keyBase64")
+    if key is not None and key_bytes is not None:
+        raise NotAMessage("both key and keyBase64")
+    properties = document.get("properties") or {}
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+        raise NotAMessage("properties are no object of texts")
+    return OutgoingMessage(
+        _value(document),
+        key if key_bytes is None else base64.b64encode(key_bytes).decode(),
+        is_key_encoded=key_bytes is not None,
+        ordering_key=_bytes_member(document, "orderingKeyBase64"),
+        properties=properties,
+        event_time_ms=_time(document, "eventTime"),
+        deliver_at_ms=_time(document, "deliverAt"),
+    )
+
+
+def _value(document: dict[str, Any]) -> bytes | None:
+    if "valueBase64" in document:
+        return _bytes_member(document, "valueBase64")
+    if "value" not in document:
+        raise NotAMessage("neither value nor valueBase64")
+    value = document["value"]
+    if value is None:
+        return None
+    # A value that is JSON itself may stand there as it is.
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode("utf-8", "surrogatepass")
+
+
+def _member(document: dict[str, Any], name: str, kind: type) -> Any:
+    value = document.get(name)
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        raise NotAMessage(f"{name} is of another type")
+    return value
+
+
+def _time(document: dict[str, Any], name: str) -> int:
+    value = _member(document, name, int) or 0
+    if not 0 <= value < 1 << 63:
+        raise NotAMessage(f"{name} is no time in milliseconds")
+    return int(value)
+
+
+def _bytes_member(document: dict[str, Any], name: str) -> bytes | None:
+    text = _member(document, name, str)
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise NotAMessage(f"{name} is no base64") from None

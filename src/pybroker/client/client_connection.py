@@ -1,0 +1,380 @@
+"""One connection to one broker: the handshake, requests and their answers, signs of life, and who gets what arrives.
+
+What must hold: every request ends, with its answer, with ConnectionLost or with RequestTimedOut; after `lost` was called nothing
+is delivered any more. What its bytes mean for a producer or a consumer is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import cast
+
+from pybroker.client.access import Access
+from pybroker.client.addresses import Address
+from pybroker.client.client_tls import tls_context
+from pybroker.client.failures import ConnectionLost, NotTrusted, RequestTimedOut, refusal
+from pybroker.client.frames import DEFAULT_MAX_MESSAGE_BYTES, FrameReader, ReceivedEntry, read_event
+from pybroker.errors import AuthenticationError, ProtocolViolation
+from pybroker.runtime import logs
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.commands import FRAME_PADDING_BYTES
+from pybroker.wire.replies import NO_REQUEST_ID, PING, PONG, frame
+
+CLIENT_VERSION = "pybroker"
+PROTOCOL_VERSION = 21
+KEEP_ALIVE_S = 30.0
+"""A PING after so long without a sign of life; the connection counts as dead after as long again."""
+WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+"""More than that unsent, and producers wait."""
+
+Command = pb.BaseCommand
+_FIELD_OF_TYPE = {number: field.name for number, field in Command.DESCRIPTOR.fields_by_number.items()}
+_WITH_REQUEST_ID = frozenset(
+    number
+    for number, field in Command.DESCRIPTOR.fields_by_number.items()
+    if field.message_type is not None and "request_id" in field.message_type.fields_by_name
+)
+_WITH_ERROR = frozenset(
+    {
+        Command.ACK_RESPONSE,
+        Command.TC_CLIENT_CONNECT_RESPONSE,
+        Command.NEW_TXN_RESPONSE,
+        Command.ADD_PARTITION_TO_TXN_RESPONSE,
+        Command.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+        Command.END_TXN_RESPONSE,
+    }
+)
+"""Answers that carry a refusal in a field `error`."""
+_UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})
+
+
+class ConnectionUser(ABC):
+    """A producer or consumer, as its connection sees it. Called from the loop, one at a time; must not raise."""
+
+    @abstractmethod
+    def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
+        """A command for it: a receipt or its error, CLOSE_*, after which nothing else comes, or an entry."""
+
+    @abstractmethod
+    def lost(self, error: ConnectionLost) -> None:
+        """The connection has ended. Nothing else comes from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    command: pb.BaseCommand
+    answered: asyncio.Future[pb.BaseCommand]
+    timeout: asyncio.Timeout
+
+
+class Connection(asyncio.Protocol):
+    """Owned by the client that opened it."""
+
+    def __init__(self, address: Address, access: Access) -> None:
+        self.address = address
+        self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
+        self.features = pb.FeatureFlags()
+        self.producers: dict[int, ConnectionUser] = {}
+        self.consumers: dict[int, ConnectionUser] = {}
+        self.ids = itertools.count()
+        """Of producers and consumers on this connection; none is given twice."""
+        self.failure: ConnectionLost | None = None
+        self._access = access
+        self._reader = FrameReader(read_event)
+        self._requests: dict[int, _Request] = {}
+        self._request_ids = itertools.count()
+        self._transport: asyncio.Transport | None = None
+        self._connected: asyncio.Future[pb.BaseCommand] | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._alive_timer: asyncio.TimerHandle | None = None
+        self._is_quiet = False
+        self._was_asked = False
+
+    # --- life
+
+    @classmethod
+    async def open(cls, address: Address, access: Access, *, behind_proxy: Address | None = None) -> Connection:
+        """A connection that the broker has greeted. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused."""
+        loop = asyncio.get_running_loop()
+        context = await asyncio.to_thread(tls_context, access) if address.is_tls else None
+        connection = cls(address, access)
+        server_name = address.host if context is not None else None
+        try:
+            async with asyncio.timeout(access.connection_timeout_s):
+                await loop.create_connection(
+                    lambda: connection, address.host, address.port, ssl=context, server_hostname=server_name
+                )
+                await connection._greet(behind_proxy)
+        except TimeoutError:
+            connection.abort("it did not answer in time")
+            raise ConnectionLost(
+                f"{address} did not answer within {access.connection_timeout_s:g} s; is it running, and is this its binary port?"
+            ) from None
+        except ssl.SSLCertVerificationError as error:
+            connection.abort(str(error))
+            raise NotTrusted(str(address), error.verify_message) from error
+        except (OSError, ssl.SSLError) as error:
+            connection.abort(str(error))
+            raise ConnectionLost(f"{address} cannot be reached: {error}") from error
+        except BaseException:
+            connection.abort("the connection was not set up")
+            raise
+        return connection
+
+    async def _greet(self, behind_proxy: Address | None) -> None:
+        self._connected = asyncio.get_running_loop().create_future()
+        command = Command(type=Command.CONNECT)
+        connect = command.connect
+        connect.client_version = CLIENT_VERSION
+        connect.protocol_version = PROTOCOL_VERSION
+        connect.feature_flags.supports_auth_refresh = True
+        connect.feature_flags.supports_broker_entry_metadata = True
+        connect.feature_flags.supports_partial_producer = True
+        if self._access.method != "none":
+            connect.auth_method_name = self._access.method
+            connect.auth_data = await asyncio.to_thread(self._access.auth_data)
+        if behind_proxy is not None:
+            connect.proxy_to_broker_url = behind_proxy.host_and_port
+        self.write(frame(command))
+        answer = await self._connected
+        if answer.type == Command.ERROR:
+            failure = refusal(answer.error.error, answer.error.message)
+            if isinstance(failure, AuthenticationError):
+                raise AuthenticationError(f"{self.address} does not accept these credentials: {failure}")
+            raise failure
+        self.features = answer.connected.feature_flags
+        if answer.connected.max_message_size > 0:
+            self.max_message_bytes = answer.connected.max_message_size
+        self._reader.max_frame_bytes = self.max_message_bytes + FRAME_PADDING_BYTES
+        self._look_alive()
+
+    def abort(self, reason: str) -> None:
+        """End it now; whoever uses it is told."""
+        self._end(ConnectionLost(f"the connection to {self.address} was given up: {reason}"))
+
+    async def close(self) -> None:
+        """End it, and wait until its socket is closed."""
+        self._end(ConnectionLost(f"the connection to {self.address} was closed by this client"))
+        if self._transport is not None:
+            await self._ended
+
+    def _end(self, failure: ConnectionLost) -> None:
+        if self.failure is None:
+            self.failure = failure
+            self._writable.set()
+            if self._alive_timer is not None:
+                self._alive_timer.cancel()
+            waiting = [request.answered for request in self._requests.values()]
+            if self._connected is not None:
+                waiting.append(self._connected)
+            self._requests.clear()
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(failure)
+                    future.exception()  # retrieved: its asker may be gone
+            users = [*self.producers.values(), *self.consumers.values()]
+            self.producers.clear()
+            self.consumers.clear()
+            for user in users:
+                user.lost(failure)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- out
+
+    async def request(self, command: pb.BaseCommand) -> pb.BaseCommand:
+        """Send `command` with a request id of its own, and return what answers it.
+
+        Raises the broker's refusal, ConnectionLost, or RequestTimedOut after the access's operation time-out. A producer that is
+        told to wait for exclusive access does so as long as its caller.
+        """
+        if self.failure is not None:
+            raise self.failure
+        request_id = next(self._request_ids)
+        name = _FIELD_OF_TYPE[command.type]
+        getattr(command, name).request_id = request_id
+        answered: asyncio.Future[pb.BaseCommand] = asyncio.get_running_loop().create_future()
+        timeout_s = self._access.operation_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as timeout:
+                self._requests[request_id] = _Request(command, answered, timeout)
+                self.write(frame(command))
+                answer = await answered
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"{self.address} did not answer {name} within {timeout_s:g} s; it may be overloaded, "
+                "or operation time-outs are too short"
+            ) from None
+        finally:
+            self._requests.pop(request_id, None)
+        _raise_refusal(answer)
+        return answer
+
+    def detach_producer(self, producer_id: int) -> None:
+        """Hear nothing more of it, and have the broker close it, which may have attached it: nobody waits for that."""
+        if self.producers.pop(producer_id, None) is not None:
+            close = pb.CommandCloseProducer(producer_id=producer_id, request_id=next(self._request_ids))
+            self.write(frame(Command(type=Command.CLOSE_PRODUCER, close_producer=close)))
+
+    def detach_consumer(self, consumer_id: int) -> None:
+        """As `detach_producer`."""
+        if self.consumers.pop(consumer_id, None) is not None:
+            close = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=next(self._request_ids))
+            self.write(frame(Command(type=Command.CLOSE_CONSUMER, close_consumer=close)))
+
+    def write(self, data: bytes) -> None:
+        """Hand over bytes of whole frames; see `writable` for when to stop. Dropped when the connection has ended."""
+        if self.failure is None and self._transport is not None:
+            self._transport.write(data)
+
+    def write_parts(self, parts: list[bytes]) -> None:
+        if self.failure is None and self._transport is not None:
+            self._transport.writelines(parts)
+
+    async def writable(self) -> None:
+        """Wait until there is room for more, or the connection has ended."""
+        await self._writable.wait()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the socket: answers to requests and PINGs wait as well."""
+        if self._transport is not None and self.failure is None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and self.failure is None:
+            self._transport.resume_reading()
+
+    # --- in (asyncio.Protocol)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = str(exc) if exc is not None else "the broker closed it"
+        self._end(ConnectionLost(f"the connection to {self.address} ended: {reason}"))
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._is_quiet = False
+        try:
+            events = self._reader.feed(data)
+        except ProtocolViolation as error:
+            self.abort(f"it sent what no broker sends: {error}")
+            return
+        for event in events:
+            if isinstance(event, ReceivedEntry):
+                user = self.consumers.get(event.consumer_id)
+                if user is not None:
+                    user.received(event)
+            else:
+                self._take(event)
+
+    def _take(self, command: pb.BaseCommand) -> None:
+        kind = command.type
+        if kind == Command.PING:
+            self.write(PONG)
+        elif kind == Command.SEND_RECEIPT:
+            self._tell(self.producers, command.send_receipt.producer_id, command)
+        elif kind == Command.SEND_ERROR:
+            self._tell(self.producers, command.send_error.producer_id, command)
+        elif kind == Command.CLOSE_PRODUCER:
+            self._waits_no_more(command.close_producer.producer_id)
+            self._tell(self.producers, command.close_producer.producer_id, command, is_last=True)
+        elif kind == Command.CLOSE_CONSUMER:
+            self._tell(self.consumers, command.close_consumer.consumer_id, command, is_last=True)
+        elif kind == Command.REACHED_END_OF_TOPIC:
+            self._tell(self.consumers, command.reachedEndOfTopic.consumer_id, command)
+        elif kind == Command.ACTIVE_CONSUMER_CHANGE:
+            self._tell(self.consumers, command.active_consumer_change.consumer_id, command)
+        elif kind == Command.AUTH_CHALLENGE:
+            self._answer_challenge()
+        elif kind == Command.CONNECTED or (kind == Command.ERROR and command.error.request_id == NO_REQUEST_ID):
+            if self._connected is not None and not self._connected.done():
+                self._connected.set_result(command)
+        elif kind in _WITH_REQUEST_ID and kind not in _UNASKED:
+            self._answered(command)
+
+    def _tell(
+        self, users: dict[int, ConnectionUser], user_id: int, command: pb.BaseCommand, *, is_last: bool = False
+    ) -> None:
+        user = users.pop(user_id, None) if is_last else users.get(user_id)
+        if user is not None:
+            user.received(command)
+
+    def _answered(self, command: pb.BaseCommand) -> None:
+        request = self._requests.get(getattr(command, _FIELD_OF_TYPE[command.type]).request_id)
+        if request is None or request.answered.done():
+            return
+        if command.type == Command.PRODUCER_SUCCESS and not command.producer_success.producer_ready:
+            request.timeout.reschedule(None)  # it waits for its turn; another answer follows
+        else:
+            request.answered.set_result(command)
+
+    def _waits_no_more(self, producer_id: int) -> None:
+        """A producer that waits for exclusive access is closed before it has it, and not always answered any more."""
+        for request in self._requests.values():
+            is_its = request.command.type == Command.PRODUCER and request.command.producer.producer_id == producer_id
+            if is_its and not request.answered.done():
+                request.answered.set_exception(ConnectionLost("the broker closed the producer that waited: try again"))
+
+    def _answer_challenge(self) -> None:
+        """The credentials have expired on the broker's side: show those that are valid now."""
+        command = Command(type=Command.AUTH_RESPONSE)
+        command.authResponse.client_version = CLIENT_VERSION
+        command.authResponse.protocol_version = PROTOCOL_VERSION
+        command.authResponse.response.auth_method_name = self._access.method
+        try:
+            command.authResponse.response.auth_data = self._access.auth_data()
+        except ValueError as error:
+            self.abort(f"credentials are to be renewed, and there are none: {error}")
+            return
+        self.write(frame(command))
+
+    def _look_alive(self) -> None:
+        """Once an interval: a silent broker is asked, one that stays silent is given up."""
+        if self._is_quiet and self._was_asked:
+            logs.warning("client.connection_silent", broker=str(self.address))
+            self.abort(f"no sign of life for {2 * KEEP_ALIVE_S:g} s")
+            return
+        self._was_asked = self._is_quiet
+        if self._is_quiet:
+            self.write(PING)
+        self._is_quiet = True
+        self._alive_timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._look_alive)
+
+
+def _raise_refusal(answer: pb.BaseCommand) -> None:
+    """The refusals that some answers carry in fields of their own, and ERROR."""
+    kind = answer.type
+    if kind == Command.ERROR:
+        raise refusal(answer.error.error, answer.error.message)
+    if kind == Command.LOOKUP_RESPONSE:
+        lookup = answer.lookupTopicResponse
+        if lookup.response == pb.CommandLookupTopicResponse.Failed:
+            raise refusal(lookup.error, lookup.message)
+    elif kind == Command.PARTITIONED_METADATA_RESPONSE:
+        partitions = answer.partitionMetadataResponse
+        if partitions.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+            raise refusal(partitions.error, partitions.message)
+    elif kind == Command.GET_SCHEMA_RESPONSE and answer.getSchemaResponse.HasField("error_code"):
+        raise refusal(answer.getSchemaResponse.error_code, answer.getSchemaResponse.error_message)
+    elif kind == Command.GET_OR_CREATE_SCHEMA_RESPONSE and answer.getOrCreateSchemaResponse.HasField("error_code"):
+        raise refusal(answer.getOrCreateSchemaResponse.error_code, answer.getOrCreateSchemaResponse.error_message)
+    elif kind in _WITH_ERROR:
+        response = getattr(answer, _FIELD_OF_TYPE[kind])
+        if response.HasField("error"):
+            raise refusal(response.error, response.message)

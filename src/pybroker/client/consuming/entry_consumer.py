@@ -1,0 +1,239 @@
+"""Consumers and readers that hand out entries as they are stored, undecoded.
+
+A consumer here is attached to one topic or partition by one connection: when that ends it raises, and its owner opens another
+one where it left off. What came is kept within a window of bytes: permits are given for about as much as fits, and nothing is
+read from the socket while twice as much waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from pybroker.client.client import Client
+from pybroker.client.client_connection import Connection, ConnectionUser
+from pybroker.client.consuming.flow_window import FlowWindow
+from pybroker.client.consuming.subscribing import subscribe_command
+from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut
+from pybroker.client.frames import ReceivedEntry
+from pybroker.errors import BrokerError
+from pybroker.model.names import TopicName
+from pybroker.model.position import EARLIEST, LATEST, Position, from_wire
+from pybroker.runtime import logs
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.replies import frame
+
+WINDOW_BYTES = 8 * 1024 * 1024
+_MASK_64 = (1 << 64) - 1
+
+Command = pb.BaseCommand
+SubType = pb.CommandSubscribe.SubType
+
+
+@dataclass(frozen=True)
+class Subscribing:
+    """What a consumer subscribes with."""
+
+    subscription: str
+    kind: pb.CommandSubscribe.SubType = SubType.Exclusive
+    start: Position | None = None
+    """Of a reader, inclusive: the first entry at or behind it comes first. None: a durable subscription, with its own cursor."""
+    is_from_earliest: bool = True
+    """Where a durable subscription begins that is made by this."""
+    may_create_topic: bool = False
+    read_compacted: bool = False
+    window_bytes: int = WINDOW_BYTES
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a topic ends and a subscription stands, at one moment."""
+
+    last: Position | None
+    """The last entry; None when there is none that could be read."""
+    mark_delete: Position | None
+    """Everything up to here was read; its entry id is -1 at the beginning of a ledger. None where the broker does not say."""
+
+
+class Consumer(ConnectionUser):
+    """Made by `open_consumer`."""
+
+    def __init__(self, client: Client, topic: TopicName, subscribing: Subscribing, connection: Connection) -> None:
+        self.topic = topic
+        self._client = client
+        self._subscribing = subscribing
+        self._connection = connection
+        self._consumer_id = next(connection.ids)
+        self._received: deque[ReceivedEntry] = deque()
+        self._received_bytes = 0
+        self._window = FlowWindow(subscribing.window_bytes)
+        self._arrived = asyncio.Event()
+        self._failure: ConnectionLost | None = None
+        self._is_paused = False
+        self.is_at_end = False
+        """The topic is terminated, and everything of it came."""
+
+    # --- reading
+
+    async def receive(self, timeout_s: float) -> list[ReceivedEntry]:
+        """Everything that is there, or the next that comes. Raises RequestTimedOut, or ConnectionLost after the last one."""
+        while not self._received:
+            if self._failure is not None:
+                raise self._failure
+            if (permits := self._window.due()) > 0:
+                self._flow(permits)
+            await self._arrival(timeout_s)
+        entries = [*self._received]
+        self._received.clear()
+        self._received_bytes = 0
+        self._window.consumed(entries)
+        if self._is_paused:
+            self._is_paused = False
+            self._connection.resume_reading()
+        if (permits := self._window.due()) > 0:
+            self._flow(permits)
+        return entries
+
+    async def receive_one(self, timeout_s: float) -> ReceivedEntry:
+        """One entry with one permit, for a look at what stands there; other entries are not asked for."""
+        self._flow(1)
+        while not self._received:
+            if self._failure is not None:
+                raise self._failure
+            await self._arrival(timeout_s)
+        return self._received.popleft()
+
+    async def _arrival(self, timeout_s: float) -> None:
+        """Wait until something came. Raises RequestTimedOut."""
+        self._arrived.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"{self.topic} did not send an entry within {timeout_s:g} s: the broker is slow or cannot be reached"
+            ) from None
+
+    def _flow(self, permits: int) -> None:
+        command = Command(type=Command.FLOW)
+        command.flow.consumer_id = self._consumer_id
+        command.flow.messagePermits = permits
+        self._connection.write(frame(command))
+
+    # --- the cursor
+
+    async def ends(self) -> Ends:
+        """Where the topic ends, and where this subscription stands."""
+        command = Command(type=Command.GET_LAST_MESSAGE_ID)
+        command.getLastMessageId.consumer_id = self._consumer_id
+        answer = (await self._connection.request(command)).getLastMessageIdResponse
+        last = from_wire(answer.last_message_id.ledgerId, answer.last_message_id.entryId)
+        mark_delete = None
+        if answer.HasField("consumer_mark_delete_position"):
+            stands = answer.consumer_mark_delete_position
+            mark_delete = from_wire(stands.ledgerId, stands.entryId)
+        return Ends(last if last.entry_id >= 0 else None, mark_delete)
+
+    async def acknowledge_up_to(self, position: Position) -> None:
+        """Everything up to and including `position` was read; returns when the broker keeps it."""
+        command = Command(type=Command.ACK)
+        command.ack.consumer_id = self._consumer_id
+        command.ack.ack_type = pb.CommandAck.Cumulative
+        command.ack.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+        await self._connection.request(command)
+
+    async def seek(self, position: Position | None = None, *, publish_time_ms: int | None = None) -> None:
+        """Move the subscription's cursor: `position` comes next, or the first entry of that time. This consumer has ended then."""
+        command = Command(type=Command.SEEK)
+        command.seek.consumer_id = self._consumer_id
+        if position is not None:
+            command.seek.message_id.ledgerId = position.ledger_id & _MASK_64
+            command.seek.message_id.entryId = position.entry_id & _MASK_64
+        if publish_time_ms is not None:
+            command.seek.message_publish_time = publish_time_ms
+        await self._connection.request(command)
+
+    # --- life
+
+    async def subscribe(self) -> None:
+        """Attach. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        wanted = self._subscribing
+        command = subscribe_command(
+            self.topic,
+            wanted.subscription,
+            wanted.kind,
+            self._consumer_id,
+            wanted.start,
+            is_from_earliest=wanted.is_from_earliest,
+            read_compacted=wanted.read_compacted,
+        )
+        command.subscribe.force_topic_creation = wanted.may_create_topic
+        self._connection.consumers[self._consumer_id] = self
+        try:
+            await self._connection.request(command)
+        except BaseException:
+            self._connection.detach_consumer(self._consumer_id)
+            raise
+
+    async def close(self) -> None:
+        """Detach; nothing of it is left but a durable subscription."""
+        self._connection.consumers.pop(self._consumer_id, None)
+        self._received.clear()
+        if self._is_paused:
+            self._is_paused = False
+            self._connection.resume_reading()
+        if self._failure is not None:
+            return
+        self._failure = ConnectionLost(f"the consumer of {self.topic} is closed")
+        command = Command(type=Command.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = self._consumer_id
+        try:
+            await self._connection.request(command)
+        except (ClientError, BrokerError) as error:
+            logs.debug("client.consumer_not_closed", topic=self.topic, reason=error)
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription; this consumer has to be its only one."""
+        command = Command(type=Command.UNSUBSCRIBE)
+        command.unsubscribe.consumer_id = self._consumer_id
+        await self._connection.request(command)
+
+    # --- what the connection tells
+
+    def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
+        if isinstance(event, ReceivedEntry):
+            self._received.append(event)
+            self._received_bytes += len(event.data)
+            if self._received_bytes > 2 * self._subscribing.window_bytes and not self._is_paused:
+                self._is_paused = True
+                self._connection.pause_reading()
+            self._arrived.set()
+        elif event.type == Command.CLOSE_CONSUMER:
+            self.lost(
+                ConnectionLost(
+                    f"the broker closed the consumer of {self.topic}: the topic moves, or its cursor was moved"
+                )
+            )
+        elif event.type == Command.REACHED_END_OF_TOPIC:
+            self.is_at_end = True
+
+    def lost(self, error: ConnectionLost) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._arrived.set()
+
+
+async def open_consumer(client: Client, topic: TopicName, subscribing: Subscribing) -> Consumer:
+    """A consumer that is attached, on a subscription of its own or a durable one. Raises as requests do."""
+
+    async def attempt() -> Consumer:
+        consumer = Consumer(client, topic, subscribing, await client.connection_for(topic))
+        await consumer.subscribe()
+        return consumer
+
+    return await client.retried(attempt)
+
+
+START_OF_TOPIC = EARLIEST
+END_OF_TOPIC = LATEST

@@ -1,0 +1,219 @@
+"""Consumers and readers of messages, on one topic, its partitions, or several topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from pybroker.client.client import Client, ClientPart
+from pybroker.client.client_transactions import Transaction
+from pybroker.client.consuming.partition_consumer import PartitionConsumer, Receiver, Receiving
+from pybroker.client.failures import ClientError, RequestTimedOut
+from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
+from pybroker.model.names import TopicName
+from pybroker.wire.compression import DamagedPayload
+
+
+class EndOfTopic(ClientError):
+    """All topics are terminated, and everything of them was taken."""
+
+
+class MessageConsumer(Receiver, ClientPart):
+    """Made by `open_message_consumer`. Use it as an asynchronous context manager, or `close` it."""
+
+    def __init__(self, client: Client, settings: Receiving) -> None:
+        self.subscription = settings.subscription
+        self._client = client
+        self._settings = settings
+        self._partitions: dict[str, PartitionConsumer] = {}
+        self._queue: deque[tuple[PartitionConsumer, Message | DamagedPayload]] = deque()
+        self._changed = asyncio.Event()
+        self._is_closed = False
+        client.parts[self] = None
+
+    async def attach(self, topics: Iterable[TopicName]) -> None:
+        """Attach to all of them. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        try:
+            for topic in topics:
+                partitions = await self._client.partitions(topic, may_create=True)
+                _require_one(len(partitions), self._settings.start)
+                for partition in partitions:
+                    if str(partition) in self._partitions:
+                        continue  # named twice
+                    consumer = PartitionConsumer(self._client, partition, self._settings, self)
+                    await consumer.attach()
+                    self._partitions[str(partition)] = consumer
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def is_active(self) -> bool:
+        """Of Failover and Exclusive: whether this consumer gets the messages of some partition."""
+        return any(each.is_active for each in self._partitions.values())
+
+    # --- receiving
+
+    async def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message. Raises RequestTimedOut, EndOfTopic, DamagedPayload for one that nobody could read (once, it stays
+        unacknowledged), or why there will be none any more.
+        """
+        if not self._queue:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._arrival()
+            except TimeoutError:
+                raise RequestTimedOut(f"no message for {self.subscription} within {timeout_s:g} s") from None
+        consumer, item = self._queue.popleft()
+        consumer.taken(item)
+        if isinstance(item, DamagedPayload):
+            raise item
+        return item
+
+    async def _arrival(self) -> None:
+        while not self._queue:
+            if self._is_closed:
+                raise ClientError(f"the consumer of {self.subscription} is closed")
+            failure = next((each.failure for each in self._partitions.values() if each.failure is not None), None)
+            if failure is not None:
+                raise failure
+            if all(each.is_at_end for each in self._partitions.values()):
+                raise EndOfTopic(f"{self.subscription} has come to the end: nothing more is published there")
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def receive_some(self, max_messages: int, timeout_s: float | None = None) -> list[Message]:
+        """What is there, at most so many, and at least one. Raises as `receive` does."""
+        messages = [await self.receive(timeout_s)]
+        while len(messages) < max_messages and self._queue and isinstance(self._queue[0][1], Message):
+            consumer, item = self._queue.popleft()
+            assert isinstance(item, Message)
+            consumer.taken(item)
+            messages.append(item)
+        return messages
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """All messages, until the end of a terminated topic."""
+        while True:
+            try:
+                message = await self.receive()
+            except EndOfTopic:
+                return
+            yield message
+
+    # --- acknowledging
+
+    async def ack(
+        self, *messages: Message, wants_receipt: bool = False, transaction: Transaction | None = None
+    ) -> None:
+        """These are done with. With a receipt, or in a transaction, returns when the broker has it; raises its refusal.
+
+        TransactionConflict: another transaction has acknowledged one of them, or it is acknowledged already.
+        """
+        by_partition: dict[PartitionConsumer, list[MessageId]] = {}
+        for message in messages:
+            by_partition.setdefault(self._partition_of(message), []).append(message.id)
+        for partition, ids in by_partition.items():
+            work = partition.acknowledge(ids, wants_receipt=wants_receipt, transaction=transaction)
+            await (work if transaction is None else transaction.do(work))
+
+    async def ack_cumulative(
+        self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
+    ) -> None:
+        """This one and all in front of it in its partition are done with. Not on Shared and Key_Shared."""
+        partition = self._partition_of(message)
+        work = partition.acknowledge(
+            [message.id], is_cumulative=True, wants_receipt=wants_receipt, transaction=transaction
+        )
+        await (work if transaction is None else transaction.do(work))
+
+    def nack(self, message: Message, delay_s: float | None = None) -> None:
+        """Have it delivered again after a while (`nack_delay_s` unless given)."""
+        delay_s = self._settings.nack_delay_s if delay_s is None else delay_s
+        self._partition_of(message).negatively_acknowledge(message.id, delay_s)
+
+    def _partition_of(self, message: Message) -> PartitionConsumer:
+        partition = self._partitions.get(message.topic)
+        if partition is None:
+            raise ClientError(f"a message of {message.topic} is not one of this consumer of {self.subscription}")
+        return partition
+
+    def redeliver_all(self) -> None:
+        """Have everything delivered again that is not acknowledged."""
+        for each in self._partitions.values():
+            each.redeliver_all()
+
+    # --- the cursor
+
+    async def seek(self, message_id: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
+        """Begin anew at a message, EARLIEST, LATEST or a time. A message's id needs a topic without partitions."""
+        if (message_id is None) == (publish_time_ms is None):
+            raise ClientError("seek to a message or to a time")
+        _require_one(len(self._partitions), message_id)
+        for each in self._partitions.values():
+            await each.seek(message_id, publish_time_ms)
+
+    async def last_message_ids(self) -> dict[str, MessageId]:
+        """By topic or partition; EARLIEST where there is no message."""
+        return {topic: await each.last_message_id() for topic, each in self._partitions.items()}
+
+    async def has_more(self) -> bool:
+        """Whether there is a message that was not taken yet."""
+        if self._queue:
+            return True
+        for each in self._partitions.values():
+            if await each.has_more():
+                return True
+        return bool(self._queue)
+
+    # --- the end
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription, which nobody else may use, and close."""
+        for each in self._partitions.values():
+            await each.unsubscribe()
+        await self.close()
+
+    async def close(self) -> None:
+        """Detach; messages that are not acknowledged go to others, or come again."""
+        self._client.parts.pop(self, None)
+        await self.client_closed()
+        for each in self._partitions.values():
+            await each.close()
+
+    async def client_closed(self) -> None:
+        self._is_closed = True
+        self._queue.clear()
+        self._changed.set()
+        for each in self._partitions.values():
+            each.stop()
+
+    # --- what partitions tell
+
+    def came(self, consumer: PartitionConsumer, messages: Iterable[Message | DamagedPayload]) -> None:
+        self._queue.extend((consumer, each) for each in messages)
+        self._changed.set()
+
+    def dropped(self, consumer: PartitionConsumer) -> int:
+        kept = [item for item in self._queue if item[0] is not consumer]
+        count = len(self._queue) - len(kept)
+        self._queue = deque(kept)
+        return count
+
+    def changed(self) -> None:
+        self._changed.set()
+
+
+def _require_one(partitions: int, message_id: MessageId | None) -> None:
+    if partitions > 1 and message_id not in (None, EARLIEST, LATEST):
+        raise ClientError(
+            f"message {message_id} is of one partition, and there are {partitions}: name that one as the topic"
+        )
+
+
+async def open_message_consumer(client: Client, topics: Sequence[TopicName], settings: Receiving) -> MessageConsumer:
+    """Attached to all partitions of all topics. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    consumer = MessageConsumer(client, settings)
+    await consumer.attach(topics)
+    return consumer

@@ -1,0 +1,472 @@
+"""One subscription to one topic or partition: attaches again by itself, and hands what comes to its owner.
+
+What must hold: what came over a connection that has ended is handed to nobody, since it comes again; nothing is acknowledged that
+the caller did not acknowledge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from pybroker.client.backoff import Backoff
+from pybroker.client.client import Client, TopicSchema
+from pybroker.client.client_connection import Connection, ConnectionUser
+from pybroker.client.client_transactions import Transaction
+from pybroker.client.consuming.acknowledged import EntriesOfParts, PartlyAcknowledged, ack_set
+from pybroker.client.consuming.subscribing import subscribe_command
+from pybroker.client.consuming.unpacking import MAX_CHUNKED_MESSAGES, ChunkedMessages, EncryptedMessage, unpack
+from pybroker.client.failures import ClientError, ConnectionLost, may_attach_later
+from pybroker.client.frames import ReceivedEntry
+from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
+from pybroker.errors import BrokerError
+from pybroker.model.names import TopicName
+from pybroker.runtime import logs
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.compression import DamagedPayload
+from pybroker.wire.replies import frame
+
+Command = pb.BaseCommand
+SubType = pb.CommandSubscribe.SubType
+_MASK_64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Receiving:
+    """How messages are received."""
+
+    subscription: str
+    kind: pb.CommandSubscribe.SubType = SubType.Exclusive
+    name: str = ""
+    start: MessageId | None = None
+    """Of a reader: what comes first, inclusive. None: a durable subscription with a cursor of its own."""
+    is_from_earliest: bool = False
+    """A subscription that does not exist begins at the first message, else behind the last."""
+    read_compacted: bool = False
+    priority_level: int = 0
+    key_ranges: tuple[tuple[int, int], ...] = ()
+    """Key_Shared: the hashes that this consumer takes, from and to, inclusive; none: the broker divides them."""
+    is_out_of_order_allowed: bool = False
+    schema: TopicSchema | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+    queue_messages: int = 1000
+    """How many messages may be on their way or wait here, of each partition."""
+    nack_delay_s: float = 60.0
+    keeps_batch_bits: bool = False
+    """Acknowledge messages of a batch one by one, for brokers with `acknowledgmentAtBatchIndexLevelEnabled`; else a batch
+    counts when all of it is acknowledged."""
+
+    def __post_init__(self) -> None:
+        if self.queue_messages < 1:
+            raise ValueError(f"queue_messages={self.queue_messages}: nothing would ever come, it has to be at least 1")
+
+
+class Receiver(ABC):
+    """Who owns partition consumers. Called from the loop; must not raise."""
+
+    @abstractmethod
+    def came(self, consumer: PartitionConsumer, messages: Iterable[Message | DamagedPayload]) -> None:
+        """They are next."""
+
+    @abstractmethod
+    def dropped(self, consumer: PartitionConsumer) -> int:
+        """Forget what came from it and was not taken; how much that was."""
+
+    @abstractmethod
+    def changed(self) -> None:
+        """It has failed, or come to the end of its topic, or has become active or is not any more."""
+
+
+class PartitionConsumer(ConnectionUser):
+    """Made by the consumer that owns it, which calls `attach` first."""
+
+    def __init__(self, client: Client, topic: TopicName, settings: Receiving, owner: Receiver) -> None:
+        self.topic = topic
+        self.failure: Exception | None = None
+        self.is_at_end = False
+        self.is_active = True
+        self._client = client
+        self._settings = settings
+        self._owner = owner
+        self._connection: Connection | None = None
+        self._consumer_id = -1
+        self._is_closed = False
+        self._is_seeking = False
+        self._is_ack_due = False
+        self._is_ordered = settings.kind in (SubType.Exclusive, SubType.Failover)
+        self._epoch = 0  # of an ordered one: how often it has asked for everything again
+        self._partly = PartlyAcknowledged()
+        self._chunked = ChunkedMessages()
+        self._entries_of_parts = EntriesOfParts()
+        self._used_permits = 0
+        self._last_taken: MessageId | None = None
+        self._from_ms = 0  # of a reader that was moved to a time, and took nothing since
+        self._is_before_time = False  # it attached in front of that time
+        self._nacks: list[tuple[float, tuple[int, int]]] = []
+        self._nack_timer: asyncio.TimerHandle | None = None
+
+    # --- attaching
+
+    async def attach(self) -> None:
+        """Attach for the first time. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        await self._client.retried(self._attach_once)
+
+    async def _attach_once(self) -> None:
+        connection = await self._client.connection_for(self.topic)
+        consumer_id = next(connection.ids)
+        connection.consumers[consumer_id] = self
+        try:
+            await connection.request(self._subscribe_command(consumer_id))
+            if self._is_closed:
+                raise ConnectionLost(f"the consumer of {self.topic} is closed")
+            if consumer_id not in connection.consumers:
+                raise connection.failure or ConnectionLost(
+                    f"the broker closed the new consumer of {self.topic} at once"
+                )
+        except BaseException:
+            connection.detach_consumer(consumer_id)  # it may have been attached after all, and would keep others out
+            raise
+        self._connection, self._consumer_id = connection, consumer_id
+        self._used_permits = 0
+        self._is_before_time = self._last_taken is None
+        self._flow(self._settings.queue_messages)
+
+    def _subscribe_command(self, consumer_id: int) -> pb.BaseCommand:
+        wanted = self._settings
+        start = None if wanted.start is None else self._last_taken or wanted.start
+        command = subscribe_command(
+            self.topic,
+            wanted.subscription,
+            wanted.kind,
+            consumer_id,
+            None if start is None else start.first_chunk or (start.ledger_id, start.entry_id),
+            is_from_earliest=wanted.is_from_earliest,
+            read_compacted=wanted.read_compacted,
+        )
+        request = command.subscribe
+        request.priority_level = wanted.priority_level
+        if self._is_ordered:
+            request.consumer_epoch = self._epoch
+        if wanted.name:
+            request.consumer_name = wanted.name
+        if wanted.schema is not None:
+            request.schema.CopyFrom(wanted.schema.to_wire())
+        for name, text in wanted.properties.items():
+            request.metadata.add(key=name, value=text)
+        if wanted.kind == SubType.Key_Shared:
+            meta = request.keySharedMeta
+            meta.keySharedMode = pb.STICKY if wanted.key_ranges else pb.AUTO_SPLIT
+            meta.allowOutOfOrderDelivery = wanted.is_out_of_order_allowed
+            for first, last in wanted.key_ranges:
+                meta.hashRanges.add(start=first, end=last)
+        return command
+
+    def _attach_again(self, reason: Exception) -> None:
+        if self._connection is None or self._is_closed:
+            return
+        self._connection = None
+        self._chunked.clear()
+        self._nacks.clear()  # everything comes again anyway
+        self._owner.dropped(self)
+        logs.info("client.consumer_lost", topic=self.topic, subscription=self._settings.subscription, reason=reason)
+        self._client.tasks.start(self._keep_attaching(), f"consumer {self.topic}")
+
+    async def _keep_attaching(self) -> None:
+        backoff = Backoff(random.random())
+        while not self._is_closed:
+            try:
+                await self._attach_once()
+                return
+            except (ClientError, BrokerError, ValueError) as error:
+                if not may_attach_later(error):
+                    self.failure = error
+                    self._owner.changed()
+                    return
+                await asyncio.sleep(backoff.next_s())
+
+    # --- what the connection tells
+
+    def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
+        if isinstance(event, ReceivedEntry):
+            self._came(event)
+        elif event.type == Command.CLOSE_CONSUMER:
+            self._attach_again(ConnectionLost("the broker closed it: the topic moves, or its cursor was moved"))
+        elif event.type == Command.REACHED_END_OF_TOPIC:
+            self.is_at_end = True
+            self._owner.changed()
+        elif event.type == Command.ACTIVE_CONSUMER_CHANGE:
+            self.is_active = event.active_consumer_change.is_active
+            self._owner.changed()
+
+    def lost(self, error: ConnectionLost) -> None:
+        self._attach_again(error)
+
+    def _came(self, entry: ReceivedEntry) -> None:
+        is_stale = (
+            0 <= entry.epoch < self._epoch
+        )  # sent before everything was asked for again: it comes again, in its order
+        try:
+            chunked = ChunkedMessages() if is_stale else self._chunked
+            given_up_count = chunked.given_up_count
+            unpacked = unpack(entry, str(self.topic), self.topic.partition_index, chunked)
+        except DamagedPayload as error:
+            if is_stale:
+                self._use(1)
+                return
+            if not isinstance(error, EncryptedMessage):
+                logs.warning("client.message_damaged", topic=self.topic, reason=error)
+            self._owner.came(self, [error])
+            return
+        if is_stale:
+            self._use(unpacked.permits)
+            return
+        if chunked.given_up_count > given_up_count:
+            reason = f"parts of more than {MAX_CHUNKED_MESSAGES} messages at once; it comes when everything is delivered again"
+            logs.warning("client.message_given_up", topic=self.topic, reason=reason)
+        messages = [each for each in unpacked.messages if not self._is_seeking and not self._is_behind(each)]
+        if unpacked.chunk_entries:
+            self._entries_of_parts.keep(unpacked.chunk_entries)
+        self._use(unpacked.permits - len(messages))
+        if messages:
+            self._owner.came(self, messages)
+
+    def _is_behind(self, message: Message) -> bool:
+        """Of a reader, which attaches at the entry it took something of last, or at the first one after it was moved to a time."""
+        if self._settings.start is None:
+            return False
+        if self._last_taken is not None:
+            return _place(message.id) <= _place(self._last_taken)
+        self._is_before_time = self._is_before_time and message.publish_time_ms < self._from_ms
+        return self._is_before_time
+
+    def taken(self, item: Message | DamagedPayload) -> None:
+        """The owner has handed it to its caller: there is room for another one."""
+        if isinstance(item, Message):
+            self._last_taken = item.id
+            if self._settings.start is not None and not self._is_ack_due:
+                self._is_ack_due = True
+                asyncio.get_running_loop().call_soon(self._acknowledge_taken)
+        self._use(1)
+
+    def _acknowledge_taken(self) -> None:
+        """Of a reader: what it took is no backlog, and a terminated topic ends when there is none."""
+        self._is_ack_due = False
+        last = self._last_taken
+        if last is None or self._connection is None:
+            return
+        command = Command(type=Command.ACK)
+        command.ack.ack_type = pb.CommandAck.Cumulative
+        command.ack.consumer_id = self._consumer_id
+        self._put(command.ack, last, is_cumulative=True, in_transaction=False)
+        self._connection.write(frame(command))
+
+    def _use(self, permits: int) -> None:
+        self._used_permits += permits
+        if self._used_permits * 2 >= self._settings.queue_messages and self._connection is not None:
+            used, self._used_permits = self._used_permits, 0
+            self._flow(used)
+
+    def _flow(self, permits: int) -> None:
+        if self._connection is not None:
+            command = Command(type=Command.FLOW)
+            command.flow.consumer_id = self._consumer_id
+            command.flow.messagePermits = permits
+            self._connection.write(frame(command))
+
+    # --- acknowledging
+
+    async def acknowledge(
+        self,
+        message_ids: Iterable[MessageId],
+        *,
+        is_cumulative: bool = False,
+        wants_receipt: bool = False,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Acknowledge these; with a receipt or in a transaction, wait until the broker has it. Raises its refusal.
+
+        Without a receipt, and while there is no connection, an acknowledgement may be lost: the message comes again then.
+        """
+        command = Command(type=Command.ACK)
+        ack = command.ack
+        ack.ack_type = pb.CommandAck.Cumulative if is_cumulative else pb.CommandAck.Individual
+        if transaction is not None:
+            await transaction.subscription_takes_part(str(self.topic), self._settings.subscription)
+            ack.txnid_most_bits, ack.txnid_least_bits = transaction.id
+        for message_id in message_ids:
+            self._put(ack, message_id, is_cumulative=is_cumulative, in_transaction=transaction is not None)
+        if not ack.message_id:
+            return
+        connection = self._connection
+        if connection is None:
+            if wants_receipt or transaction is not None:
+                raise ConnectionLost(f"{self.topic}: there is no connection now; what is not acknowledged comes again")
+            return
+        ack.consumer_id = self._consumer_id
+        if wants_receipt or transaction is not None:
+            await connection.request(command)
+        else:
+            connection.write(frame(command))
+
+    def _put(self, ack: pb.CommandAck, message_id: MessageId, *, is_cumulative: bool, in_transaction: bool) -> None:
+        at = (message_id.ledger_id, message_id.entry_id)
+        bits: list[int] = []
+        if message_id.batch_size > 1 and (in_transaction or self._settings.keeps_batch_bits):
+            bits = ack_set(message_id, is_cumulative=is_cumulative)
+            bits = bits if any(bits) else []
+        elif is_cumulative:
+            at = self._partly.up_to(message_id)
+        elif not self._partly.is_whole(message_id):
+            return
+        if is_cumulative:
+            self._entries_of_parts.drop_up_to(at)
+        for ledger_id, entry_id in [at] if is_cumulative else self._entries_of_parts.take(at):
+            data = ack.message_id.add(ledgerId=ledger_id, entryId=entry_id & _MASK_64)
+            if bits:
+                data.ack_set.extend(bits)
+                data.batch_size = message_id.batch_size
+
+    # --- delivery again
+
+    def negatively_acknowledge(self, message_id: MessageId, delay_s: float) -> None:
+        """Have its entry delivered again after a while."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay_s
+        at = (message_id.ledger_id, message_id.entry_id)
+        for each in self._entries_of_parts.take(at):
+            heapq.heappush(self._nacks, (due, each))
+        if self._nack_timer is None or self._nack_timer.when() > due:
+            if self._nack_timer is not None:
+                self._nack_timer.cancel()
+            self._nack_timer = loop.call_at(due, self._redeliver_due)
+
+    def _redeliver_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        due: dict[tuple[int, int], None] = {}
+        while self._nacks and self._nacks[0][0] <= loop.time():
+            due[heapq.heappop(self._nacks)[1]] = None
+        self._nack_timer = loop.call_at(self._nacks[0][0], self._redeliver_due) if self._nacks else None
+        if due and self._is_ordered:
+            # One alone would come out of its order, so the broker sends everything: what waits here would come twice.
+            self.redeliver_all()
+        elif due and self._connection is not None:  # without one, everything comes again anyway
+            self._redeliver(due)
+
+    def _redeliver(self, positions: Iterable[tuple[int, int]]) -> None:
+        assert self._connection is not None
+        command = Command(type=Command.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+        command.redeliverUnacknowledgedMessages.consumer_id = self._consumer_id
+        if self._is_ordered:
+            command.redeliverUnacknowledgedMessages.consumer_epoch = self._epoch
+        for ledger_id, entry_id in positions:
+            command.redeliverUnacknowledgedMessages.message_ids.add(ledgerId=ledger_id, entryId=entry_id)
+        self._connection.write(frame(command))
+
+    def redeliver_all(self) -> None:
+        """Have everything delivered again that is not acknowledged. What was on its way is not handed out before."""
+        self._chunked.clear()
+        self._nacks.clear()
+        if self._is_ordered:
+            self._epoch += 1
+        self._use(self._owner.dropped(self))
+        if self._connection is not None:
+            self._redeliver(())
+
+    # --- the cursor
+
+    async def last_message_id(self) -> MessageId:
+        """Of the topic; EARLIEST when there is no message."""
+        command = Command(type=Command.GET_LAST_MESSAGE_ID)
+
+        async def ask() -> pb.BaseCommand:
+            connection = self._require_connection()
+            command.getLastMessageId.consumer_id = self._consumer_id
+            return await connection.request(command)
+
+        last = (await self._client.retried(ask)).getLastMessageIdResponse.last_message_id
+        if last.entryId >> 63:
+            return EARLIEST
+        return MessageId(last.ledgerId, last.entryId, self.topic.partition_index, last.batch_index)
+
+    async def has_more(self) -> bool:
+        """Whether there is a message that was not taken yet."""
+        last = await self.last_message_id()
+        if last == EARLIEST:
+            return False
+        taken = self._last_taken
+        if taken is None:
+            start = self._settings.start
+            return start != LATEST and (start is None or last[:2] >= start[:2])
+        if last[:2] != taken[:2]:
+            return last[:2] > taken[:2]
+        return taken.batch_size > 0 and taken.batch_index < taken.batch_size - 1
+
+    async def seek(self, message_id: MessageId | None, publish_time_ms: int | None) -> None:
+        """Begin anew at a message or a time; what came before is forgotten."""
+        command = Command(type=Command.SEEK)
+
+        async def ask() -> pb.BaseCommand:
+            connection = self._require_connection()
+            command.seek.consumer_id = self._consumer_id
+            if message_id is not None:
+                command.seek.message_id.ledgerId = message_id.ledger_id & _MASK_64
+                command.seek.message_id.entryId = message_id.entry_id & _MASK_64
+            if publish_time_ms is not None:
+                command.seek.message_publish_time = publish_time_ms
+            return await connection.request(command)
+
+        self._is_seeking = True  # what comes meanwhile comes again, or is not wanted any more
+        self._last_taken = None
+        self._from_ms = publish_time_ms or 0
+        self._partly.clear()
+        if self._settings.start is not None:
+            self._settings = replace(self._settings, start=message_id or EARLIEST)
+        try:
+            await self._client.retried(ask)
+        finally:
+            self._is_seeking = False
+            self.is_at_end = False
+            self._use(self._owner.dropped(self))
+
+    def _require_connection(self) -> Connection:
+        if self.failure is not None:
+            raise self.failure
+        if self._connection is None:
+            raise ConnectionLost(f"{self.topic}: there is no connection now")
+        return self._connection
+
+    # --- the end
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription; nobody else may use it."""
+        command = Command(type=Command.UNSUBSCRIBE)
+        connection = self._require_connection()
+        command.unsubscribe.consumer_id = self._consumer_id
+        await connection.request(command)
+
+    def stop(self) -> None:
+        """Attach no more, and ask for nothing more."""
+        self._is_closed = True
+        if self._nack_timer is not None:
+            self._nack_timer.cancel()
+
+    async def close(self) -> None:
+        """Detach; messages that are not acknowledged go to others, or come again."""
+        self.stop()
+        connection, self._connection = self._connection, None
+        if connection is None or connection.consumers.pop(self._consumer_id, None) is None:
+            return
+        command = Command(type=Command.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = self._consumer_id
+        try:
+            await connection.request(command)
+        except (ClientError, BrokerError) as error:
+            logs.debug("client.consumer_not_closed", topic=self.topic, reason=error)
+
+
+def _place(message_id: MessageId) -> tuple[int, int, int]:
+    return message_id.ledger_id, message_id.entry_id, message_id.batch_index

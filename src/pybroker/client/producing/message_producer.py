@@ -1,0 +1,400 @@
+"""A producer of messages on a topic and all its partitions: puts them into batches, and parts that are small enough.
+
+What must hold: messages of one partition are stored in the order in which they were submitted; each ends with its id or an error.
+Nothing is sent in a task of the caller's, so a caller that is cancelled leaves the messages of others alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pybroker.client.client import Client, ClientPart, TopicSchema
+from pybroker.client.client_transactions import Transaction
+from pybroker.client.failures import NotSent
+from pybroker.client.message import MessageId, OutgoingMessage
+from pybroker.client.producing.entry_producer import (
+    MAX_PENDING_BYTES,
+    MAX_PENDING_ENTRIES,
+    SEND_TIMEOUT_S,
+    EntryId,
+    Producer,
+    ProducerSettings,
+    open_producer,
+)
+from pybroker.client.producing.packing import PackedEntry, Packing, pack_batch, pack_large, pack_one
+from pybroker.model.hashing import java_string_hash, key_hash
+from pybroker.model.names import TopicName
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.wire import pulsar_api_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """How messages are sent."""
+
+    name: str = ""
+    """Empty: the broker gives one."""
+    access_mode: pb.ProducerAccessMode = pb.Shared
+    schema: TopicSchema | None = None
+    compression: pb.CompressionType = pb.NONE
+    is_batching: bool = True
+    batch_delay_s: float = 0.001
+    """How long a batch waits for more while others are under way; with nothing under way it goes at once."""
+    max_batch_messages: int = 1000
+    max_batch_bytes: int = 128 * 1024
+    batch_by_key: bool = False
+    """Messages of different keys are in different batches: what Key_Shared subscriptions need."""
+    is_chunking: bool = False
+    """Messages that are too large for the broker go in parts; without it they are refused."""
+    hashes_by_murmur: bool = False
+    """Which partition a key belongs to: by Murmur3, else by Java's hash of texts, as the clients do unless told otherwise."""
+    max_pending_entries: int = MAX_PENDING_ENTRIES
+    max_pending_bytes: int = MAX_PENDING_BYTES
+    """Of each partition; `submit` waits when so much is not answered."""
+    send_timeout_s: float = SEND_TIMEOUT_S
+    """A message without an answer for this time fails with RequestTimedOut; the producer continues. 0 disables the
+    time-out."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Messages that will be one entry."""
+
+    transaction: Transaction | None
+    messages: list[OutgoingMessage] = field(default_factory=list)
+    receipts: list[asyncio.Future[MessageId]] = field(default_factory=list)
+    size_bytes: int = 0
+    is_alone: bool = False
+    """One message that is in no batch."""
+
+    def split(self) -> list[_Batch]:
+        """Its messages in a batch each."""
+        each = zip(self.messages, self.receipts, strict=True)
+        return [_Batch(self.transaction, [message], [receipt], message.size_bytes) for message, receipt in each]
+
+
+class PartitionPublisher:
+    """The messages of one partition. Owned by its `MessageProducer`."""
+
+    def __init__(self, producer: Producer, partition: int, settings: Publishing, tasks: TaskOwner) -> None:
+        self.producer = producer
+        self._partition = partition
+        self._settings = settings
+        self._open: dict[str | None, _Batch] = {}  # by key where keys are kept apart
+        self._ready: deque[_Batch] = deque()
+        self._queued_bytes = 0
+        self._next_sequence_id = producer.last_sequence_id + 1
+        self._unanswered = 0
+        self._is_sending = False
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        tasks.start(self._send_all(), f"messages to {producer.topic}")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a batch has been closed for its size, or would not wait: the next partition has its turn."""
+        return not self._open
+
+    async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:
+        """Take the message once there is room."""
+        if message.sequence_id is not None and self._settings.batch_by_key:
+            raise NotSent("sequence ids of one's own do not go with batches by key: those are not sent in order")
+        if transaction is not None:
+            await transaction.topic_takes_part(str(self.producer.topic))
+        while self._queued_bytes > self._settings.max_pending_bytes and not self._is_closed:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._is_closed:
+            raise self._not_sent()
+        if transaction is not None:
+            transaction.require_open()
+        receipt: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        receipt.add_done_callback(self._answered)
+        self._unanswered += 1
+        if transaction is not None:
+            transaction.watch(receipt)
+        self._add(message, receipt, transaction)
+        return receipt
+
+    def _add(
+        self, message: OutgoingMessage, receipt: asyncio.Future[MessageId], transaction: Transaction | None
+    ) -> None:
+        settings = self._settings
+        size_bytes = message.size_bytes
+        self._queued_bytes += size_bytes
+        if not settings.is_batching or message.deliver_at_ms or size_bytes > settings.max_batch_bytes:
+            self.close_batches()
+            batch = _Batch(transaction, [message], [receipt], size_bytes, is_alone=True)
+            self._ready.append(batch)
+            self._wake.set()
+            return
+        key = message.key if settings.batch_by_key else None
+        batch_of_key = self._open.get(key)
+        if batch_of_key is not None and (
+            batch_of_key.transaction is not transaction
+            or batch_of_key.size_bytes + size_bytes > settings.max_batch_bytes
+        ):
+            self.close_batches()
+            batch_of_key = None
+        if batch_of_key is None:
+            batch_of_key = self._open[key] = _Batch(transaction)
+        batch_of_key.messages.append(message)
+        batch_of_key.receipts.append(receipt)
+        batch_of_key.size_bytes += size_bytes
+        is_idle = not self._is_sending and not self._ready and not self.producer.pending_entries
+        if is_idle or len(batch_of_key.messages) >= settings.max_batch_messages:
+            self.close_batches()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(settings.batch_delay_s, self.close_batches)
+
+    def close_batches(self) -> None:
+        """Send what is there."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ready.extend(self._open.values())
+        self._open = {}
+        self._wake.set()
+
+    def _answered(self, receipt: asyncio.Future[MessageId]) -> None:
+        self._unanswered -= 1
+        if not receipt.cancelled():
+            receipt.exception()  # retrieved: whoever does not wait for it need not
+        self._changed.set()
+
+    async def flush(self) -> None:
+        """Wait until everything submitted is answered."""
+        self.close_batches()
+        while self._unanswered:
+            self._changed.clear()
+            await self._changed.wait()
+
+    # --- the sending task
+
+    async def _send_all(self) -> None:
+        while True:
+            while not self._ready:
+                self._is_sending = False
+                self._wake.clear()
+                await self._wake.wait()
+            self._is_sending = True
+            batch = self._ready.popleft()
+            next_sequence_id = self._next_sequence_id
+            try:
+                entries = self._pack(batch)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a message
+                if len(batch.messages) > 1:  # of the others nothing is wrong
+                    self._next_sequence_id = next_sequence_id
+                    self._ready.extendleft(reversed(batch.split()))
+                else:
+                    self._fail(batch, error)
+                    self._done_with(batch)
+                continue
+            try:
+                await self._send(batch, entries)
+            except asyncio.CancelledError:
+                self._fail(batch, self._not_sent())
+                self.fail_all()
+                raise
+            except Exception as error:  # noqa: BLE001 - told to those who wait for the messages
+                self._fail(batch, error)
+            self._done_with(batch)
+
+    def _done_with(self, batch: _Batch) -> None:
+        self._queued_bytes -= batch.size_bytes
+        self._changed.set()
+
+    async def _send(self, batch: _Batch, entries: list[PackedEntry]) -> None:
+        txn = None if batch.transaction is None else batch.transaction.id
+        answers: list[asyncio.Future[EntryId]] = []
+        answered = 0
+        for entry in entries:
+            while answered < len(answers) and answers[answered].done():
+                if (failure := answers[answered].exception()) is not None:
+                    raise failure  # no consumer can use the remaining chunks
+                answered += 1
+            answers += [
+                await self.producer.send(
+                    entry.data,
+                    entry.sequence_id,
+                    highest_sequence_id=entry.highest_sequence_id,
+                    message_count=entry.message_count,
+                    is_chunk=entry.is_chunk,
+                    txn=txn,
+                )
+            ]
+        answers[-1].add_done_callback(lambda _: self._stored(batch, answers))
+
+    def _pack(self, batch: _Batch) -> list[PackedEntry]:
+        settings, producer = self._settings, self.producer
+        packing = Packing(producer.name, settings.compression, producer.schema_version)
+        now_ms = int(time.time() * 1000)
+        sequence_ids = [self._sequence_id(message) for message in batch.messages]
+        txn = None if batch.transaction is None else batch.transaction.id
+        if not batch.is_alone:
+            return [pack_batch(packing, batch.messages, sequence_ids, now_ms, txn)]
+        if not settings.is_chunking:
+            return [pack_one(packing, batch.messages[0], sequence_ids[0], now_ms, txn)]
+        most = producer.max_message_bytes
+        return list(pack_large(packing, batch.messages[0], sequence_ids[0], now_ms, most, txn))
+
+    def _sequence_id(self, message: OutgoingMessage) -> int:
+        given = message.sequence_id
+        if given is not None and given < self._next_sequence_id:
+            raise NotSent(f"sequence id {given} after {self._next_sequence_id - 1}: they have to rise")
+        found = self._next_sequence_id if given is None else given
+        self._next_sequence_id = found + 1
+        return found
+
+    def _stored(self, batch: _Batch, answers: list[asyncio.Future[EntryId]]) -> None:
+        """The last one is answered; when it is stored, those in front of it are answered, too."""
+        first, last = answers[0], answers[-1]
+        failure = last.exception() or next((each.exception() for each in answers if each.exception()), None)
+        if failure is not None:
+            self._fail(batch, failure)
+            return
+        at = last.result()
+        count = len(batch.messages)
+        for index, receipt in enumerate(batch.receipts):
+            if receipt.done():
+                continue
+            if batch.is_alone:
+                first_chunk = (first.result().ledger_id, first.result().entry_id) if first is not last else None
+                receipt.set_result(MessageId(at.ledger_id, at.entry_id, self._partition, first_chunk=first_chunk))
+            else:
+                receipt.set_result(MessageId(at.ledger_id, at.entry_id, self._partition, index, count))
+
+    def _fail(self, batch: _Batch, failure: BaseException) -> None:
+        for receipt in batch.receipts:
+            if not receipt.done():
+                receipt.set_exception(failure)
+
+    def fail_all(self) -> None:
+        """Nothing more is sent, and nothing more is taken."""
+        self._is_closed = True
+        self.close_batches()
+        while self._ready:
+            self._fail(self._ready.popleft(), self._not_sent())
+        self._changed.set()
+
+    def _not_sent(self) -> NotSent:
+        return NotSent(f"the producer on {self.producer.topic} is closed")
+
+
+class MessageProducer(ClientPart):
+    """Made by `open_message_producer`. Use it as an asynchronous context manager, or `close` it."""
+
+    def __init__(
+        self,
+        client: Client,
+        topic: TopicName,
+        settings: Publishing,
+        partitions: list[PartitionPublisher],
+        tasks: TaskOwner,
+    ) -> None:
+        self.topic = topic
+        self._settings = settings
+        self._partitions = partitions
+        self._tasks = tasks
+        self._turn = 0
+        self._client = client
+        client.parts[self] = None
+
+    @property
+    def name(self) -> str:
+        return self._partitions[0].producer.name
+
+    @property
+    def last_sequence_id(self) -> int:
+        """Of this name, as the topic remembered it; the highest of all partitions."""
+        return max(each.producer.last_sequence_id for each in self._partitions)
+
+    async def send(
+        self,
+        value: bytes | None,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int = 0,
+        deliver_at_ms: int = 0,
+        ordering_key: bytes | None = None,
+        sequence_id: int | None = None,
+        transaction: Transaction | None = None,
+    ) -> MessageId:
+        """Send a message, and wait until it is stored. Raises why it is not."""
+        message = OutgoingMessage(
+            value,
+            key,
+            ordering_key=ordering_key,
+            properties=properties or {},
+            event_time_ms=event_time_ms,
+            deliver_at_ms=deliver_at_ms,
+            sequence_id=sequence_id,
+        )
+        return await (await self.submit(message, transaction))
+
+    async def submit(
+        self, message: OutgoingMessage, transaction: Transaction | None = None
+    ) -> asyncio.Future[MessageId]:
+        """Take a message behind all others of its partition, once there is room; its id comes with the future."""
+        if len(self._partitions) == 1:
+            return await self._partitions[0].submit(message, transaction)
+        if message.key is not None:
+            hashed = key_hash if self._settings.hashes_by_murmur else java_string_hash
+            index = (hashed(message.key.encode()) & 0x7FFF_FFFF) % len(self._partitions)
+            return await self._partitions[index].submit(message, transaction)
+        if self._partitions[self._turn].is_full:  # one partition after the other, but whole batches
+            self._turn = (self._turn + 1) % len(self._partitions)
+        return await self._partitions[self._turn].submit(message, transaction)
+
+    async def flush(self) -> None:
+        """Wait until everything submitted is answered; failures are those of each message."""
+        for each in self._partitions:
+            await each.flush()
+
+    async def close(self) -> None:
+        """Send what is there, and detach."""
+        try:
+            await self.flush()
+        finally:
+            self._client.parts.pop(self, None)
+            await self.client_closed()
+            for each in self._partitions:
+                await each.producer.close()
+
+    async def client_closed(self) -> None:
+        await self._tasks.close()
+        for each in self._partitions:
+            each.fail_all()
+
+
+async def open_message_producer(client: Client, topic: TopicName, settings: Publishing) -> MessageProducer:
+    """A producer that is attached to all partitions. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    if settings.is_batching and settings.is_chunking:
+        settings = replace(settings, is_batching=False)  # a message in parts is in no batch
+    attach = ProducerSettings(
+        settings.name,
+        settings.access_mode,
+        settings.schema,
+        settings.max_pending_entries,
+        settings.max_pending_bytes,
+        settings.send_timeout_s,
+        outlives_timeouts=True,
+    )
+    producers: list[Producer] = []
+    tasks = TaskOwner("producer")
+    try:
+        for partition in await client.partitions(topic, may_create=True):
+            producers += [await open_producer(client, partition, attach)]
+    except BaseException:
+        for producer in producers:
+            await producer.close()
+        raise
+    partitions = [PartitionPublisher(each, each.topic.partition_index, settings, tasks) for each in producers]
+    return MessageProducer(client, topic, settings, partitions, tasks)

@@ -1,0 +1,111 @@
+"""Entries of one producer that the broker has not answered: what is resent after a reconnection.
+
+Decides only: no clock, no IO. Receipts come in the order of the entries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pybroker.model.txn_id import TxnId
+
+
+@dataclass(slots=True, eq=False)
+class PendingSend:
+    """One entry on its way. `token` is its owner's, given back with the answer."""
+
+    sequence_id: int
+    highest_sequence_id: int
+    message_count: int
+    data: bytes
+    is_chunk: bool
+    token: object
+    sent_at_s: float
+    txn: TxnId | None = None
+
+
+class PendingSends:
+    """Bounded by entries and bytes; one entry always fits, so that nothing is too large to be sent.
+
+    Invariant: `size_bytes` is the sum of what is kept, in the order in which it was added.
+    """
+
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._entries: deque[PendingSend] = deque()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[PendingSend]:
+        return iter(self._entries)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether an entry of that size may be added now."""
+        if not self._entries:
+            return True
+        return len(self._entries) < self._max_entries and self.size_bytes + size_bytes <= self._max_bytes
+
+    def add(self, entry: PendingSend) -> None:
+        self._entries.append(entry)
+        self.size_bytes += len(entry.data)
+
+    @property
+    def oldest(self) -> PendingSend | None:
+        return self._entries[0] if self._entries else None
+
+    def receipted(self, sequence_id: int) -> PendingSend | None:
+        """The entry that this receipt is for, which is kept no longer; None for one that was answered before, by another
+        connection. Raises ValueError for a receipt of an entry that is not the next one: an answer is missing.
+        """
+        entry = self.oldest
+        if entry is None or sequence_id < entry.sequence_id:
+            return None
+        if sequence_id != entry.sequence_id:
+            raise ValueError(f"a receipt for {sequence_id} while {entry.sequence_id} is the next to be answered")
+        self._entries.popleft()
+        self.size_bytes -= len(entry.data)
+        return entry
+
+    def find(self, sequence_id: int) -> PendingSend | None:
+        """The first entry of that sequence id."""
+        return next((each for each in self._entries if each.sequence_id == sequence_id), None)
+
+    def give_up(self, entry: PendingSend) -> None:
+        """Keep it no longer; a refusal may come before the receipts of what was sent before."""
+        self._entries.remove(entry)
+        self.size_bytes -= len(entry.data)
+
+    def give_up_in_transactions(self) -> list[PendingSend]:
+        """Keep no entry of a transaction any longer; what was kept of them."""
+        given_up = [each for each in self._entries if each.txn is not None]
+        if given_up:
+            self._entries = deque(each for each in self._entries if each.txn is None)
+            self.size_bytes = sum(len(each.data) for each in self._entries)
+        return given_up
+
+    def give_up_sent_by(self, time_s: float) -> list[PendingSend]:
+        """Remove and return the entries sent by `time_s`, together with the other chunks of their messages.
+
+        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for that of
+        another.
+        """
+        given_up: list[PendingSend] = []
+        while self._entries:
+            entry = self._entries[0]
+            if entry.sent_at_s > time_s and not (given_up and given_up[-1].sequence_id == entry.sequence_id):
+                break
+            given_up.append(self._entries.popleft())
+            self.size_bytes -= len(entry.data)
+        return given_up
+
+    def clear(self) -> list[PendingSend]:
+        """Give everything up; what was kept."""
+        given_up = [*self._entries]
+        self._entries.clear()
+        self.size_bytes = 0
+        return given_up

@@ -1,0 +1,1 @@
+"""The plain Python implementations of the compiled scanner and packer, used where there is no C compiler."""

@@ -1,0 +1,396 @@
+"""Arrow arrays as Avro values, one writer for each type of a definition: the counterpart of `avro_readers`.
+
+A writer is made for the definition's type and the column's, and refuses a pair that does not fit when it is made; a value that
+does not fit is refused with its row when it is met.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pybroker.columns.values.avro_columns import INSTANT, LOCAL, AvroColumns, Logical, logical_of, unit_of
+from pybroker.columns.values.encoding.encoded import (
+    CannotEncode,
+    Pieces,
+    big_endian_decimals,
+    cast,
+    first_true,
+    fixed_pieces,
+    joined,
+    numbers,
+    shortest_decimals,
+    shown,
+    varints,
+    with_length,
+)
+from pybroker.columns.values.encoding.fitting import Misfit, family, plain_type
+from pybroker.columns.values.json_values import Unfit, value_from_json
+from pybroker.schema.avro import AvroField, AvroType, NoDefault
+
+
+class Writer(ABC):
+    """Writes arrays of one type. Immutable."""
+
+    @abstractmethod
+    def write(self, array: pa.Array) -> Pieces:
+        """A piece for each value; the array has no nulls. Raises CannotEncode."""
+
+
+class PlainWriter(Writer):
+    """What one function writes, after a cast to what it takes."""
+
+    def __init__(self, arrow_type: pa.DataType, write: Callable[[pa.Array], Pieces]) -> None:
+        self._type = arrow_type
+        self._write = write
+
+    def write(self, array: pa.Array) -> Pieces:
+        return self._write(cast(array, self._type))
+
+
+class DecimalWriter(PlainWriter):
+    """Decimals, and whole numbers by way of wide ones: Arrow casts these only into what holds any of them."""
+
+    def write(self, array: pa.Array) -> Pieces:
+        if pa.types.is_integer(array.type):
+            array = cast(array.cast(pa.int64()), pa.decimal128(38, 0))
+        return super().write(array)
+
+
+class NullWriter(Writer):
+    """Nulls take no bytes."""
+
+    def write(self, array: pa.Array) -> Pieces:
+        return fixed_pieces(np.zeros((len(array), 0), dtype=np.uint8), 0)
+
+
+class BranchWriter(Writer):
+    """A union: its null for a null, otherwise the one branch that the column is."""
+
+    def __init__(self, null: int | None, branch: int | None, inner: Writer) -> None:
+        """The indices of the branches; None where the union has not that one."""
+        self._null = None if null is None else _index_byte(null)
+        self._branch = b"" if branch is None else _index_byte(branch)
+        self._inner = inner
+
+    def write(self, array: pa.Array) -> Pieces:
+        if not array.null_count:
+            return joined(self._branch, self._inner.write(array)) if self._branch else self._inner.write(array)
+        if self._null is None:
+            raise CannotEncode(first_true(array.is_null()), "is null, and the schema has no null there")
+        where = np.nonzero(np.asarray(array.is_valid()))[0]
+        try:
+            pieces = self._inner.write(array.drop_null())
+        except CannotEncode as error:
+            raise error.at(where[error.row]) from None
+        index = np.zeros(len(array), dtype=np.int64)
+        index[where] = np.arange(len(where))
+        spread = joined(self._branch, pieces).take(pa.array(index, mask=np.asarray(array.is_null())))
+        return spread.fill_null(self._null)
+
+
+def _index_byte(index: int) -> bytes:
+    return bytes(varints(np.array([index], dtype=np.int64))[0].as_py())
+
+
+class MembersWriter(Writer):
+    """A union of several types from a struct of its members, one of which has a value; a null struct has none."""
+
+    def __init__(self, null: int | None, members: list[tuple[int, Writer]]) -> None:
+        """For each member the branch's index and writer."""
+        self._null = null
+        self._members = members
+
+    def write(self, array: pa.StructArray) -> Pieces:
+        columns = array.flatten()
+        given = np.zeros(len(array), dtype=np.int64)
+        index = np.zeros(len(array), dtype=np.int64)
+        pieces, count = [], 0
+        for (branch, writer), column in zip(self._members, columns, strict=True):
+            where = np.nonzero(np.asarray(column.is_valid()))[0]
+            given[where] += 1
+            index[where] = np.arange(count, count + len(where))
+            count += len(where)
+            try:
+                pieces.append(joined(_index_byte(branch), writer.write(column.drop_null())))
+            except CannotEncode as error:
+                raise error.at(where[error.row]) from None
+        if (given > 1).any():
+            raise CannotEncode(first_true(given > 1), "has values in several members of a union")
+        if self._null is None and (given == 0).any():
+            raise CannotEncode(first_true(given == 0), "has no value in any member of a union without null")
+        whole = pa.concat_arrays(pieces).take(pa.array(index, mask=given == 0))
+        return whole if self._null is None else whole.fill_null(_index_byte(self._null))
+
+
+class RecordWriter(Writer):
+    """The fields of a definition in its order, from the columns of those names; the others have a constant."""
+
+    def __init__(self, parts: list[tuple[str, Writer | bytes]]) -> None:
+        self._parts = parts
+
+    def write(self, array: pa.StructArray) -> Pieces:
+        names = [field.name for field in array.type]
+        return self.write_columns(dict(zip(names, array.flatten(), strict=True)), len(array))
+
+    def write_columns(self, columns: dict[str, pa.Array], count: int) -> Pieces:
+        pieces: list[Any] = []
+        for name, writer in self._parts:
+            if isinstance(writer, bytes):
+                pieces.append(pa.repeat(pa.scalar(writer, pa.binary()), count))
+                continue
+            try:
+                pieces.append(writer.write(columns[name]))
+            except CannotEncode as error:
+                raise error.inside(name) from None
+        return joined(*pieces) if pieces else NullWriter().write(pa.nulls(count))
+
+
+class ListWriter(Writer):
+    """An array, in one block."""
+
+    def __init__(self, item: Writer) -> None:
+        self._item = item
+
+    def write(self, array: pa.Array) -> Pieces:
+        lengths = numbers(array.value_lengths())
+        return _blocks(lengths, _of_item(self._item, array.flatten(), lengths))
+
+
+class MapWriter(Writer):
+    """A map, in one block; its keys are texts."""
+
+    def __init__(self, value: Writer) -> None:
+        self._value = value
+
+    def write(self, array: pa.MapArray) -> Pieces:
+        # As a list of entries it can be flattened: the keys of a part of a map array are those of the whole.
+        entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+        lengths = numbers(entries.value_lengths())
+        keys, values = entries.flatten().flatten()
+        texts = with_length(cast(keys, pa.string()).cast(pa.binary()))
+        return _blocks(lengths, joined(texts, _of_item(self._value, values, lengths)))
+
+
+def _of_item(writer: Writer, items: pa.Array, lengths: Any) -> Pieces:
+    try:
+        return writer.write(items)
+    except CannotEncode as error:
+        raise error.at(np.searchsorted(np.cumsum(lengths), error.row, side="right")) from None
+
+
+def _blocks(lengths: Any, items: Pieces) -> Pieces:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    lists = pa.ListArray.from_arrays(pa.array(offsets), items)
+    end = pc.if_else(pa.array(lengths > 0), pa.scalar(b"\0", pa.binary()), pa.scalar(b"", pa.binary()))
+    return joined(varints(lengths), pc.binary_join(lists, b""), end)
+
+
+def _write_boolean(array: pa.Array) -> Pieces:
+    return fixed_pieces(np.asarray(array.cast(pa.uint8())), 1)
+
+
+def _write_number(array: pa.Array) -> Pieces:
+    return varints(numbers(array))
+
+
+def _write_float(array: pa.Array) -> Pieces:
+    return fixed_pieces(np.asarray(array).astype("<f4"), 4)
+
+
+def _write_double(array: pa.Array) -> Pieces:
+    return fixed_pieces(np.asarray(array).astype("<f8"), 8)
+
+
+def _write_text(array: pa.Array) -> Pieces:
+    return with_length(array.cast(pa.binary()))
+
+
+_PLAIN: dict[str, tuple[pa.DataType, Callable[[pa.Array], Pieces]]] = {
+    "boolean": (pa.bool_(), _write_boolean),
+    "int": (pa.int32(), _write_number),
+    "long": (pa.int64(), _write_number),
+    "float": (pa.float32(), _write_float),
+    "double": (pa.float64(), _write_double),
+    "bytes": (pa.binary(), with_length),
+    "string": (pa.string(), _write_text),
+}
+
+
+def writer_of(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:
+    """The writer of a column into a type; raises Misfit where they do not fit. The column may have nulls only in unions."""
+    arrow_type = plain_type(arrow_type)
+    if avro_type.kind == "union":
+        return _union_writer(avro_type, arrow_type, columns)
+    inner = _inner_writer(avro_type, arrow_type, columns)
+    return BranchWriter(None, None, inner)
+
+
+def _inner_writer(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:
+    kind = avro_type.kind
+    if kind == "null":
+        if not pa.types.is_null(arrow_type):
+            raise Misfit(f"is {arrow_type}, where the schema has null")
+        return NullWriter()
+    if pa.types.is_null(arrow_type):
+        return NullWriter()  # All of its values are nulls, which the writer around this one refuses.
+    if kind == "record" and pa.types.is_struct(arrow_type):
+        return record_writer(avro_type, list(arrow_type), columns)
+    if kind == "array" and pa.types.is_list(arrow_type):
+        return ListWriter(writer_of(avro_type.children[0], arrow_type.value_type, columns))
+    if kind == "map" and pa.types.is_map(arrow_type):
+        if family(plain_type(arrow_type.key_type)) != "text":
+            raise Misfit("is a map whose keys are no texts")
+        return MapWriter(writer_of(avro_type.children[0], arrow_type.item_type, columns))
+    return _leaf_writer(avro_type, arrow_type)
+
+
+def _leaf_writer(avro_type: AvroType, arrow_type: pa.DataType) -> Writer:
+    logical = logical_of(avro_type)
+    if avro_type.kind in {"record", "array", "map"} or not _fits(avro_type, logical, family(arrow_type)):
+        raise Misfit(f"is {arrow_type}, where the schema has {logical.name or avro_type}")
+    if logical.name == "decimal":
+        return DecimalWriter(pa.decimal128(logical.precision, logical.scale), _decimal_writer(avro_type))
+    if logical.name == "date":
+        return PlainWriter(pa.date32(), lambda array: _write_number(array.view(pa.int32())))
+    if unit_us := unit_of(logical):
+        whole = LOCAL if logical.name.startswith("local") else INSTANT
+        # A column in milliseconds is floored: the schema's own resolution.
+        return PlainWriter(whole, lambda array: varints(numbers(array.view(pa.int64())) // unit_us))
+    if logical.name == "uuid" or avro_type.kind == "fixed":
+        return PlainWriter(pa.binary(), _fixed_writer(avro_type.size_bytes))
+    if avro_type.kind == "enum":
+        return PlainWriter(pa.string(), _enum_writer(list(avro_type.symbols)))
+    return PlainWriter(*_PLAIN[avro_type.kind])
+
+
+def _fits(avro_type: AvroType, logical: Logical, given: str) -> bool:
+    """Whether values of the column's family may become the type's, each checked when it comes."""
+    if logical.name == "decimal":
+        return given in {"decimal", "whole"}
+    if logical.name == "date":
+        return given == "date"
+    if unit_of(logical):
+        return given == ("local timestamp" if logical.name.startswith("local") else "timestamp")
+    return given in {
+        "boolean": {"boolean"},
+        "int": {"whole", "time in ms"},
+        "long": {"whole", "time in us"},
+        "float": {"whole", "real"},
+        "double": {"whole", "real"},
+        "string": {"text"},
+        "enum": {"text"},
+        "bytes": {"bytes", "text"},
+        "fixed": {"bytes"},
+    }.get(avro_type.kind, set())
+
+
+def _decimal_writer(avro_type: AvroType) -> Callable[[pa.Array], Pieces]:
+    if avro_type.kind == "bytes":
+        return lambda array: with_length(shortest_decimals(array))
+    size = avro_type.size_bytes
+
+    def write(array: pa.Array) -> Pieces:
+        table = big_endian_decimals(array)
+        lead, kept = table[:, : 16 - size], table[:, 16 - size :]
+        sign = np.where(kept[:, 0] >= 0x80, 0xFF, 0)
+        wrong = (lead != sign[:, None]).any(axis=1)
+        if wrong.any():
+            row = first_true(wrong)
+            raise CannotEncode(row, f"is {shown(array[row])}, which does not fit {size} bytes")
+        return fixed_pieces(kept, size)
+
+    return write
+
+
+def _fixed_writer(size: int) -> Callable[[pa.Array], Pieces]:
+    def write(array: pa.Array) -> Pieces:
+        wrong = numbers(pc.binary_length(array)) != size
+        if wrong.any():
+            raise CannotEncode(first_true(wrong), f"has not the {size} bytes of the schema's fixed type")
+        return array
+
+    return write
+
+
+def _enum_writer(symbols: list[str]) -> Callable[[pa.Array], Pieces]:
+    known = pa.array(symbols, type=pa.string())
+
+    def write(array: pa.Array) -> Pieces:
+        index = pc.index_in(array, value_set=known)
+        if index.null_count:
+            row = first_true(index.is_null())
+            raise CannotEncode(row, f"is {shown(array[row])!r}, which is no symbol of the schema's enum")
+        return varints(numbers(index))
+
+    return write
+
+
+def record_writer(record: AvroType, fields: list[pa.Field], columns: AvroColumns) -> RecordWriter:
+    """The writer of columns of these names and types as one record; raises Misfit."""
+    by_name = {field.name: field for field in fields}
+    known = {each.name for each in record.fields}
+    for name in by_name:
+        if name not in known:
+            raise Misfit(f"has {name!r}, and the schema's {record} has no such field")
+    parts: list[tuple[str, Writer | bytes]] = []
+    for each, child in zip(record.fields, record.children, strict=True):
+        given = by_name.get(each.name)
+        try:
+            parts.append(
+                (each.name, _constant(each, child) if given is None else writer_of(child, given.type, columns))
+            )
+        except Misfit as error:
+            raise error.inside(each.name) from None
+    return RecordWriter(parts)
+
+
+def _constant(each: AvroField, child: AvroType) -> bytes:
+    """What a field is written as that no column has: its default, or null."""
+    columns = AvroColumns()
+    arrow_type = columns.type_of(child)
+    value: Any = None
+    if not isinstance(each.default, NoDefault):
+        try:
+            value = value_from_json(child, each.default, is_default=True)
+        except Unfit as error:
+            raise Misfit(f"is not there, and the schema's default for it is none: {error}") from None
+    try:
+        return bytes(writer_of(child, arrow_type, columns).write(pa.array([value], type=arrow_type))[0].as_py())
+    except CannotEncode:
+        raise Misfit("is not there, and the schema has no default for it") from None
+
+
+def _union_writer(union: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:
+    null = next((index for index, branch in enumerate(union.children) if branch.kind == "null"), None)
+    column = columns.union_of(union)
+    branches = [(index, branch) for index, branch in enumerate(union.children) if branch.kind != "null"]
+    if not branches or pa.types.is_null(arrow_type):
+        return BranchWriter(null, None, NullWriter())
+    if column.is_struct and arrow_type.num_fields and pa.types.is_struct(arrow_type):
+        members = [f"member{index}" for index in range(len(branches))]
+        if [field.name for field in arrow_type] == members:
+            made = [
+                (index, writer_of(branch, arrow_type.field(member).type, columns))
+                for (index, branch), member in zip(branches, members, strict=True)
+            ]
+            return MembersWriter(null, made)
+    reasons = []
+    for index, branch in _widest_first(branches):
+        try:
+            return BranchWriter(null, index, _inner_writer(branch, arrow_type, columns))
+        except Misfit as error:
+            reasons.append(error)
+    raise reasons[0]
+
+
+def _widest_first(branches: list[tuple[int, AvroType]]) -> list[tuple[int, AvroType]]:
+    """A long before an int, a double before a float: every value of the column must fit the one branch."""
+    narrow = {"int": 1, "float": 1}
+    return sorted(branches, key=lambda each: narrow.get(each[1].kind, 0))

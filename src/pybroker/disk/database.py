@@ -1,0 +1,140 @@
+"""SQLite databases whose commits are durable: settings, errors, transactions, the check of pages, and the end of the log.
+
+Both databases of a data directory, `checkpoint.db` and `metadata.db`, are opened by `Disk.open_database` and use these functions.
+
+Concurrency: one thread at a time for each connection.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from pybroker.runtime import logs
+
+# The second one: SQLite's messages quote a damaged schema, which may not be valid UTF-8.
+SQLITE_FAILURES = (sqlite3.Error, UnicodeDecodeError)
+# SQLite's codes for no space: in the file itself, and in the memory that its processes share.
+_NO_SPACE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+_SETTINGS = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    # Only macOS knows these two: there, a plain sync leaves the data in the drive's own cache.
+    "fullfsync=ON",
+    "checkpoint_fullfsync=ON",
+)
+
+
+class LogFiles(Protocol):
+    """The operations on a database's log; `Disk` has them."""
+
+    def file_sizes(self, directory: Path) -> dict[str, int]: ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+
+class Database(sqlite3.Connection):
+    """A connection whose `close` keeps the log, unless the log is empty.
+
+    SQLite would copy the readable part of the log into the file and remove the log. If a start refuses a log as damaged, that
+    log is all that can help. `empty_log` comes before an orderly close.
+    """
+
+    _disk: LogFiles | None = None
+    _path = Path()
+
+    def bind(self, disk: LogFiles, path: Path) -> None:
+        """Set the files of the log. The first call after the connection is made."""
+        self._disk = disk
+        self._path = path
+
+    def set_up(self) -> None:
+        """Apply the settings of durable commits. Closes the connection on an error, and raises it."""
+        try:
+            for setting in _SETTINGS:
+                self.execute(f"PRAGMA {setting}")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        disk, self._disk = self._disk, None
+        log = log_of(self._path)
+        is_kept = False
+        if disk is not None:
+            try:
+                if disk.file_sizes(log.parent).get(log.name):
+                    disk.rename(log, parked_log(log))
+                    is_kept = True
+            except OSError:
+                is_kept = False  # SQLite removes the log; everything that was committed is in the file
+        super().close()
+        if disk is not None and is_kept:
+            try:
+                disk.rename(parked_log(log), log)
+            except OSError as error:
+                logs.error(
+                    "database.log_aside",
+                    file=parked_log(log).name,
+                    error=str(error),
+                    note="the next start takes it back",
+                )
+
+
+def log_of(database: Path) -> Path:
+    """SQLite's log of that file."""
+    return database.with_name(database.name + "-wal")
+
+
+def parked_log(log: Path) -> Path:
+    """The name of a log while its database is closed."""
+    return log.with_name(log.name + ".aside")
+
+
+def lacks_space(error: BaseException) -> bool:
+    """Whether SQLite failed because the file system is full."""
+    return getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit the statements of the block as one transaction; roll them back if the block or the commit raises."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def page_damage(connection: sqlite3.Connection, *, max_findings: int = 1, with_indexes: bool = False) -> str:
+    """Let SQLite check all pages of the file. Return its findings in one line, empty if there are none.
+
+    Raises SQLITE_FAILURES if the check cannot begin.
+    """
+    check = "integrity_check" if with_indexes else "quick_check"
+    texts: list[str] = []
+    try:
+        for (text,) in connection.execute(f"PRAGMA {check}({max_findings})"):
+            texts.append(" ".join(str(text).split()))
+    except SQLITE_FAILURES:
+        if not texts:
+            raise  # behind a finding it says no more than the finding
+    return "" if texts == ["ok"] else "; ".join(texts)
+
+
+def empty_log(connection: sqlite3.Connection) -> str:
+    """Copy the log into the file and empty it. Return why the log is kept instead, or an empty string.
+
+    A log that is kept loses nothing: the next start reads it.
+    """
+    try:
+        ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except SQLITE_FAILURES as error:
+        return str(error)
+    return "the database is in use" if is_busy else ""

@@ -1,0 +1,20 @@
+"""The sync of one file onto the device, as each system needs it."""
+
+from __future__ import annotations
+
+import os
+
+try:
+    import fcntl
+except ImportError:
+    _FULL_SYNC = None  # such as on Windows
+else:
+    _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+def sync_to_device(descriptor: int) -> None:
+    """Put the file's content and size onto the device. Raises OSError."""
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    else:
+        os.fdatasync(descriptor)

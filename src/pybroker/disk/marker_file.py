@@ -1,0 +1,66 @@
+"""Marker files: a few numbers in a small file of mapped memory, which survive the process without a sync.
+
+Operation: each write goes to the next slot of the layout. It is a copy in memory, without a system call, so after `kill -9` the
+page cache still contains it. A sync puts it onto the device; without one a power failure may lose the last writes.
+
+Concurrency: one thread at a time, except `sync`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+
+from pybroker.disk.device_sync import sync_to_device
+from pybroker.storage_format.marker_layout import MarkerLayout
+
+
+class MappedFile:
+    """A small file whose bytes are memory. Writing them is no system call, and they remain if the process is killed."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Take the descriptor of a file of that size. Raises OSError."""
+        self._descriptor = descriptor
+        self._bytes = mmap.mmap(descriptor, size)
+
+    def content(self) -> bytes:
+        return self._bytes[:]
+
+    def write(self, data: bytes, offset: int) -> None:
+        self._bytes[offset : offset + len(data)] = data
+
+    def sync(self) -> None:
+        """Put everything that was written so far onto the device. Raises OSError."""
+        if sys.platform != "linux":
+            self._bytes.flush()  # elsewhere a sync of the file does not include mapped pages
+        sync_to_device(self._descriptor)
+
+    def close(self) -> None:
+        self._bytes.close()
+        os.close(self._descriptor)
+
+
+class MarkerFile:
+    """A mapped file with the slots of a layout."""
+
+    def __init__(self, memory: MappedFile, layout: MarkerLayout) -> None:
+        """Take the mapped file, which has the layout's size."""
+        self._memory = memory
+        self._layout = layout
+        self._slot = 0
+
+    def content(self) -> bytes:
+        return self._memory.content()
+
+    def write(self, *values: int) -> None:
+        """Write the values to the next slot."""
+        self._slot += 1
+        self._memory.write(self._layout.encode(*values), self._layout.slot_offset(self._slot))
+
+    def sync(self) -> None:
+        """Put the slots that were written so far onto the device. Raises OSError."""
+        self._memory.sync()
+
+    def close(self) -> None:
+        self._memory.close()

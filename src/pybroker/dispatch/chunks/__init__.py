@@ -1,0 +1,1 @@
+"""Chunked messages of shared subscriptions: all chunks of a message go to one consumer."""

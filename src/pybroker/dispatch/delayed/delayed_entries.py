@@ -1,0 +1,342 @@
+"""The entries of a subscription that wait for their time: which ones, when the next is due, and which are due now.
+
+When an entry is due is a fact of the entry that never changes, so all of this could be read again from the topic. It is
+kept, and stored now and then (`delayed_record.py`), so that nobody has to.
+
+Memory: eight bytes for an entry and what a bitmap takes for it: a million measured at 9 to 10 MB. An entry is added to a small
+heap; a full heap becomes one *run* for each ledger, an array of numbers in the order of due times:
+
+    due time in milliseconds, 42 bits (up to the year 2109) | entry id less the run's first one, 22 bits
+
+A heap of runs, by the due time that each is at, merges them. What is taken away before its time (acknowledged, expired)
+leaves the bitmap only, and its run when that comes to it.
+
+An entry whose time was changed stands there more than once: `ChangedDelays` says which of its times counts.
+
+Invariants: `members` has exactly the entries that wait, each of which is in the heap or in a run; so what a run holds beyond
+them was taken away, or stands there twice, and is passed over.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import groupby
+from typing import NamedTuple
+
+from pyroaring import BitMap
+
+from pybroker.dispatch.delayed.changed_delays import MAX_CHANGED_DELAYS, ChangedDelays
+from pybroker.model.position import MAX_ENTRY_ID, Position
+
+RUN_ENTRIES = 1024
+"""How many of the newest entries are kept one by one before runs are made of them."""
+MAX_DUE_MS = (1 << 42) - 1
+_SPAN_BITS = 22
+_SPAN_MASK = (1 << _SPAN_BITS) - 1
+# As Python's allocator tells: a run with its array, a ledger's bitmap, an entry of the heap with its numbers.
+_RUN_BYTES, _BITMAP_BYTES, _HEAP_ENTRY_BYTES = 300, 200, 130
+
+
+class Delayed(NamedTuple):
+    """One entry and its time; they order as they are due."""
+
+    due_ms: int
+    ledger_id: int
+    entry_id: int
+
+    @property
+    def position(self) -> Position:
+        return Position(self.ledger_id, self.entry_id)
+
+
+class DelayedRun:
+    """Entries of one ledger in the order of their due times; `index` is how many of them are passed."""
+
+    __slots__ = ("first_entry_id", "index", "last_entry_id", "ledger_id", "packed")
+
+    def __init__(self, ledger_id: int, first_entry_id: int, packed: array[int]) -> None:
+        """`packed`, which is not empty, rises."""
+        self.ledger_id = ledger_id
+        self.first_entry_id = first_entry_id
+        self.last_entry_id = first_entry_id + max(number & _SPAN_MASK for number in packed)
+        self.packed = packed
+        self.index = 0
+
+    @property
+    def due_ms(self) -> int:
+        """Of the entry that it is at."""
+        return self.packed[self.index] >> _SPAN_BITS
+
+    @property
+    def entry_id(self) -> int:
+        return self.first_entry_id + (self.packed[self.index] & _SPAN_MASK)
+
+    def entry_ids(self) -> BitMap:
+        """All that are not passed."""
+        return BitMap([self.first_entry_id + (number & _SPAN_MASK) for number in self.packed[self.index :]])
+
+    def left(self) -> Iterator[Delayed]:
+        """The same with their times."""
+        for number in self.packed[self.index :]:
+            yield Delayed(number >> _SPAN_BITS, self.ledger_id, self.first_entry_id + (number & _SPAN_MASK))
+
+
+class DeliveryTimes:
+    """How exactly a topic keeps delivery times."""
+
+    __slots__ = ("is_strict", "tick_ms")
+
+    def __init__(self, tick_ms: int, is_strict: bool) -> None:
+        self.tick_ms = tick_ms
+        self.is_strict = is_strict
+
+    def cutoff_ms(self, now_ms: int) -> int:
+        """What is due up to then may go now: it may come a tick early, unless times are strict."""
+        return now_ms if self.is_strict else now_ms + self.tick_ms
+
+    def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
+        """When to look for what is due next. Once a tick is often enough: strict times may be late by a tick, others are taken
+        a tick ahead each time."""
+        return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
+
+
+class DelayedIndex:
+    """Owned by a subscription. Positions are unique; adding one that waits already changes nothing."""
+
+    def __init__(self, changed: ChangedDelays | None = None) -> None:
+        """`changed` are the times that count for entries of which somebody changed it; whoever owns it tells `move`."""
+        self._changed = ChangedDelays() if changed is None else changed
+        self._members: dict[int, BitMap] = {}  # none is empty
+        self._count = 0
+        self._newest: list[Delayed] = []  # a heap
+        self._runs: list[tuple[int, int, DelayedRun]] = []  # a heap: due time, serial, run
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def members(self) -> Mapping[int, BitMap]:
+        """The entries that wait, by ledger; to look at."""
+        return self._members
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory this takes."""
+        runs = sum(_RUN_BYTES + run.packed.itemsize * len(run.packed) for _, _, run in self._runs)
+        bitmaps = sum(_BITMAP_BYTES + _container_bytes(bitmap) for bitmap in self._members.values())
+        return runs + bitmaps + _HEAP_ENTRY_BYTES * len(self._newest)
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def add(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> bool:
+        """These entries wait from now on. True when runs were made, which are new to whoever stores them."""
+        members = self._members.get(ledger_id)
+        if members is None:
+            members = self._members[ledger_id] = BitMap()
+        before = len(members)
+        if self._changed:  # also since these were taken, if they could not be read
+            due_times_ms = self._changed.applied(ledger_id, entry_ids, due_times_ms)
+        for entry_id, due_ms in zip(entry_ids, due_times_ms, strict=True):
+            if entry_id not in members:
+                members.add(entry_id)
+                heappush(self._newest, Delayed(min(due_ms, MAX_DUE_MS), ledger_id, entry_id))
+        self._count += len(members) - before
+        if not members:
+            del self._members[ledger_id]
+        if len(self._newest) < RUN_ENTRIES:
+            return False
+        self.seal_newest()
+        return True
+
+    def move(self, position: Position) -> bool:
+        """The time of the entry was changed; False when it does not wait."""
+        due_ms = self._changed.get(position)
+        members = self._members.get(position.ledger_id)
+        if due_ms is None or members is None or position.entry_id not in members:
+            return False
+        heappush(self._newest, Delayed(due_ms, *position))
+        if len(self._newest) >= 2 * (RUN_ENTRIES + len(self._changed)):  # twice of what may count
+            self._newest = [*self._counting_newest()]
+            heapify(self._newest)
+        return True
+
+    def _counting_newest(self) -> set[Delayed]:
+        return {each for each in self._newest if self._counts(each)}
+
+    def seal_newest(self) -> None:
+        """Make runs of the newest entries."""
+        by_position = sorted(self._counting_newest(), key=lambda delayed: delayed[1:])
+        self._newest.clear()
+        for ledger_id, group in groupby(by_position, lambda delayed: delayed.ledger_id):
+            waiting = list(group)
+            while waiting:
+                first = waiting[0].entry_id
+                part = [delayed for delayed in waiting if delayed.entry_id - first <= _SPAN_MASK]
+                packed = sorted(delayed.due_ms << _SPAN_BITS | delayed.entry_id - first for delayed in part)
+                self._push(DelayedRun(ledger_id, first, array("Q", packed)))
+                waiting = waiting[len(part) :]
+            self._members[ledger_id].run_optimize()
+
+    def add_run(self, run: DelayedRun, unwanted: BitMap) -> None:
+        """A run that was stored: its entries wait again, but for `unwanted` ones."""
+        entries = run.entry_ids() - unwanted
+        if not entries:
+            return
+        members = self._members.setdefault(run.ledger_id, BitMap())
+        before = len(members)
+        members |= entries
+        self._count += len(members) - before
+        self._push(run)
+
+    def _push(self, run: DelayedRun) -> None:
+        self._serial += 1
+        heappush(self._runs, (run.due_ms, self._serial, run))
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """When the next entry is due; None when nothing waits."""
+        while (first := self._first()) is not None:
+            if self._counts(first):
+                return first.due_ms
+            self._pop()
+        return None
+
+    def due_count(self, cutoff_ms: int) -> int:
+        """About how many entries are due up to then: what was taken away and is still noted counts, too."""
+        newest = sum(each.due_ms <= cutoff_ms for each in self._newest)
+        last = (cutoff_ms + 1) << _SPAN_BITS
+        due = newest + sum(
+            bisect_left(run.packed, last, run.index) - run.index for due_ms, _, run in self._runs if due_ms <= cutoff_ms
+        )
+        return min(due, self._count)
+
+    def take_due(self, cutoff_ms: int, max_entries: int) -> list[Delayed]:
+        """Remove and return entries that are due up to then, in the order of their times."""
+        taken: list[Delayed] = []
+        while self._count and len(taken) < max_entries:
+            delayed = self._first()
+            if delayed is None or delayed.due_ms > cutoff_ms:
+                break
+            self._pop()
+            if not self._counts(delayed):
+                continue
+            members = self._members[delayed.ledger_id]
+            members.remove(delayed.entry_id)
+            self._count -= 1
+            if not members:
+                del self._members[delayed.ledger_id]
+            taken.append(delayed)
+        if not self._count:
+            self.clear()
+        return taken
+
+    def _counts(self, delayed: Delayed) -> bool:
+        """Whether the entry waits, and that is its time and not one of before."""
+        members = self._members.get(delayed.ledger_id)
+        if members is None or delayed.entry_id not in members:
+            return False
+        return not self._changed or self._changed.get(delayed.position) in (None, delayed.due_ms)
+
+    def _first(self) -> Delayed | None:
+        """The next one of all that are kept, whether it still waits or not."""
+        if self._is_among_newest():
+            return self._newest[0]
+        if not self._runs:
+            return None
+        due_ms, _, run = self._runs[0]
+        return Delayed(due_ms, run.ledger_id, run.entry_id)
+
+    def _is_among_newest(self) -> bool:
+        newest, runs = self._newest, self._runs
+        return bool(newest) and (not runs or newest[0].due_ms < runs[0][0])
+
+    def _pop(self) -> None:
+        """Keep that one no longer."""
+        if self._is_among_newest():
+            heappop(self._newest)
+            return
+        _, serial, run = self._runs[0]
+        run.index += 1
+        if run.index < len(run.packed):
+            heapreplace(self._runs, (run.due_ms, serial, run))
+        else:
+            heappop(self._runs)
+
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        """These do not wait any more, as far as they do."""
+        members = self._members.get(ledger_id)
+        if members is None:
+            return
+        # Clients may acknowledge ids that never existed, and that no bitmap can hold.
+        self._remove(ledger_id, members & BitMap([each for each in entry_ids if 0 <= each <= MAX_ENTRY_ID]))
+
+    def discard_up_to(self, position: Position) -> None:
+        """Nothing up to and including `position` waits any more."""
+        for ledger_id in [ledger_id for ledger_id in self._members if ledger_id <= position.ledger_id]:
+            members = self._members[ledger_id]
+            if ledger_id == position.ledger_id:
+                members = members & BitMap(range(min(position.entry_id, members.max()) + 1))
+            self._remove(ledger_id, members)
+        kept = [each for each in self._runs if Position(each[2].ledger_id, each[2].last_entry_id) > position]
+        if len(kept) < len(self._runs):
+            heapify(kept)
+            self._runs = kept
+
+    def _remove(self, ledger_id: int, entries: BitMap) -> None:
+        members = self._members[ledger_id]
+        self._count -= len(entries)
+        if len(entries) == len(members):
+            del self._members[ledger_id]
+        else:
+            members -= entries
+        if not self._count:
+            self.clear()
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self._members.clear()
+        self._count = 0
+        self._newest.clear()
+        self._runs.clear()
+
+    # --- to store ----------------------------------------------------------------------------------------------------
+
+    @property
+    def last_serial(self) -> int:
+        """Grows with each run, so that `runs_after` finds those that were made since."""
+        return self._serial
+
+    def runs_after(self, serial: int) -> list[DelayedRun]:
+        """The runs that were made after `last_serial` was this, all for 0. What is not in a run yet is missing."""
+        return [run for _, number, run in self._runs if number > serial]
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between calls; slow, for tests."""
+        assert self._count == sum(len(members) for members in self._members.values())
+        assert all(self._members.values()), "an empty bitmap is kept"
+        kept = self._counting_newest()
+        for due_ms, _, run in self._runs:
+            assert due_ms == run.due_ms, "the heap of runs is not up to date"
+            assert list(run.packed) == sorted(run.packed)
+            kept.update(filter(self._counts, run.left()))
+        positions = {each.position for each in kept}
+        for ledger_id, members in self._members.items():
+            assert all(Position(ledger_id, entry_id) in positions for entry_id in members), (
+                "an entry that nothing brings back"
+            )
+        assert len(self._newest) < 2 * (RUN_ENTRIES + MAX_CHANGED_DELAYS)
+        assert self._count or not (self._newest or self._runs), "things are kept of which nothing waits"
+
+
+def _container_bytes(bitmap: BitMap) -> int:
+    statistics = bitmap.get_statistics()
+    return (
+        statistics["n_bytes_array_containers"]
+        + statistics["n_bytes_run_containers"]
+        + statistics["n_bytes_bitset_containers"]
+    )

@@ -1,0 +1,125 @@
+"""Runs of delayed entries as bytes. A record is (little-endian):
+
+    version u8 | kind u8 | zero u16 | run count u32
+    for each run:   ledger id i64 | first entry id u32 | n u32 | n numbers u64, rising
+    version 2 only: change count u32, for each:  ledger id i64 | entry id u32 | due time in milliseconds u64
+
+A number is the due time in milliseconds times 2^22 plus the entry id less the run's first one. Kind WHOLE makes what was
+stored before it void, kind MORE adds to it.
+
+Version 2 is written where somebody changed the time of entries: these are due then, whatever runs and the entries themselves say;
+what a later record says of an entry counts.
+
+What runs say never changes. So one that is out of date does no harm: whoever reads it drops what
+is acknowledged; and whatever is missing is read from the topic again.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+
+from pybroker.dispatch.delayed.delayed_entries import DelayedRun
+from pybroker.errors import StoreError
+from pybroker.model.position import Position
+
+FORMAT_VERSION = 2
+_WITHOUT_CHANGES = 1
+_WHOLE = 0
+_MORE = 1
+_HEADER = struct.Struct("<BBHI")
+_RUN = struct.Struct("<qII")
+_COUNT = struct.Struct("<I")
+_CHANGE = struct.Struct("<qIQ")
+_IS_LITTLE_ENDIAN = array("H", [1]).tobytes()[0] == 1
+
+
+def encode_whole(runs: Sequence[DelayedRun], changes: Iterable[tuple[Position, int]] = ()) -> bytes:
+    """A record that replaces all before it; `changes` are the entries whose time was changed."""
+    return _encode(_WHOLE, runs, list(changes))
+
+
+def encode_more(runs: Sequence[DelayedRun], changes: Iterable[tuple[Position, int]] = ()) -> bytes:
+    """A record that adds to those before it."""
+    return _encode(_MORE, runs, list(changes))
+
+
+def _encode(kind: int, runs: Sequence[DelayedRun], changes: Sequence[tuple[Position, int]]) -> bytes:
+    parts = [_HEADER.pack(FORMAT_VERSION if changes else _WITHOUT_CHANGES, kind, 0, len(runs))]
+    for run in runs:
+        left = run.packed[run.index :]
+        parts.append(_RUN.pack(run.ledger_id, run.first_entry_id, len(left)))
+        parts.append(_little_endian(left).tobytes())
+    if changes:
+        parts.append(_COUNT.pack(len(changes)))
+        parts += [_CHANGE.pack(*position, due_ms) for position, due_ms in changes]
+    return b"".join(parts)
+
+
+def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
+    """The runs that the records, oldest first, hold together; read one by one, so that many can be read in turns.
+
+    Raises StoreError, when it comes to it, for a record that is damaged or that this code does not know.
+    """
+    try:
+        for record in _valid(records):
+            yield from _runs_in(record, {})
+    except (struct.error, ValueError) as error:
+        raise StoreError(f"a record of delayed entries is damaged: {error}") from error
+
+
+def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
+    """The entries whose time was changed, and to when. Raises StoreError."""
+    changes: dict[Position, int] = {}
+    try:
+        for record in _valid(records):
+            if record[0] > _WITHOUT_CHANGES:
+                for _ in _runs_in(record, changes):
+                    pass
+    except (struct.error, ValueError) as error:
+        raise StoreError(f"a record of delayed entries is damaged: {error}") from error
+    return changes
+
+
+def _valid(records: Sequence[bytes]) -> Sequence[bytes]:
+    """Those from the last one on that replaces what was before it."""
+    for record in records:
+        if _HEADER.unpack_from(record)[0] > FORMAT_VERSION:
+            raise StoreError(
+                f"a record of delayed entries has format version {record[0]}, this broker reads up to "
+                f"{FORMAT_VERSION}: it was written by a newer one"
+            )
+    whole = [index for index, record in enumerate(records) if record[1] == _WHOLE]
+    return records[whole[-1] if whole else 0 :]
+
+
+def _runs_in(record: bytes, changes: dict[Position, int]) -> Iterator[DelayedRun]:
+    *_, run_count = _HEADER.unpack_from(record)
+    offset = _HEADER.size
+    for _ in range(run_count):
+        ledger_id, first_entry_id, count = _RUN.unpack_from(record, offset)
+        offset += _RUN.size
+        packed = array("Q")
+        end = offset + count * packed.itemsize
+        if not count or end > len(record):
+            raise ValueError(f"a run of {count} entries in a record of {len(record)} bytes")
+        packed.frombytes(record[offset:end])
+        offset = end
+        yield DelayedRun(ledger_id, first_entry_id, _little_endian(packed))
+    if record[0] > _WITHOUT_CHANGES:
+        (count,) = _COUNT.unpack_from(record, offset)
+        offset += _COUNT.size
+        for _ in range(count):
+            ledger_id, entry_id, due_ms = _CHANGE.unpack_from(record, offset)
+            offset += _CHANGE.size
+            changes[Position(ledger_id, entry_id)] = due_ms
+    if offset != len(record):
+        raise ValueError("bytes left over")
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
+    if not _IS_LITTLE_ENDIAN:
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers

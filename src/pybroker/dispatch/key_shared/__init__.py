@@ -1,0 +1,1 @@
+"""The Key_Shared dispatchers. Start with `key_shared_dispatcher.py`."""

@@ -1,0 +1,613 @@
+"""Key_Shared: every key to one consumer at a time, in order, and no key held up by another one.
+
+A selector says who owns a hash. An entry goes to the owner of its hash unless the hash drains at its former owner, an
+earlier entry of the hash waits, or the owner cannot take it now; then it waits, and the entries behind it are read ahead
+for the others. So one blocked key or one slow consumer stops nobody else.
+
+*Look-ahead.* What waits is listed by position and hash (`keyed_replay.py`), within `look_ahead_bytes`. There is room for
+an entry while what waits because of the same consumer costs less than what is free; so one that is stuck fills half of
+the room, two fill a third each, and there is always some for whoever comes next. What finds no room is set aside
+(`parked_hashes.py`): of its hash nothing is looked at any more from there on, until its owner has got all that is listed and
+wants more. Then what the cursor has passed is read again, from there on: a plan for this and one for anything else take
+turns, so that the others keep half of what they had. What was given back is listed however much it is: it is no more
+than could be unacknowledged.
+
+What holds with every delivery, whoever joins, leaves, acknowledges or gives back in between:
+
+* nobody but the receiver holds an unacknowledged entry of the hash, unless out-of-order delivery was asked for;
+* every earlier entry of the hash is acknowledged or held: what was given back goes before what is new.
+
+The chunks of a large message have one key and so one hash. When its hash moves while a consumer has some of them and not
+all, the hash stays with that consumer until it got the others: nobody could put the message together otherwise, and the
+hash would never drain.
+
+Several keys share a hash; they are held back together, which costs time and no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from heapq import nlargest
+
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
+from pybroker.dispatch.draining_hashes import DrainingHashes
+from pybroker.dispatch.key_shared.hash_owners import HashOwners
+from pybroker.dispatch.key_shared.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
+from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
+from pybroker.dispatch.look_ahead import LookAhead, WaitingOfHash
+from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
+from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.views import KeyOrderView
+from pybroker.model.position import Position
+
+_NO_LIMIT = 1 << 62
+
+
+class KeySharedSettings:
+    """What the configuration says of Key_Shared; 0 switches a look-ahead limit off.
+
+    At `look_ahead_bytes` entries are set aside. At the limits of entries, of each consumer and of all, nothing new is read.
+    """
+
+    __slots__ = ("look_ahead_bytes", "look_ahead_per_consumer", "look_ahead_per_subscription", "ring_points")
+
+    def __init__(
+        self,
+        ring_points: int,
+        look_ahead_per_consumer: int,
+        look_ahead_per_subscription: int,
+        look_ahead_bytes: int = 0,
+    ) -> None:
+        """`ring_points` of each consumer; 0: AUTO_SPLIT by ranges that are halved instead of a ring."""
+        self.ring_points = ring_points
+        self.look_ahead_per_consumer = look_ahead_per_consumer
+        self.look_ahead_per_subscription = look_ahead_per_subscription
+        self.look_ahead_bytes = look_ahead_bytes
+
+    def look_ahead_entries(self, consumer_count: int) -> int:
+        """How many entries may wait while others are read."""
+        limits = (self.look_ahead_per_consumer * consumer_count, self.look_ahead_per_subscription)
+        return min((limit for limit in limits if limit), default=_NO_LIMIT)
+
+
+class _Either(Container[int]):
+    """What is in one or the other."""
+
+    __slots__ = ("_one", "_other")
+
+    def __init__(self, one: Container[int], other: Container[int]) -> None:
+        self._one = one
+        self._other = other
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._one or value in self._other
+
+
+class KeySharedDispatcher(MultiConsumerDispatcher):
+    """Invariants: those of the module; waiting entries are in the place where their hash belongs now."""
+
+    kind = "Key_Shared"
+    needs_key_hashes = True
+    _replay: KeyedReplay
+
+    def __init__(
+        self,
+        redelivery_counts: RedeliveryCounts,
+        max_read_batch_entries: int,
+        max_read_size_bytes: int,
+        max_unacked_messages: int,
+        settings: KeySharedSettings,
+    ) -> None:
+        self.draining = DrainingHashes()
+        super().__init__(
+            redelivery_counts,
+            max_read_batch_entries,
+            max_read_size_bytes,
+            max_unacked_messages,
+            KeyedReplay(self._place, self.draining.holder),
+            self.draining,
+        )
+        self.owners = HashOwners(settings.ring_points)
+        self._settings = settings
+        self._look_ahead_bytes = settings.look_ahead_bytes
+        # Whoever is named gets only what is in front of its position; nobody is, but in the classic mode.
+        self._limits: dict[ConsumerState, Position] = {}
+        # Hashes that began to wait since the last plan was made: what it brings of them comes behind them.
+        self._held_back: set[int] = set()
+        self._hashes_in_plan: dict[Position, int] = {}  # of entries taken out to be sent again
+        self._kept: dict[
+            int, ConsumerState
+        ] = {}  # hashes that moved and stay with their former owner for a message's chunks
+        self._turn = 0  # who is served first when entries are sent again
+        self._parked = ParkedHashes(self._place)
+        self._is_scans_turn = False  # whether the next plan may be a scan
+
+    # --- to look at --------------------------------------------------------------------------------------------------
+
+    @property
+    def key_order(self) -> KeyOrderView:
+        return self
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
+    def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
+        """Return the consumers that joined recently, with the position before which they wait; none but in the classic mode."""
+        return []
+
+    @property
+    def waiting(self) -> KeyedReplay:
+        """What waits to be sent, as far as it is listed."""
+        return self._replay
+
+    @property
+    def parked(self) -> ParkedHashes:
+        """What waits to be sent and is not listed."""
+        return self._parked
+
+    @property
+    def look_ahead_size_bytes(self) -> int:
+        """About how much memory takes what waits."""
+        return self._replay.size_bytes + self._parked.size_bytes
+
+    @property
+    def newcomers_wait_at(self) -> dict[ConsumerState, Position]:
+        """Who gets only what is in front of a position, to look at; nobody, but in the classic mode."""
+        return self._limits
+
+    def place(self, sticky_hash: int) -> ConsumerState | None:
+        """Who may have entries of this hash now, to look at; None while it drains, or has no owner."""
+        return self._place(sticky_hash)
+
+    @property
+    def look_ahead_entry_limit(self) -> int | None:
+        """At how many waiting entries nothing new is read; None without such a limit."""
+        limit = self._settings.look_ahead_entries(len(self.consumers))
+        return None if limit == _NO_LIMIT else limit
+
+    def limit_look_ahead(self, size_bytes: int) -> None:
+        """There is so much memory for that now; the setting stays the most. What is listed beyond it stays until it can go."""
+        own_bytes = self._settings.look_ahead_bytes
+        self._look_ahead_bytes = min(own_bytes, size_bytes) if own_bytes else size_bytes
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: ConsumerState) -> Redelivery:
+        """Raises ConsumerBusy for another mode or flag than the connected ones', ConsumerAssignError for its ranges."""
+        assert consumer not in self.consumers, "consumer attached twice"
+        losers = self.owners.add(consumer, is_first=not self.consumers)
+        self.consumers.append(consumer)
+        for loser in losers:
+            if not self.owners.allows_out_of_order_delivery:
+                self._drain(loser)
+            self._keep_unfinished(loser)
+        self._replace_all()
+        return Redelivery(rewind=False, wake=self._can_move())
+
+    def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
+        """Its unacknowledged entries go to the new owners of their hashes at once; nobody else loses a hash.
+
+        When it was the last one, only the redelivery counts are kept, as in every type.
+        """
+        self.owners.remove(consumer)
+        self.consumers.remove(consumer)
+        released = [sticky_hash for sticky_hash, keeper in self._kept.items() if keeper is consumer]
+        for sticky_hash in released:
+            del self._kept[sticky_hash]
+        self._replace_all()
+        self._take_back_all(consumer)
+        self._forget_consumer(consumer)
+        if released and self._keep_for_holders(released):
+            self._replace_all()
+        if not self.consumers:
+            self._forget_deliveries()
+            return Redelivery(rewind=True, wake=False)
+        return Redelivery(rewind=False, wake=self._can_move())
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def next_read(self) -> ReadPlan | None:
+        """What is ready for somebody who can take it, else new entries, while not too many wait already."""
+        self._held_back.clear()
+        self._hashes_in_plan.clear()
+        if self.blocked:
+            return None
+        able = [consumer for consumer in self.consumers if consumer.can_take()]
+        if not able:
+            return None
+        self.has_unblocked = False
+        if self._parked:
+            self._is_scans_turn = not self._is_scans_turn
+            scan = self._scan_for(able) if self._is_scans_turn else None
+            if scan is not None:
+                return scan
+        if self._replay:
+            replay = self._next_replay(able)
+            if replay:
+                return self._plan(len(replay), replay)
+            if self.is_full():
+                return self._scan_for(able) if self._parked else None
+        # Of what is read, only the share of those who can take it moves.
+        wanted = sum(map(ConsumerState.affordable_entries, able)) * len(self.consumers) // len(able)
+        return self._plan(min(wanted, self._max_read_batch_entries), None)
+
+    def next_scan(self) -> ReadPlan | None:
+        if self.blocked or not self._parked:
+            return None
+        self._is_scans_turn = True
+        return self._scan_for([consumer for consumer in self.consumers if consumer.can_take()])
+
+    def _scan_for(self, able: list[ConsumerState]) -> ReadPlan | None:
+        """Look again for what is set aside, if one of those wants it; a scan that was begun goes on to its end first."""
+        wanting = [consumer for consumer in able if self._wants_scan(consumer)]
+        if not wanting:
+            return None
+        position = self._parked.position
+        if position is None:
+            position = self._parked.begin_scan(wanting)
+        return self._plan(self._max_read_batch_entries, None, position)
+
+    def _wants_scan(self, consumer: ConsumerState) -> bool:
+        """Whether something is set aside for `consumer` that stands in front of all that is listed for it."""
+        first = self._parked.first_for(consumer)
+        if first is None or self._is_beyond_limit(consumer, *first):
+            return False
+        ready = self._replay.first_ready(consumer)
+        return ready is None or first < ready
+
+    def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
+        parked = self._parked
+        if self.is_void(plan) or parked.position is None:
+            return  # All of it was given up.
+        parked.advance_scan(max(up_to, parked.position))
+        if is_at_end:
+            parked.finish_scan()
+
+    def give_back(self, plan: ReadPlan) -> None:
+        if self.is_void(plan) or plan.replay is None:
+            return
+        for position in plan.replay:
+            if not self._pending.holds(*position):
+                sticky_hash = self._hashes_in_plan[position]
+                if not self._parked.covers(sticky_hash, position):
+                    self._replay.add(position.ledger_id, (position.entry_id,), (sticky_hash,))
+
+    def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
+        if plan.replay is not None and not self.is_void(plan):
+            sticky_hashes = self.owners.selector.sticky_hashes(key_hashes)
+            self._hashes_in_plan.update(zip(plan.replay, sticky_hashes, strict=True))
+            self._held_back.update(sticky_hashes)
+            self.give_back(plan)
+
+    def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
+        if self.is_void(plan):
+            return []
+        last_entry_id = run.entry_ids[-1]
+        run = self._without_pending(run)
+        if self._replay and plan.scan is None:
+            self._replay.discard(run.ledger_id, run.entry_ids)
+        assert run.key_hashes is not None, "entries of a Key_Shared subscription without the hashes of their keys"
+        sticky_hashes = self.owners.selector.sticky_hashes(run.key_hashes)
+        if plan.scan is not None:
+            run, sticky_hashes = self._scanned_rows(run, sticky_hashes)
+        unacked_counts = run.unacked_counts()
+        # The entries of a plan for replay were the first of their hashes; those of the cursor come behind all that wait.
+        waiting: Container[int] = self._replay.waiting if plan.replay is None else ()
+        if self._parked and plan.replay is None and plan.scan is None:
+            waiting = _Either(waiting, self._parked.hashes)
+        chosen, kept = self._choose(run, sticky_hashes, unacked_counts, waiting)
+        deliveries = []
+        for consumer, indexes in chosen.items():
+            if len(indexes) == len(sticky_hashes):
+                part, counts, hashes = run, unacked_counts, sticky_hashes
+            else:
+                part = run.rows(indexes)
+                counts = [unacked_counts[index] for index in indexes]
+                hashes = [sticky_hashes[index] for index in indexes]
+            deliveries.append(self._deliver(consumer, part, counts, hashes))
+            if self._kept:
+                for sticky_hash, unacked_count in zip(hashes, counts, strict=True):
+                    if sticky_hash in self._kept:
+                        self.draining.delivered(consumer, sticky_hash, unacked_count)
+        if kept:
+            self._keep(plan, run.ledger_id, [(run.entry_ids[index], sticky_hashes[index]) for index in kept])
+        if plan.scan is not None and self._parked.position is not None:
+            self._parked.advance_scan(Position(run.ledger_id, last_entry_id + 1))
+        if self._kept:
+            self._give_up_kept()
+        return deliveries
+
+    def _scanned_rows(self, run: AssignInput, sticky_hashes: list[int]) -> tuple[AssignInput, list[int]]:
+        """What the scan looks for; what else it came by is listed, or on its way."""
+        found = [
+            index
+            for index, sticky_hash in enumerate(sticky_hashes)
+            if self._parked.is_scanned(sticky_hash)
+            and self._parked.covers(sticky_hash, Position(run.ledger_id, run.entry_ids[index]))
+        ]
+        if len(found) == len(sticky_hashes):
+            return run, sticky_hashes
+        return run.rows(found), [sticky_hashes[index] for index in found]
+
+    def look_ahead(self, max_hashes: int) -> LookAhead:
+        """What waits, and the hashes of which most is listed; for people to look at."""
+        replay, parked = self._replay, self._parked
+        most = nlargest(max_hashes, replay.waiting.items(), key=lambda each: each[1].count)
+        return LookAhead(
+            len(replay),
+            len(parked),
+            self.look_ahead_size_bytes,
+            self._look_ahead_bytes,
+            parked.position,
+            self.is_full(),
+            [
+                WaitingOfHash(
+                    sticky_hash,
+                    waiting.filler,
+                    waiting.consumer is None,
+                    waiting.count,
+                    waiting.since_ms,
+                    parked.from_position(sticky_hash) if sticky_hash in parked else None,
+                )
+                for sticky_hash, waiting in most
+            ],
+        )
+
+    def _keep(self, plan: ReadPlan, ledger_id: int, entries: Sequence[tuple[int, int]]) -> None:
+        """These (entry id, sticky hash) wait: they are listed while there is room, or set aside."""
+        self._replay.now_ms = self.now_ms
+        bound = self._look_ahead_bytes
+        free = bound - self.look_ahead_size_bytes
+        most = len(entries) * (ENTRY_BYTES + HASH_BYTES + 2 * PART_BYTES)
+        if not bound or plan.replay is not None or (free > bound // 2 + most and not self._parked):
+            self._replay.add(ledger_id, [each[0] for each in entries], [each[1] for each in entries])
+            return
+        parked = self._parked
+        unlisted: dict[int, Position] = {}
+        for entry_id, sticky_hash in entries:
+            position = Position(ledger_id, entry_id)
+            if plan.scan is not None:
+                if not parked.is_scanned(sticky_hash):
+                    continue  # The scan ended for it at an entry before.
+            elif parked.covers(sticky_hash, position):
+                continue
+            if self._has_room(sticky_hash):
+                self._replay.add(ledger_id, (entry_id,), (sticky_hash,))
+            elif plan.scan is not None:
+                parked.leave_scan(sticky_hash, position)
+            else:
+                parked.add(sticky_hash, position)
+                unlisted[sticky_hash] = position
+        # Delayed entries stand in front of others of their hash, which come behind them all the same.
+        self._replay.unlist(unlisted)
+
+    def _has_room(self, sticky_hash: int) -> bool:
+        """Whether one more entry of this hash may be listed."""
+        free = self._look_ahead_bytes - self.look_ahead_size_bytes
+        return self._replay.bytes_of(self._replay.filler_of(sticky_hash)) < free
+
+    def _choose(
+        self,
+        run: AssignInput,
+        sticky_hashes: list[int],
+        unacked_counts: list[int],
+        waiting: Container[int],
+    ) -> tuple[dict[ConsumerState, list[int]], list[int]]:
+        """Rows of the run that each consumer gets, and those that wait, as all do of hashes that are `waiting`."""
+        owner = self.owners.selector.owner
+        draining = self.draining or None
+        held_back = self._held_back
+        chosen: dict[ConsumerState, list[int]] = {}
+        budgets: dict[ConsumerState, int] = {}
+        kept: list[int] = []
+        chunks = run.chunks if self.owners.allows_out_of_order_delivery else None
+        chosen_before: dict[bytes, ConsumerState] = {}  # of messages with chunks in this run
+        left = _NO_LIMIT
+        if self._max_unacked_messages:
+            left = 0 if self.blocked else self._max_unacked_messages - self.unacked_messages
+        for index, sticky_hash in enumerate(sticky_hashes):
+            keeper = self._kept.get(sticky_hash) if self._kept else None
+            consumer = keeper or owner(sticky_hash)
+            chunk = None if chunks is None else chunks[index]
+            if chunk is not None:
+                holder = chosen_before.get(chunk.uuid) or self._chunked.holder(chunk.uuid)
+                if holder is not None and holder is not consumer:
+                    self._keep_at(holder, sticky_hash)
+                    keeper = consumer = holder
+            if consumer is not None and (
+                keeper is not None or draining is None or not draining.blocks(consumer, sticky_hash)
+            ):
+                budget = budgets.get(consumer)
+                if budget is None:
+                    budget = self._message_budget(consumer) if consumer.can_take() else 0
+                    chosen[consumer] = []
+                if self._limits and self._is_beyond_limit(consumer, run.ledger_id, run.entry_ids[index]):
+                    budget = 0  # And so it is with all that follow, which lie higher.
+                budgets[consumer] = budget
+                if budget > 0 and left > 0 and sticky_hash not in held_back and sticky_hash not in waiting:
+                    budgets[consumer] = budget - unacked_counts[index]
+                    left -= unacked_counts[index]
+                    chosen[consumer].append(index)
+                    if chunk is not None:
+                        chosen_before[chunk.uuid] = consumer
+                    continue
+            kept.append(index)
+            held_back.add(sticky_hash)
+        return {consumer: indexes for consumer, indexes in chosen.items() if indexes}, kept
+
+    def _next_replay(self, able: list[ConsumerState]) -> list[Position]:
+        """The first entries that are ready for those consumers, together rising; each plan begins with another one."""
+        self._turn = (self._turn + 1) % len(able)
+        left = self._max_read_batch_entries
+        for consumer in able[self._turn :] + able[: self._turn]:
+            if not left:
+                break
+            wanted = min(left, consumer.affordable_entries())
+            taken = self._replay.take(consumer, wanted, self._limits.get(consumer))
+            left -= len(taken)
+            self._hashes_in_plan.update(taken)
+        return sorted(self._hashes_in_plan)
+
+    def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
+        if positions is not None and self._chunked and self.owners.allows_out_of_order_delivery:
+            # Chunks that cannot come back to it go to somebody else with all the others of their message.
+            others = self._chunked.other_chunks(consumer, positions, lambda each: self._is_elsewhere(consumer, each))
+            positions = [*positions, *others]
+        redelivery = super().redeliver(consumer, positions)
+        if self._chunked and self._keep_unfinished(consumer):
+            self._replace_all()
+        return redelivery
+
+    # --- acknowledging -----------------------------------------------------------------------------------------------
+
+    def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
+        was_full = self.is_full()
+        can_move = super().acked(ledger_id, entry_ids)
+        return can_move or (was_full and not self.is_full() and self._can_move())
+
+    def acked_up_to(self, position: Position) -> bool:
+        was_full = self.is_full()
+        can_move = super().acked_up_to(position)
+        return can_move or (was_full and not self.is_full() and self._can_move())
+
+    def check_invariants(self) -> None:
+        super().check_invariants()
+        self._replay.check_invariants()
+        self._parked.check_invariants()
+        for position, sticky_hash in self._replay:
+            assert not self._parked.covers(sticky_hash, position), "an entry is listed and set aside"
+        holders: dict[int, dict[ConsumerState, int]] = {}
+        messages: dict[int, int] = {}
+        for _, _, consumer, message_count, sticky_hash in self._pending:
+            messages[sticky_hash] = messages.get(sticky_hash, 0) + max(1, message_count)
+            counts = holders.setdefault(sticky_hash, {})
+            counts[consumer] = counts.get(consumer, 0) + 1
+        assert not self.draining.freed
+        for sticky_hash, draining in self.draining:
+            held = holders[sticky_hash][draining.consumer]
+            assert held == draining.unacked_entries, "a draining hash is not counted right"
+            assert len(holders[sticky_hash]) > 1 or messages[sticky_hash] == draining.unacked_messages
+        if self.owners.allows_out_of_order_delivery:
+            return
+        listed = {sticky_hash for sticky_hash, _ in self.draining}
+        for sticky_hash, counts in holders.items():
+            assert len(counts) == 1, "a hash is unacknowledged at two consumers"
+            (holder,) = counts
+            assert holder is self.owners.selector.owner(sticky_hash) or sticky_hash in listed, (
+                "a moved hash does not drain"
+            )
+
+    # --- where entries belong ----------------------------------------------------------------------------------------
+
+    def _place(self, sticky_hash: int) -> ConsumerState | None:
+        """Who may have entries of this hash now."""
+        keeper = self._kept.get(sticky_hash)
+        if keeper is not None:
+            return keeper
+        owner = self.owners.selector.owner(sticky_hash)
+        return None if owner is None or self.draining.is_held_by_other(owner, sticky_hash) else owner
+
+    def _drain(self, loser: ConsumerState) -> None:
+        """`loser` lost hashes: those of which it holds entries must drain."""
+        unacked_messages = self._pending.hash_messages(loser)
+        for sticky_hash, unacked_entries in self._pending.hash_counts(loser).items():
+            if self.owners.selector.owner(sticky_hash) is not loser:
+                self.draining.drain(loser, sticky_hash, unacked_entries, unacked_messages[sticky_hash], self.now_ms)
+
+    def _replace_all(self) -> None:
+        """Owners of hashes changed."""
+        self._replay.replace_all()
+        self._parked.replace_all()
+
+    def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
+        self._held_back.update(sticky_hashes)
+        if self._parked:  # The scan finds those that are covered by it.
+            rows = [
+                (entry_id, sticky_hash)
+                for entry_id, sticky_hash in zip(entry_ids, sticky_hashes, strict=True)
+                if not self._parked.covers(sticky_hash, Position(ledger_id, entry_id))
+            ]
+            entry_ids, sticky_hashes = [each[0] for each in rows], [each[1] for each in rows]
+        self._replay.add(ledger_id, entry_ids, sticky_hashes)
+
+    def _keep_at(self, holder: ConsumerState, sticky_hash: int) -> None:
+        """Out of order, several may have messages of a hash in part: it goes where the next chunk of one of them belongs."""
+        self._kept[sticky_hash] = holder
+        self._replace_all()
+
+    def _keep_unfinished(self, loser: ConsumerState) -> bool:
+        """Hashes that `loser` lost stay with it while it has a message of them in part; whether there are such."""
+        unfinished = self._chunked.unfinished_hashes(loser)
+        lost = [sticky_hash for sticky_hash in unfinished if self.owners.selector.owner(sticky_hash) is not loser]
+        kept = {sticky_hash: loser for sticky_hash in lost if not self._is_elsewhere(loser, sticky_hash)}
+        self._kept.update(kept)
+        return bool(kept)
+
+    def _is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
+        """Whether somebody else must get the entries of this hash.
+
+        In order, a hash is with one consumer. Out of order, several may have messages of it in part, since chunks are
+        acknowledged one by one; it stays with the one that keeps it, or owns it and has such a message too.
+        """
+        keeper = self._kept.get(sticky_hash)
+        if keeper is not None or not self.owners.allows_out_of_order_delivery:
+            return keeper is not None and keeper is not consumer
+        owner = self.owners.selector.owner(sticky_hash)
+        return owner is not consumer and owner in self._chunked.unfinished_holders(sticky_hash)
+
+    def _keep_for_holders(self, sticky_hashes: Iterable[int]) -> bool:
+        """Nobody keeps these any more: whoever else has a message of them in part does now; whether there is anybody.
+
+        Only out of order: else a hash is with one consumer.
+        """
+        found = False
+        for sticky_hash in sticky_hashes if self.owners.allows_out_of_order_delivery else ():
+            holders = self._chunked.unfinished_holders(sticky_hash)
+            if holders and self.owners.selector.owner(sticky_hash) not in holders:
+                self._kept[sticky_hash] = holders[0]
+                found = True
+        return found
+
+    def _give_up_kept(self) -> None:
+        """Hashes of which nobody has an unfinished message any more go where they belong."""
+        finished = [
+            sticky_hash
+            for sticky_hash, keeper in self._kept.items()
+            if sticky_hash not in self._chunked.unfinished_hashes(keeper)
+        ]
+        for sticky_hash in finished:
+            del self._kept[sticky_hash]
+        self._keep_for_holders(finished)
+        if finished and (self._replay or self._parked):
+            self._replace_all()
+            self.has_unblocked = True
+
+    def _released(self, unblocked: bool) -> bool:
+        """What waited for hashes that have drained can go; the caller tries a little later, for many at once."""
+        if self._kept:
+            self._give_up_kept()
+        if self.draining.freed:
+            for sticky_hash in self.draining.take_freed():
+                is_unparked = self._replay.unpark(sticky_hash)
+                if self._parked.place_again(sticky_hash) or is_unparked:
+                    self.has_unblocked = True
+        return super()._released(unblocked)
+
+    def is_full(self) -> bool:
+        """Whether so many entries wait that nothing new is read."""
+        return bool(self._replay) and len(self._replay) >= self._settings.look_ahead_entries(len(self.consumers))
+
+    def _is_beyond_limit(self, consumer: ConsumerState, ledger_id: int, entry_id: int) -> bool:
+        limit = self._limits.get(consumer)
+        return limit is not None and (ledger_id, entry_id) >= limit
+
+    def _forget_deliveries(self) -> None:
+        self.draining.clear()
+        self.has_unblocked = False
+        self._limits.clear()
+        self._kept.clear()
+        self._parked.clear()
+        self._is_scans_turn = False
+        super()._forget_deliveries()

@@ -1,0 +1,198 @@
+"""What is to be sent again: the positions that wait for it, and how often an entry was sent before.
+
+Both are small or empty on a healthy subscription and cost nothing then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+
+from pyroaring import BitMap
+
+from pybroker.model.position import Position
+
+
+class Waiting(ABC):
+    """Positions of a subscription that several consumers share, which wait to be sent."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __bool__(self) -> bool: ...
+
+    @abstractmethod
+    def __contains__(self, position: Position) -> bool: ...
+
+    @abstractmethod
+    def count_among(self, ledger_id: int, entry_ids: BitMap) -> int:
+        """Return how many of these entries are waiting."""
+
+    @abstractmethod
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        """Forget these, as far as they wait."""
+
+    @abstractmethod
+    def discard_up_to(self, position: Position) -> None:
+        """Forget everything up to and including `position`."""
+
+    @abstractmethod
+    def clear(self) -> None: ...
+
+
+class ReplaySet(Waiting):
+    """Positions to read again before anything new, taken in rising order."""
+
+    __slots__ = ("_by_ledger",)
+
+    def __init__(self) -> None:
+        self._by_ledger: dict[int, BitMap] = {}  # none is empty
+
+    def __len__(self) -> int:
+        return sum(len(entries) for entries in self._by_ledger.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._by_ledger)
+
+    def __contains__(self, position: Position) -> bool:
+        entries = self._by_ledger.get(position.ledger_id)
+        return entries is not None and position.entry_id in entries
+
+    def count_among(self, ledger_id: int, entry_ids: BitMap) -> int:
+        entries = self._by_ledger.get(ledger_id)
+        return 0 if entries is None else int(entries.intersection_cardinality(entry_ids))
+
+    def add(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        added = BitMap(entry_ids)
+        if not added:
+            return
+        entries = self._by_ledger.get(ledger_id)
+        if entries is None:
+            self._by_ledger[ledger_id] = added
+        else:
+            entries |= added
+
+    def add_all(self, other: ReplaySet) -> None:
+        for ledger_id, entries in other._by_ledger.items():
+            self.add(ledger_id, entries)
+
+    @property
+    def part_count(self) -> int:
+        """In how many ledgers there are some."""
+        return len(self._by_ledger)
+
+    def first(self) -> Position:
+        """The lowest position; there is one."""
+        ledger_id = min(self._by_ledger)
+        return Position(ledger_id, self._by_ledger[ledger_id].min())
+
+    def __iter__(self) -> Iterator[Position]:
+        """To look at, in no order."""
+        for ledger_id, entries in self._by_ledger.items():
+            for entry_id in entries:
+                yield Position(ledger_id, entry_id)
+
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
+        entries = self._by_ledger.get(ledger_id)
+        if entries is None:
+            return
+        # Clients may acknowledge ids that never existed, and that no bitmap can hold.
+        last = entries.max()
+        entries -= BitMap([entry_id for entry_id in entry_ids if 0 <= entry_id <= last])
+        if not entries:
+            del self._by_ledger[ledger_id]
+
+    def discard_up_to(self, position: Position) -> None:
+        for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
+            entries = self._by_ledger[ledger_id]
+            if ledger_id == position.ledger_id:
+                entries.remove_range(0, min(position.entry_id, entries.max()) + 1)
+            if ledger_id < position.ledger_id or not entries:
+                del self._by_ledger[ledger_id]
+
+    def take(self, max_entries: int, before: Position | None = None) -> list[Position]:
+        """Remove and return the lowest positions, rising; with `before`, only those in front of it."""
+        taken: list[Position] = []
+        for ledger_id in sorted(self._by_ledger):
+            entries = self._by_ledger[ledger_id]
+            chosen = entries[: max_entries - len(taken)]
+            if before is not None and ledger_id >= before.ledger_id:
+                if ledger_id == before.ledger_id:
+                    chosen &= BitMap(range(before.entry_id))
+                else:
+                    chosen = BitMap()
+                if not chosen:
+                    break
+            taken.extend([Position(ledger_id, entry_id) for entry_id in chosen])
+            if len(chosen) == len(entries):
+                del self._by_ledger[ledger_id]
+            else:
+                entries -= chosen
+            if len(taken) == max_entries:
+                break
+        return taken
+
+    def clear(self) -> None:
+        self._by_ledger.clear()
+
+
+class RedeliveryCounts:
+    """How often an entry was taken back from a consumer to be sent again; entries without a count were not.
+
+    Kept by types that serve several consumers. With one active consumer the cursor goes back and nothing is counted.
+    """
+
+    __slots__ = ("_by_ledger",)
+
+    def __init__(self) -> None:
+        self._by_ledger: dict[int, dict[int, int]] = {}  # none is empty
+
+    def __bool__(self) -> bool:
+        return bool(self._by_ledger)
+
+    def increase(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """These entries are sent once more."""
+        counts = self._by_ledger.get(ledger_id)
+        if counts is None:
+            if not entry_ids:
+                return
+            counts = self._by_ledger[ledger_id] = {}
+        for entry_id in entry_ids:
+            counts[entry_id] = counts.get(entry_id, 0) + 1
+
+    def column(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int] | None:
+        """The counts of entries of one ledger; None when all are 0."""
+        counts = self._by_ledger.get(ledger_id)
+        if counts is None:
+            return None
+        column = [counts.get(entry_id, 0) for entry_id in entry_ids]
+        return column if any(column) else None
+
+    def count_waiting(self, waiting: Waiting) -> int:
+        """Return how many of the waiting entries have a count: a consumer has already received these."""
+        return sum(waiting.count_among(ledger_id, BitMap(counts)) for ledger_id, counts in self._by_ledger.items())
+
+    def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """These entries were acknowledged."""
+        counts = self._by_ledger.get(ledger_id)
+        if counts is None:
+            return
+        for entry_id in entry_ids:
+            counts.pop(entry_id, None)
+        if not counts:
+            del self._by_ledger[ledger_id]
+
+    def forget_up_to(self, position: Position) -> None:
+        """Everything up to and including `position` was acknowledged."""
+        for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
+            counts = self._by_ledger[ledger_id]
+            if ledger_id == position.ledger_id:
+                self.forget(ledger_id, [entry_id for entry_id in counts if entry_id <= position.entry_id])
+            else:
+                del self._by_ledger[ledger_id]
+
+    def clear(self) -> None:
+        self._by_ledger.clear()

@@ -1,0 +1,123 @@
+"""Views of a dispatcher for statistics, inspection and `explain`: what a subscription type tracks beyond the common members.
+
+A dispatcher returns a view, or None if its type does not track these things (`Dispatcher.individual` and the properties beside
+it). Code outside this package asks for a view and never for the class of a dispatcher, so a new type is added here alone.
+Views show live state: a caller that yields to the event loop must ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pybroker.dispatch.bound_replay import BoundReplay
+from pybroker.dispatch.chunks.chunked_messages import ChunkedMessages
+from pybroker.dispatch.chunks.parked_chunks import ParkedChunks
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.draining_hashes import DrainingHashes
+from pybroker.dispatch.key_shared.hash_owners import HashOwners
+from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay
+from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
+from pybroker.dispatch.look_ahead import ChunkLookAhead, LookAhead
+from pybroker.dispatch.pending_acks import PendingAcks
+from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
+from pybroker.model.position import Position
+
+
+class InOrderView(Protocol):
+    """Types with one active consumer, which receives all entries in order."""
+
+    @property
+    def ranges(self) -> StickyRangesSelector | None:
+        """The hash ranges of the active consumer; entries of other hashes are skipped. None without ranges."""
+
+    def delivered_ms(self, position: Position) -> int | None:
+        """Return the approximate time at which the active consumer received the entry, in milliseconds since 1970."""
+
+    def first_delivered_after(self, time_ms: int) -> Position | None:
+        """Return the first entry that the active consumer received after that time, None if there is none."""
+
+
+class IndividualView(Protocol):
+    """Types that serve several consumers, with individual acknowledgements: Shared and Key_Shared."""
+
+    redelivery_counts: RedeliveryCounts
+    unacked_messages: int
+
+    @property
+    def pending(self) -> PendingAcks:
+        """The unacknowledged entries of each consumer."""
+
+    @property
+    def chunked(self) -> ChunkedMessages:
+        """The messages of which consumers hold chunks."""
+
+    @property
+    def max_unacked_messages(self) -> int:
+        """The limit of unacknowledged messages of the whole subscription, 0 for none."""
+
+    @property
+    def replay_entry_count(self) -> int:
+        """The number of entries that wait to be sent."""
+
+    def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
+        """Return all chunks that `consumer` holds of the message of this entry, or the entry itself if it is no chunk."""
+
+
+class ChunkOrderView(IndividualView, Protocol):
+    """Shared: all chunks of a message go to the consumer that received the first one."""
+
+    @property
+    def waiting(self) -> BoundReplay:
+        """The entries that wait to be sent."""
+
+    @property
+    def parked_chunks(self) -> ParkedChunks:
+        """The chunks that wait for one consumer and are read again when it can receive them."""
+
+    @property
+    def holds_chunks_back(self) -> bool:
+        """Whether any entry waits for one consumer."""
+
+    def bound_entries(self) -> dict[ConsumerState, int]:
+        """Return the number of listed chunks that wait for each consumer."""
+
+    def look_ahead(self) -> ChunkLookAhead:
+        """Return the entries that wait for one consumer each."""
+
+
+class KeyOrderView(IndividualView, Protocol):
+    """Key_Shared: the hashes of keys, their owners, and the entries that wait for them."""
+
+    draining: DrainingHashes
+    owners: HashOwners
+    consumers: list[ConsumerState]
+
+    @property
+    def waiting(self) -> KeyedReplay:
+        """The entries that wait to be sent, by hash."""
+
+    @property
+    def parked(self) -> ParkedHashes:
+        """The hashes whose entries are read again later."""
+
+    @property
+    def newcomers_wait_at(self) -> Mapping[ConsumerState, Position]:
+        """The consumers that receive only entries before a position (classic mode)."""
+
+    @property
+    def look_ahead_entry_limit(self) -> int | None:
+        """The number of waiting entries at which the dispatcher stops reading; None without such a limit."""
+
+    def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
+        """Return the consumers that joined recently, with the position before which they wait (classic mode)."""
+
+    def place(self, sticky_hash: int) -> ConsumerState | None:
+        """Return the consumer that may receive entries of this hash now; None while the hash drains or has no owner."""
+
+    def is_full(self) -> bool:
+        """Return whether so many entries wait that the dispatcher stops reading."""
+
+    def look_ahead(self, max_hashes: int) -> LookAhead:
+        """Return the waiting entries, and the `max_hashes` hashes with most of them."""

@@ -1,0 +1,329 @@
+"""An embedded broker on its caller's event loop: starts, crashes, starts again, begins anew, ends.
+
+What must hold: its ports stay the same from one of its lives to the next; after `close` nothing of it runs; one change of its life
+at a time, whoever asks for it, and no time passes meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pybroker.app import Broker, StartError
+from pybroker.config import KEYS, BrokerConfig, ConfigError, format_value, load
+from pybroker.embedding.faults import Faults, Line, warn_of
+from pybroker.embedding.in_process_connection import EmbeddedConnection
+from pybroker.embedding.stores import FillableDisk, Fullness, MemoryStores
+from pybroker.embedding.virtual_time import MovedClock, VirtualRuntime
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+
+T = TypeVar("T")
+DEFAULTS: dict[str, object] = {
+    "bind_address": "127.0.0.1",
+    "advertised_address": "127.0.0.1",
+    "broker_service_port": 0,
+    "web_service_port": 0,
+    "event_loop_watchdog_ms": 0,  # it takes a signal of the process
+    "metrics_page_interval_ms": 0,
+    "managed_ledger_cache_size_mb": 16,
+    "delayed_delivery_tick_time_millis": 1,  # who moves the clock knows exactly what is due
+    "storage_reserve_mb": 1,
+    "journal_file_size_mb": 4,
+}
+PORT_TRIES = 40
+PORT_TRY_S = 0.05
+SETTLE_TURNS = 50
+SETTLE_LOOK_S = 0.002
+LONGEST_SETTLE_S = 5.0
+MOST_MS = 100 * 365 * 86_400_000.0
+OF_A_BROKER = ("checkpoint.db", "journal", "ledgers", "metadata.", "run.id", "space.reserve")
+"""Name prefixes of all files that a broker creates in its data directory, except `LOCK`, which marks the directory as
+its own."""
+
+
+class NotRunning(Exception):
+    """The embedded broker has crashed, or was closed."""
+
+
+class EmbeddedClock:
+    """The broker's time, which goes with the machine's until it is advanced."""
+
+    def __init__(self, broker: EmbeddedBroker, clock: MovedClock) -> None:
+        self._broker = broker
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._clock.wall_ms()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    async def advance(
+        self,
+        by: timedelta | None = None,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+    ) -> None:
+        """Let so much time pass at once: when it returns, what was due in it is done. Raises ValueError for less than none."""
+        minutes += (days * 24 + hours) * 60
+        milliseconds += (minutes * 60 + seconds) * 1000
+        await self._broker.advance_ms(milliseconds + (by or timedelta()) / timedelta(milliseconds=1))
+
+
+class EmbeddedBroker:
+    """Made and ended by `embed`; used on its loop only."""
+
+    def __init__(self, config: BrokerConfig, run: Callable[[Callable[[], Any]], Any] | None = None) -> None:
+        """`run` has something done on the loop, for faults that come from elsewhere."""
+        self._config = config
+        self._moved = MovedClock()
+        self._fullness = Fullness()
+        self._memory = MemoryStores(self._fullness) if config.ledger_store == "memory" else None
+        self._runtime: VirtualRuntime | None = None
+        self._running: Broker | None = None
+        self._changing = asyncio.Lock()
+        self._is_closed = False
+        self._ports: tuple[int | None, int | None] = (None, None)
+        self._tasks = TaskOwner("embedded")
+        self.clock = EmbeddedClock(self, self._moved)
+        self.faults = Faults(self._fullness, self._lines, run or _at_once)
+
+    # --- where it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def service_url(self) -> str:
+        """For clients."""
+        return f"pulsar://{self._config.advertised_address}:{self._ports[0]}"
+
+    @property
+    def admin_url(self) -> str:
+        """For the admin REST API."""
+        return f"http://{self._config.advertised_address}:{self._ports[1]}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    @property
+    def broker(self) -> Broker:
+        """What runs. Raises NotRunning."""
+        if self._running is None:
+            raise NotRunning("the embedded broker does not run: restart() brings it back, unless it was closed")
+        return self._running
+
+    # --- its lives ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Once; raises what `app.Broker.start` does."""
+        async with self._changing:
+            await self._start()
+
+    async def crash(self) -> None:
+        """Vanish at once, as with `kill -9`: clients lose their connections without a word. What was receipted is kept, also with
+        stores in memory; with local ones the files are closed in order. Nothing happens if it does not run."""
+        async with self._changing:
+            await self._crash()
+
+    async def restart(self) -> None:
+        """Start again on what is stored, at the same ports; crashes first if it runs. Raises NotRunning once it is closed."""
+        async with self._changing:
+            await self._crash()
+            await self._start()
+
+    async def reset(self) -> None:
+        """Begin anew with nothing stored, no fault, and the machine's time, at the same ports. Clients lose their connections, and
+        make new ones by themselves. What the broker has in its data directory is deleted."""
+        async with self._changing:
+            unused = self.faults.end_all()
+            await self._crash()
+            self._moved.added_ms = 0.0
+            if self._memory is not None:
+                self._memory = MemoryStores(self._fullness)
+            else:
+                await asyncio.to_thread(_empty, Path(self._config.data_directory))
+            await self._start()
+        warn_of(unused)
+
+    async def close(self) -> None:
+        """End in good order: clients are told. Idempotent."""
+        async with self._changing:
+            self._is_closed = True
+            running, self._running = self._running, None
+            unused = self.faults.end_all()
+            if running is not None:
+                await running.close()
+                self._end_of_life()
+            await self._tasks.close()
+        warn_of(unused)
+
+    async def advance_ms(self, milliseconds: float) -> None:
+        """See `EmbeddedClock.advance`."""
+        if not milliseconds >= 0:
+            raise ValueError("time goes forward only")
+        if self._moved.added_ms + milliseconds > MOST_MS:
+            raise ValueError("not more than a hundred years together")
+        async with self._changing:
+            if self._runtime is None:
+                self._moved.added_ms += milliseconds  # nobody is there to do anything
+            else:
+                await self._runtime.advance(milliseconds, self._settle)
+
+    async def _start(self) -> None:
+        if self._is_closed:
+            raise NotRunning("the embedded broker was closed")
+        fields: dict[str, Any] = {}
+        if self._ports != (None, None):
+            fields = {"broker_service_port": self._ports[0], "web_service_port": self._ports[1]}
+        for left in reversed(range(PORT_TRIES)):
+            runtime = VirtualRuntime(_replaced(self._config, fields), self._moved)
+            broker = Broker(
+                runtime,
+                lambda: None,
+                FillableDisk(self._fullness),
+                stores=None if self._memory is None else self._memory.stores(),
+                connect=lambda context: EmbeddedConnection(context, self.faults, self._moved),
+                storage_is_lost=self._storage_is_lost,
+            )
+            try:
+                await broker.start()
+                break
+            except StartError as error:
+                runtime.cancel_timers()
+                if not fields or not left or not _is_port_taken(error):
+                    raise
+                await asyncio.sleep(
+                    PORT_TRY_S
+                )  # Somebody's outgoing connection was given it meanwhile: such do not last.
+            except BaseException:
+                runtime.cancel_timers()
+                raise
+        self._runtime, self._running = runtime, broker
+        self._ports = (broker.listener.port, broker.http.port)
+
+    async def _crash(self) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        if self._memory is not None:
+            self._memory = self._memory.copied()
+        await running.crash()
+        self._end_of_life()
+
+    def _end_of_life(self) -> None:
+        if self._runtime is not None:
+            self._runtime.cancel_timers()
+            self._runtime = None
+
+    def _storage_is_lost(self, error: BaseException) -> None:
+        """A process of its own would end now."""
+        logs.error("storage.lost", error=str(error), action="the embedded broker crashes; restart() brings it back")
+        self._tasks.start(self.crash(), "crash")
+
+    # --- what faults and time need -----------------------------------------------------------------------------------
+
+    def _lines(self) -> list[Line]:
+        if self._running is None:
+            return []
+        return [each for each in self._running.listener.context.connections if isinstance(each, EmbeddedConnection)]
+
+    async def _settle(self) -> None:
+        """Until the broker has done what it can without time going on."""
+        if self._running is None:
+            return
+        broker_context = self._running.service.broker_context
+        for _ in range(SETTLE_TURNS):
+            await asyncio.sleep(0)
+        if self._memory is None:
+            await broker_context.ledgers.store.flush()
+        with contextlib.suppress(TimeoutError):  # clients that publish all the time leave the pumps no rest
+            async with asyncio.timeout(LONGEST_SETTLE_S):
+                while broker_context.pumps or broker_context.compaction_slot.locked():  # noqa: ASYNC110  (they say nothing)
+                    await asyncio.sleep(SETTLE_LOOK_S if broker_context.compaction_slot.locked() else 0)
+        if self._memory is None:
+            await asyncio.sleep(SETTLE_LOOK_S)  # reads of files come from threads
+        for _ in range(SETTLE_TURNS):
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def embed(directory: str | Path | None = None, **settings: object) -> AsyncIterator[EmbeddedBroker]:
+    """A broker on the running loop until the end of the `with`: in memory, or with its data in `directory`.
+
+    `settings` are keys of broker.conf, as they are (`brokerDeduplicationEnabled=True`) or in snake case. Raises ConfigError for
+    those that there are not, and what a broker raises that cannot start.
+    """
+    broker = EmbeddedBroker(configuration(directory, settings))
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+def configuration(directory: str | Path | None, settings: dict[str, object]) -> BrokerConfig:
+    """What an embedded broker is told. Raises ConfigError."""
+    by_field = {info.field: info for info in KEYS.values()}
+    store = "memory" if directory is None else "local"
+    metadata = "memory" if directory is None else "sqlite"
+    texts: dict[str, str] = {}
+    given = {**DEFAULTS, "ledger_store": store, "metadata_store": metadata}
+    if directory is not None:
+        given["data_directory"] = str(directory)
+    for name, value in given.items():
+        texts[by_field[name].key] = _text(value)
+    for name, value in settings.items():
+        info = KEYS.get(name) or by_field.get(name)
+        if info is None:
+            raise ConfigError(f"no key {name} in broker.conf")
+        texts[info.key] = _text(value)
+    config = load(None, {}, texts).config
+    if (config.ledger_store == "memory") != (config.metadata_store == "memory"):
+        raise ConfigError("ledgerStore and metadataStore: both in memory, or both in a directory")
+    if config.ledger_store != "memory" and directory is None:
+        raise ConfigError("stores that are not in memory need a directory: embed(directory)")
+    return config
+
+
+def _replaced(config: BrokerConfig, fields: dict[str, Any]) -> BrokerConfig:
+    """Another object each time: a broker changes its own when keys are set at run time."""
+    values = {info.field: getattr(config, info.field) for info in KEYS.values()}
+    return BrokerConfig(**{**values, **fields})
+
+
+def _is_port_taken(error: StartError) -> bool:
+    return any(errno.errorcode[errno.EADDRINUSE] in text or "in use" in text for text in map(str, error.args))
+
+
+def _empty(directory: Path) -> None:
+    """Delete what a broker has made there, and nothing else: it may be a directory that its user has other things in."""
+    for path in directory.iterdir():
+        if not path.name.startswith(OF_A_BROKER):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _at_once(work: Callable[[], T]) -> T:
+    return work()
+
+
+def _text(value: object) -> str:
+    """As it would stand in the file."""
+    if isinstance(value, (list, tuple)):
+        value = tuple(map(str, value))
+    return format_value(value)  # type: ignore[arg-type]

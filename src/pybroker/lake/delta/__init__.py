@@ -1,0 +1,1 @@
+"""Delta tables as targets of a pipeline. Start with `delta_table.py`."""

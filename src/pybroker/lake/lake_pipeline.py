@@ -1,0 +1,340 @@
+"""The loop: load the table, read from the positions in it, write files, commit both with exactly that version of the table.
+
+What a kill leaves: before the commit, files that no version names (cleaning takes them); after it, nothing. Positions are
+nowhere but in the table, so there is nothing that could be ahead or behind. A conflict drops the work, unless the table
+still has the very positions and the owner that the work began with: then the same files are committed on top of what
+somebody else did, since they still are exactly the rows that are missing.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from pybroker.lake import steps
+from pybroker.lake.batches import Batch, choose, shares
+from pybroker.lake.evolution import EvolutionRefused, apart
+from pybroker.lake.orphaned_files import file_prefix
+from pybroker.lake.partitioning import Partitioning
+from pybroker.lake.progress import Progress
+from pybroker.lake.table_format import (
+    Change,
+    CommitConflict,
+    LakeError,
+    LakeTable,
+    TableMissing,
+    TableState,
+    WrittenFile,
+)
+from pybroker.lake.workers import RenamedRows, RowReading, Workers, discard
+from pybroker.lake.writing import DEFAULT_TARGET_BYTES, FileLayout
+from pybroker.reading.positions import Place, TopicPlan
+
+MAX_CONFLICTS = 20
+# After the first conflict at most this long, twice that after each further one: twenty take some ten seconds.
+FIRST_PAUSE_S = 0.01
+MAX_PAUSE_S = 1.0
+"""Commits in a row that meet somebody else's before the pipeline gives up, with nothing lost or doubled."""
+
+
+class LeaseHeld(LakeError):
+    """Another process writes under this name."""
+
+
+class LeaseLost(LakeError):
+    """Another process has taken over; this one must not go on."""
+
+
+class Planner(ABC):
+    """What there is to read; implemented over an EntrySource."""
+
+    @abstractmethod
+    def topics(self) -> list[str]:
+        """Full names of all partitions that the pipeline reads now, sorted."""
+
+    @abstractmethod
+    def first_places(self, topics: Sequence[str]) -> dict[str, Place]:
+        """Where topics begin that the table has no position of."""
+
+    @abstractmethod
+    def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
+        """What there is from these places on, with `lost` already judged. Raises DataLoss, ReadingFailed."""
+
+    @abstractmethod
+    def reading(self, topics: Sequence[str]) -> RowReading:
+        """How entries of these topics become rows, by their newest schemas; asked after `plan`, so that no entry of the plan
+        is of a newer one.
+        """
+
+    def renames(self) -> dict[str, str]:
+        """New column names to old ones, as of the last `reading`."""
+        return {}
+
+
+@dataclass(frozen=True)
+class LakeOptions:
+    """What a pipeline may be told; sizes in bytes, times in milliseconds."""
+
+    pipeline: str
+    owner: str
+    commit_bytes: int = 512 * 1024 * 1024
+    """Of stored entries in one commit, at most about."""
+    target_file_bytes: int = DEFAULT_TARGET_BYTES
+    least_share_bytes: int = 32 * 1024 * 1024
+    lease_ms: int = 300_000
+    takes_over: bool = False
+    partitioning: Partitioning | None = None
+    compression: str = "zstd"
+    splits_columns: bool = False
+    """A column whose new type the table's column cannot hold gets one of its own instead of stopping the pipeline."""
+    storage_options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Figures:
+    """Counts since the start, for metrics and `--json`."""
+
+    commits: int = 0
+    rows: int = 0
+    files: int = 0
+    bytes_written: int = 0
+    bytes_read: int = 0
+    conflicts: int = 0
+    lag_bytes: int = 0
+    last_commit_ms: int = 0
+    """When, since 1970."""
+    commit_seconds: float = 0.0
+    """Of the last one alone, without reading and writing."""
+
+
+class LakePipeline:
+    """One writer of one table. `begin`, then `step` again and again, then `end`; for one thread at a time.
+
+    Invariant: whatever `step` has not committed is in no version of the table, whatever raised.
+    """
+
+    def __init__(
+        self,
+        table: LakeTable,
+        planner: Planner,
+        workers: Workers,
+        options: LakeOptions,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._table = table
+        self._planner = planner
+        self._workers = workers
+        self._options = options
+        self._now_ms = now_ms
+        self._state: TableState | None = None
+        self._epoch = 0
+        self.figures = Figures()
+
+    @property
+    def state(self) -> TableState:
+        assert self._state is not None, "begin first"
+        return self._state
+
+    def begin(self) -> None:
+        """Make the table if it is not there, and take the lease. Raises LeaseHeld."""
+        for attempt in range(MAX_CONFLICTS):
+            state = self._load_or_create()
+            lease = state.progress.lease
+            now_ms = self._now_ms()
+            if lease.is_held(now_ms) and not self._options.takes_over:
+                raise LeaseHeld(
+                    f"{lease.owner or 'another process'} writes into {self._table.name} as {self._options.pipeline!r} until "
+                    f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(lease.until_ms / 1000))}: stop it, wait, or begin with "
+                    "--take-over, which ends it at its next commit"
+                )
+            taken = lease.taken_by(self._options.owner, now_ms + self._options.lease_ms)
+            steps.reached("before-lease")
+            try:
+                self._state = self._table.commit(state, Change(state.progress.moved({}, taken)))
+            except CommitConflict:
+                self._conflicted(attempt)
+                continue
+            self._epoch = taken.epoch
+            return
+        raise LakeError(f"{self._table.name}: {MAX_CONFLICTS} times somebody else has committed first; try again later")
+
+    def _conflicted(self, attempt: int) -> None:
+        """Somebody else has committed first: give way for a while of chance, or two would meet again and again."""
+        self.figures.conflicts += 1
+        time.sleep(random.uniform(0, min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**attempt)))
+
+    def _load_or_create(self) -> TableState:
+        try:
+            return self._table.load()
+        except TableMissing:
+            self._table.create(self._planner.reading(self._planner.topics()).schema, self._options.partitioning)
+            steps.reached("created")
+            return self._table.load()
+
+    def look(self) -> None:
+        """Load the table without taking the lease, for `plan`. Raises TableMissing."""
+        self._state = self._table.load()
+
+    def plan(self) -> Batch:
+        """What the next commit would take."""
+        topics = self._planner.topics()
+        if self._table.follow(topics) and self._state is not None:
+            self._state = self._table.load()  # its positions of a topic that is new to this process were not looked for
+            if self._epoch:
+                self._check_owner()
+        positions = self._state.progress.positions if self._state else {}
+        new = [topic for topic in topics if topic not in positions]
+        first = self._planner.first_places(new) if new else {}
+        places = {topic: positions.get(topic) or first[topic] for topic in topics}
+        return choose(self._planner.plan(places), self._options.commit_bytes)
+
+    def step(self) -> bool:
+        """One commit, or none when there is nothing new; whether there was one. Raises LeaseLost, LakeError, ReadingFailed."""
+        self._check_owner()
+        batch = self.plan()
+        self.figures.lag_bytes = batch.size_bytes + batch.remaining_bytes
+        is_same = all(self.state.progress.positions.get(topic) == place for topic, place in batch.positions.items())
+        if batch.is_empty and is_same:
+            self._renew_if_needed()
+            return False
+        reading = self._planner.reading(sorted({piece.entries.topic for piece in batch.pieces} or batch.positions))
+        reading = self._evolve(reading)
+        layout = self._layout()
+        files: list[WrittenFile] = []
+        if not batch.is_empty:
+            parts = shares(batch, self._workers.count, self._options.least_share_bytes)
+            files = self._workers.write(layout, reading, parts)
+        steps.reached("files-written")
+        if not self._commit(layout, files, batch):
+            return True  # dropped: the next step begins at what the table says now
+        self.figures.lag_bytes = batch.remaining_bytes
+        self.figures.bytes_read += batch.size_bytes
+        return True
+
+    def _layout(self) -> FileLayout:
+        state = self.state
+        return FileLayout(
+            data_location=state.data_location,
+            schema=state.schema,
+            partitioning=state.partitioning,
+            prefix=file_prefix(self._options.pipeline, self._epoch),
+            target_bytes=self._options.target_file_bytes,
+            compression=self._options.compression,
+            storage_options=self._options.storage_options,
+        )
+
+    def _evolve(self, reading: RowReading) -> RowReading:
+        """The reading as the table takes it, after the table has got what it needs. Raises EvolutionRefused."""
+        for attempt in range(MAX_CONFLICTS):
+            fitting = self._fitting(reading)
+            try:
+                self._state = self._table.evolve(self.state, fitting.schema, self._planner.renames())
+            except CommitConflict:
+                self._conflicted(attempt)
+                self._reload()
+                continue
+            return fitting
+        raise LakeError(f"{self._table.name}: its columns are changed by somebody else all the time; try again later")
+
+    def _fitting(self, reading: RowReading) -> RowReading:
+        """With columns that the table cannot take under names of their own, if that was chosen."""
+        if not self._options.splits_columns:
+            return reading
+        fields = []
+        for column in reading.schema:
+            try:
+                self._table.check_columns(self.state, pa.schema([column]), self._planner.renames())
+            except EvolutionRefused:
+                fields.append(column.with_name(apart(column.name, column.type)))
+            else:
+                fields.append(column)
+        return reading if fields == list(reading.schema) else RenamedRows(reading, pa.schema(fields))
+
+    def _commit(self, layout: FileLayout, files: Sequence[WrittenFile], batch: Batch) -> bool:
+        """Whether the files are in the table now; False when they were dropped."""
+        began = self.state
+        for attempt in range(MAX_CONFLICTS):
+            state = self.state
+            lease = state.progress.lease.renewed(self._now_ms() + self._options.lease_ms)
+            lease = type(lease)(self._options.owner, self._epoch, lease.until_ms)
+            change = Change(state.progress.moved(batch.positions, lease), files)
+            started = time.perf_counter()
+            try:
+                self._state = self._table.commit(state, change)
+            except CommitConflict:
+                self._conflicted(attempt)
+                try:
+                    self._reload()
+                except LeaseLost:
+                    discard(layout, files)
+                    raise
+                if not self._is_as_begun(began):
+                    discard(layout, files)
+                    return False
+                continue
+            self.figures.commit_seconds = time.perf_counter() - started
+            self.figures.commits += 1
+            self.figures.files += len(files)
+            self.figures.rows += sum(file.row_count for file in files)
+            self.figures.bytes_written += sum(file.size_bytes for file in files)
+            self.figures.last_commit_ms = self._now_ms()
+            return True
+        discard(layout, files)
+        raise LakeError(
+            f"{self._table.name}: {MAX_CONFLICTS} commits in a row met somebody else's; nothing was lost, try again later"
+        )
+
+    def _is_as_begun(self, began: TableState) -> bool:
+        """Whether the files written for `began` are still exactly what the present state lacks, and fit into it."""
+        state = self.state
+        return (
+            state.progress.positions == began.progress.positions
+            and state.schema.equals(began.schema, check_metadata=True)
+            and state.partitioning == began.partitioning
+            and state.data_location == began.data_location
+        )
+
+    def _reload(self) -> None:
+        self._state = self._table.load()
+        self._check_owner()
+
+    def _check_owner(self) -> None:
+        lease = self.state.progress.lease
+        if lease.epoch != self._epoch:
+            raise LeaseLost(
+                f"{lease.owner or 'another process'} has taken over {self._table.name} as {self._options.pipeline!r} "
+                f"(epoch {lease.epoch}, this process had {self._epoch}): it goes on from the same positions, this one ends"
+            )
+
+    def refresh(self) -> None:
+        """Look at the newest version of the table. Raises LeaseLost when somebody else has taken over."""
+        self._reload()
+
+    def _renew_if_needed(self) -> None:
+        """While there is nothing to write the lease is renewed at half its time."""
+        lease = self.state.progress.lease
+        now_ms = self._now_ms()
+        if lease.until_ms - now_ms < self._options.lease_ms // 2:
+            self._put_lease(now_ms + self._options.lease_ms)
+
+    def end(self) -> None:
+        """Release the lease, so that the next one begins at once."""
+        if self._state is not None and self.state.progress.lease.epoch == self._epoch:
+            self._put_lease(0)
+
+    def _put_lease(self, until_ms: int) -> None:
+        for attempt in range(MAX_CONFLICTS):
+            lease = type(self.state.progress.lease)(self._options.owner, self._epoch, until_ms)
+            try:
+                self._state = self._table.commit(self.state, Change(Progress(self.state.progress.positions, lease)))
+            except CommitConflict:
+                self._conflicted(attempt)
+                self._reload()
+                continue
+            return

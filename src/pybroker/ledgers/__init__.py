@@ -1,0 +1,4 @@
+"""The interfaces of ledger storage: `ledger_store.py` and `cursor_store.py`. `memory_store.py` implements both in memory.
+
+`local_store` implements both on local files.
+"""

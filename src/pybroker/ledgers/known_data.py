@@ -1,0 +1,69 @@
+"""The data that a ledger store must have according to the metadata. A start uses it to detect lost files.
+
+The metadata contain the ledgers of every topic and the entry counts of closed ledgers. They also contain a copy of the
+journal's end (`StoreMark`), which every metadata transaction updates that writes other data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pybroker.errors import StoreError
+
+STORE_MARK_VERSION = 1
+HOW_TO_GO_ON = (
+    "Put the missing files of the same moment back (is a disk not mounted, or is this an older copy?). If they are lost for good,"
+    " `pybroker ledger repair` shows which positions are certain, and with --apply --accept-loss the broker starts without the rest"
+)
+
+
+class MissingData(StoreError):
+    """The files of stored data are missing or truncated. The start has changed nothing."""
+
+    def __init__(self, text: str) -> None:
+        """`text` names the missing files or entries."""
+        super().__init__(f"{text}. {HOW_TO_GO_ON}")
+        self.what = text
+
+
+class StoreMark(msgspec.Struct, frozen=True):
+    """The progress of the store when the metadata were written. Each number only rises, so an older mark is also
+    correct."""
+
+    version: int = STORE_MARK_VERSION
+    sequence: int = 0
+    """Journal batches with lower sequence numbers were durable."""
+    commit: int = 0
+    """Number of durable transactions of `checkpoint.db`."""
+    ledger: int = 0
+    """Lower ledger ids may have been assigned."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownData:
+    """The data of a store according to the metadata."""
+
+    mark: StoreMark
+    entry_counts: Mapping[int, int | None] = field(default_factory=dict)
+    """The ledgers that topics read from, with their entry counts; None for a ledger that was not closed."""
+
+
+NOTHING_KNOWN = KnownData(StoreMark())
+
+
+def encode_mark(mark: StoreMark) -> bytes:
+    return msgspec.json.encode(mark)
+
+
+def decode_mark(data: bytes | None) -> StoreMark:
+    """Return an empty mark, which proves nothing, for None and for a mark that this version cannot read."""
+    if data is None:
+        return StoreMark()
+    try:
+        mark = msgspec.json.decode(data, type=StoreMark)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return StoreMark()
+    return mark if mark.version == STORE_MARK_VERSION else StoreMark()

@@ -1,0 +1,135 @@
+"""A checkpoint: move buffered entries to segment files, then commit, in one transaction, that everything is in its place.
+
+Order, and why: entries into segment files → those files and their directory durable → the table's transaction (journal
+position, extents, cursors) → the journal files before the position may be used again. A crash before the transaction leaves
+the old extents and the whole journal; recovery writes the same bytes again. After it, the journal is not needed.
+What must always hold: nothing here changes a segment before its committed extent.
+Runs in the checkpoint's thread; the loop hands over what nobody changes until the checkpoint has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pybroker.disk.disk import Disk
+from pybroker.local_store.checkpoint.checkpoint_table import CheckpointTable, TableChange
+from pybroker.local_store.segments.ledger_location import LedgerLocation
+from pybroker.local_store.segments.segment_tail import Leftovers
+from pybroker.local_store.segments.segment_writer import SegmentWriter, parse_segment_name, segment_path
+from pybroker.storage_format.segment_layout import LedgerExtent, SegmentIndex
+
+# From here on one sync of the whole file system is cheaper than one for each file.
+MAX_SINGLE_SYNCS = 256
+
+
+@dataclass(slots=True)
+class LedgerWork:
+    """What a checkpoint does for one ledger, and afterwards what came of it."""
+
+    ledger_id: int
+    extent: LedgerExtent
+    index: SegmentIndex
+    payloads: Sequence[bytes | memoryview]
+    message_counts: Sequence[int]
+    is_sealed: bool
+    is_deleted: bool = False  # set from the loop while the checkpoint runs
+
+
+@dataclass(slots=True)
+class CheckpointJob:
+    """Everything of one checkpoint; `change` gets the new extents."""
+
+    change: TableChange
+    works: list[LedgerWork] = field(default_factory=list)
+    deleted_ledgers: list[int] = field(default_factory=list)
+    leftovers: Leftovers = Leftovers.REFUSE
+    syncs_slices: bool = True  # False when nobody appends meanwhile: one sync of a file is faster than many
+    written_bytes: int = 0
+    counts_files: bool = False  # at a run's last checkpoint: the number of segment files is stored
+
+
+def run_checkpoint(
+    disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob
+) -> dict[int, LedgerLocation]:
+    """Do the job. Raises OSError and StoreError: out of space changes nothing and the job can be run again, all else is fatal."""
+    moved: dict[int, LedgerLocation] = {}
+    all_files = disk.open_file_system(directory) if len(job.works) > MAX_SINGLE_SYNCS else None
+    job.written_bytes = 0
+    must_sync_directory = len(job.deleted_ledgers) > 0
+    try:
+        for work in job.works:
+            if work.is_deleted:
+                continue
+            must_sync_directory |= work.extent.end_offset == 0
+            path = segment_path(directory, work.ledger_id)
+            moved[work.ledger_id] = _write_ledger(disk, path, work, job, must_sync=all_files is None)
+            job.written_bytes += moved[work.ledger_id].extent.end_offset - work.extent.end_offset
+            _forget_if_deleted(disk, path, work)
+        for ledger_id in job.deleted_ledgers:
+            disk.unlink(segment_path(directory, ledger_id))
+        if all_files is not None:
+            all_files.sync()
+    finally:
+        if all_files is not None:
+            all_files.close()
+    if must_sync_directory:
+        disk.sync_directory(directory)
+    _describe(job, moved)
+    if job.counts_files:
+        job.change.facts["segment_files"] = sum(
+            parse_segment_name(name) is not None for name in disk.list_names(directory)
+        )
+    table.commit(job.change)
+    return moved
+
+
+def _forget_if_deleted(disk: Disk, path: Path, work: LedgerWork) -> None:
+    # Deleted while it was written: the deletion removed the file before this look, or will do so after it.
+    if work.is_deleted:
+        disk.unlink(path)
+
+
+def _describe(job: CheckpointJob, moved: dict[int, LedgerLocation]) -> None:
+    job.change.closed_ledgers = list(job.deleted_ledgers)
+    for work in job.works:
+        if work.is_sealed:
+            job.change.extents.pop(work.ledger_id, None)
+            job.change.closed_ledgers.append(work.ledger_id)
+        elif work.ledger_id in moved:
+            job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
+        else:
+            # Its deletion is behind the mark, and so may be more of its entries: a replay must find it as it was at the mark.
+            job.change.extents[work.ledger_id] = _extent_with(work)
+
+
+def _extent_with(work: LedgerWork) -> LedgerExtent:
+    """What the ledger holds with the entries of `work`, although these are in no file."""
+    before = work.extent
+    return LedgerExtent(
+        before.end_offset,
+        before.entry_count + len(work.payloads),
+        before.message_count + sum(work.message_counts),
+        before.size_bytes + sum(map(len, work.payloads)),
+    )
+
+
+def _write_ledger(disk: Disk, path: Path, work: LedgerWork, job: CheckpointJob, *, must_sync: bool) -> LedgerLocation:
+    with disk.open_for_write(path) as file:
+        # A copy, so that a job that is run again starts from the same index.
+        writer = SegmentWriter(
+            file,
+            work.ledger_id,
+            work.extent,
+            work.index.copy(),
+            syncs_slices=must_sync and job.syncs_slices,
+            leftovers=job.leftovers,
+        )
+        if work.payloads:
+            writer.write(work.payloads, work.message_counts)
+        if work.is_sealed:
+            writer.seal()
+        if must_sync:
+            file.sync()
+    return LedgerLocation(writer.extent, writer.index)

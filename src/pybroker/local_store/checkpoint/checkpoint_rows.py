@@ -1,0 +1,215 @@
+"""Tables and rows of `checkpoint.db`, and how damage in them is told.
+
+What must always hold: every row's `checksum` fits its key and its other values; of each table with rows of ledgers or cursors
+`digests` says how many rows there are and what their checksums add up to, kept by SQLite itself with every change. So a row that
+was changed is found by itself, and one that is gone, or was put back as it was, by what is missing from the sums.
+SQLite notices neither: where a page is damaged it may simply not find a row.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from crc32c import crc32c
+
+from pybroker.errors import StoreError
+
+TABLE_VERSION = 2
+FIRST_VERSION = 1
+DIGESTED_TABLES = ("unsealed", "snapshots", "deltas")
+
+_LOW_BITS = 32
+_LOW_MASK = (1 << _LOW_BITS) - 1
+# SQLite's integers have a sign.
+_KEY_MASK = 0x7FFFFFFF
+
+_TABLES = {
+    "facts": "CREATE TABLE facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL, checksum INTEGER NOT NULL)",
+    "unsealed": "CREATE TABLE unsealed(ledger_id INTEGER PRIMARY KEY, end_offset INTEGER NOT NULL, "
+    "entry_count INTEGER NOT NULL, message_count INTEGER NOT NULL, size_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL)",
+    "snapshots": "CREATE TABLE snapshots(cursor_id TEXT PRIMARY KEY, number INTEGER NOT NULL, data BLOB NOT NULL, "
+    "checksum INTEGER NOT NULL) WITHOUT ROWID",
+    "deltas": "CREATE TABLE deltas(cursor_id TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, "
+    "checksum INTEGER NOT NULL, PRIMARY KEY(cursor_id, number)) WITHOUT ROWID",
+    "digests": "CREATE TABLE digests(name TEXT PRIMARY KEY, row_count INTEGER NOT NULL, key_sum INTEGER NOT NULL, "
+    "row_sum INTEGER NOT NULL) WITHOUT ROWID",
+}
+
+
+COLUMNS = {
+    "unsealed": ("ledger_id", "end_offset", "entry_count", "message_count", "size_bytes", "checksum"),
+    "snapshots": ("cursor_id", "number", "data", "checksum"),
+    "deltas": ("cursor_id", "number", "data", "checksum"),
+}
+
+
+class DamagedTable(StoreError):
+    """The tables are not as they were made, or of a version that is not known."""
+
+
+def _trigger(table: str, event: str) -> tuple[str, str]:
+    """Name and statement of what keeps the digest of `table`."""
+    added = "" if event == "DELETE" else "NEW"
+    removed = "" if event == "INSERT" else "OLD"
+
+    def changed(column: str, part: str) -> str:
+        plus = f" + {part.format(added)}" if added else ""
+        minus = f" - {part.format(removed)}" if removed else ""
+        return f"{column} = {column}{plus}{minus}"
+
+    name = f"{table}_{event.lower()}"
+    key_sum = changed("key_sum", f"({{}}.checksum >> {_LOW_BITS})")
+    row_sum = changed("row_sum", f"({{}}.checksum & {_LOW_MASK})")
+    row_count = f"row_count = row_count + {int(bool(added)) - int(bool(removed))}"
+    return name, (
+        f"CREATE TRIGGER {name} AFTER {event} ON {table} BEGIN "
+        f"UPDATE digests SET {row_count}, {key_sum}, {row_sum} WHERE name = '{table}'; END"
+    )
+
+
+SCHEMA = {
+    **_TABLES,
+    **dict(_trigger(table, event) for table in DIGESTED_TABLES for event in ("INSERT", "UPDATE", "DELETE")),
+}
+
+
+def row_checksum(key: object, *values: object) -> int:
+    """What the last column of a row must hold: above, a checksum of its key alone; below, one of the whole row.
+
+    So it can be told whether a row that does not fit is at least where it belongs.
+    """
+    key_checksum = crc32c(f"{key}|".encode())
+    return (key_checksum & _KEY_MASK) << _LOW_BITS | _checksum_of(values, key_checksum)
+
+
+def is_key_right(key: object, checksum: object) -> bool:
+    """Whether a row whose checksum is wrong has the key that was written."""
+    return isinstance(checksum, int) and checksum >> _LOW_BITS == crc32c(f"{key}|".encode()) & _KEY_MASK
+
+
+def first_version_checksum(*values: object) -> int:
+    """What rows of version 1 hold."""
+    return _checksum_of(values, 0)
+
+
+def _checksum_of(values: tuple[object, ...], checksum: int) -> int:
+    for value in values:
+        checksum = crc32c(value if isinstance(value, bytes) else f"{value}|".encode(), checksum)
+    return checksum
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """Which version the tables are of, 0 for none. Raises DamagedTable when they are neither, and sqlite3.Error."""
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    if not found:
+        return 0
+    if found == SCHEMA:
+        return TABLE_VERSION
+    if found.keys() == _TABLES.keys() - {"digests"}:
+        return FIRST_VERSION
+    wrong = sorted(name for name in found.keys() | SCHEMA.keys() if found.get(name) != SCHEMA.get(name))
+    raise DamagedTable(f"it has other tables than those of version {TABLE_VERSION}: {', '.join(wrong)}")
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables of this version, empty; inside a transaction of the caller. Raises sqlite3.Error."""
+    for statement in SCHEMA.values():
+        connection.execute(statement)
+    connection.executemany("INSERT INTO digests VALUES (?, 0, 0, 0)", [(table,) for table in DIGESTED_TABLES])
+
+
+def convert_first_version(connection: sqlite3.Connection) -> None:
+    """Replace tables of version 1; inside a transaction of the caller. Raises DamagedTable for damage, and sqlite3.Error."""
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    for table in ("facts", *DIGESTED_TABLES):
+        rows[table] = []
+        for *values, checksum in connection.execute(f"SELECT * FROM {table}"):
+            if checksum != first_version_checksum(*values):
+                raise DamagedTable(
+                    f"wrong checksum of {table} row {values[0]!r}; it is of version 1 and was not converted"
+                )
+            if values[0] == "version" and table == "facts":
+                if values[1] != FIRST_VERSION:
+                    raise DamagedTable(f"it has version {values[1]}, this program knows {TABLE_VERSION}")
+                values[1] = TABLE_VERSION
+            rows[table].append((*values, row_checksum(*values)))
+    for table in rows:
+        connection.execute(f"DROP TABLE {table}")
+    create_tables(connection)
+    for table, found in rows.items():
+        for row in found:
+            connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRow:
+    """A row whose checksum is wrong."""
+
+    table: str
+    key: object
+    is_key_right: bool
+
+    def __str__(self) -> str:
+        return f"wrong checksum of {self.table} row {self.key!r}"
+
+
+@dataclass(slots=True)
+class Digest:
+    """The number of rows of a table, and the sums of both parts of their checksums."""
+
+    row_count: int = 0
+    key_sum: int = 0
+    row_sum: int = 0
+
+    def add(self, checksum: object) -> None:
+        """Add a row. A damaged checksum that is not a number adds nothing to the sums."""
+        self.row_count += 1
+        if isinstance(checksum, int):
+            self.key_sum += checksum >> _LOW_BITS
+            self.row_sum += checksum & _LOW_MASK
+
+
+@dataclass(slots=True)
+class TableCheck:
+    """One table, looked through: give it every row, then ask."""
+
+    table: str
+    damaged: list[DamagedRow] = field(default_factory=list)
+    _found: Digest = field(default_factory=Digest)
+
+    def add(self, values: list[Any], checksum: object) -> bool:
+        """Whether the row is as it was written."""
+        computed = row_checksum(*values)
+        self._found.add(checksum)
+        if checksum == computed:
+            return True
+        self.damaged.append(DamagedRow(self.table, values[0], is_key_right(values[0], checksum)))
+        return False
+
+    def lost(self, digest: Digest | None) -> str:
+        """What is wrong with the table as a whole, in words; empty when nothing is but perhaps what stands in `damaged` rows."""
+        if digest is None:
+            return f"the digest of {self.table} is missing"
+        found = self._found
+        if (found.row_count, found.key_sum) != (digest.row_count, digest.key_sum):
+            return (
+                f"rows of {self.table} are lost or changed: {digest.row_count} were stored, {found.row_count} are there"
+            )
+        if found.row_sum != digest.row_sum and not self.damaged:
+            return f"rows of {self.table} are older than those that were stored last"
+        return "; ".join(str(row) for row in self.damaged if not row.is_key_right)
+
+
+def read_rows(connection: sqlite3.Connection, table: str) -> Iterator[list[Any]]:
+    """Every row of a table in the order of its pages, which finds also those that a search by key would miss."""
+    yield from map(list, connection.execute(f"SELECT * FROM {table}"))
+
+
+def read_digest(connection: sqlite3.Connection, table: str) -> Digest | None:
+    """Return the digest that SQLite has kept; None if it is lost. Raises sqlite3.Error."""
+    statement = "SELECT row_count, key_sum, row_sum FROM digests WHERE name = ?"
+    found = connection.execute(statement, (table,)).fetchone()
+    return None if found is None else Digest(*found)

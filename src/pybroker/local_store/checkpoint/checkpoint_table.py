@@ -1,0 +1,312 @@
+"""What a checkpoint leaves behind beside segment files: one SQLite file, changed by one transaction for each checkpoint.
+
+It says, always together: up to which journal batch everything is in its place (`sequence`), how far the segment file of each
+unsealed ledger is valid, and the snapshots and deltas of cursors. So a crash at any moment of a checkpoint leaves either the
+state before it, with all its journal, or the state after it.
+What rows look like, and how damage in them is told: `checkpoint_rows.py`. "Nothing was stored of this cursor" and "it is lost" are
+told apart: by what was found at the start and stored since.
+
+Concurrency: any thread, one at a time (a lock); commits come from the checkpoint thread, loads from the reading threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from dataclasses import dataclass, field, fields
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from pyroaring import BitMap64
+
+from pybroker.disk.database import SQLITE_FAILURES, empty_log, lacks_space, page_damage, transaction
+from pybroker.disk.disk import Disk
+from pybroker.errors import StoreError
+from pybroker.local_store.checkpoint.checkpoint_rows import (
+    COLUMNS,
+    DIGESTED_TABLES,
+    TABLE_VERSION,
+    DamagedTable,
+    TableCheck,
+    convert_first_version,
+    create_tables,
+    read_digest,
+    read_rows,
+    row_checksum,
+    schema_version,
+)
+from pybroker.runtime import logs
+from pybroker.storage_format.segment_layout import LedgerExtent
+
+
+@dataclass(slots=True)
+class Facts:
+    """Numbers of the whole store."""
+
+    version: int = TABLE_VERSION
+    sequence: int = 0  # batches below are covered
+    first_generation: int = 1  # of the present run's journal files: older ones are void
+    cursor_number: int = 1  # not yet given to a cursor record
+    ledger_id: int = 1  # not yet given to a ledger
+    is_clean: int = 0  # closed in order: the journal holds nothing that is not here
+    commit: int = 0  # how many transactions there were
+    first_named_ledger_id: int = (
+        0  # from it on, what metadata does not name holds no entries; below it a deletion may be lost
+    )
+    journal_end: int = 0  # lower batches were durable at this commit; at least `sequence`
+    is_journal_made: int = 0  # a journal file from `first_generation` on exists until this run stops cleanly
+    first_own_ledger_id: int = 0  # earlier runs created lower ids, so their creation is not in the journal
+    segment_files: int = 0  # in ledgers/ at the last clean stop
+
+
+# Stores that were written before do not have them.
+_LATER_FACTS = frozenset(
+    {"commit", "first_named_ledger_id", "journal_end", "is_journal_made", "first_own_ledger_id", "segment_files"}
+)
+NAMES_NOT_CERTAIN = 1 << 62
+"""As `first_named_ledger_id`: no ledger's name is certain, whenever it is made."""
+
+
+@dataclass(slots=True)
+class CursorChange:
+    """What is to be stored of one cursor: forget it first if deleted, then the snapshot, then the deltas after it."""
+
+    cursor_id: str
+    is_deleted: bool
+    snapshot: tuple[int, bytes] | None
+    deltas: list[tuple[int, bytes]]
+    covered_number: int  # the last record that is in this
+
+
+@dataclass(slots=True)
+class TableChange:
+    """One transaction."""
+
+    facts: dict[str, int]  # those that change, by the names of `Facts`
+    extents: dict[int, LedgerExtent] = field(default_factory=dict)  # of unsealed ledgers
+    closed_ledgers: list[int] = field(default_factory=list)  # sealed or deleted
+    cursors: list[CursorChange] = field(default_factory=list)
+
+
+class DamagedCursor(StoreError):
+    """What was stored of one cursor is damaged or not found; the others are not concerned."""
+
+
+class LostFacts(StoreError):
+    """The facts of a store are gone although it holds something: nothing is begun anew over it."""
+
+
+class CheckpointTable:
+    """The SQLite file."""
+
+    def __init__(self, disk: Disk, path: Path, what_is_there: str) -> None:
+        """Open the file; it is made, and may be without facts, only where nothing else is.
+
+        `what_is_there` names what the store's directory holds beside, empty for nothing. Raises StoreError.
+        """
+        self._path = path
+        self._lock = threading.Lock()
+        self.commit_count = 0
+        """Transactions that are durable, through all runs."""
+        if what_is_there and not disk.exists(path):
+            raise _lost_facts(path, "is missing", what_is_there)
+        try:
+            self._connection = disk.open_database(path)
+        except SQLITE_FAILURES as error:
+            raise StoreError(f"{path.name} cannot be opened: {error}") from error
+        try:
+            version = schema_version(self._connection)
+            if version == 0 and what_is_there:
+                raise _lost_facts(path, "is empty", what_is_there)
+            if version != TABLE_VERSION:
+                with transaction(self._connection):
+                    (create_tables if version == 0 else convert_first_version)(self._connection)
+                if version:
+                    logs.info("checkpoint.converted", file=path.name, from_version=version, to_version=TABLE_VERSION)
+            disk.sync_directory(path.parent)
+        except SQLITE_FAILURES as error:
+            self.abandon()
+            raise StoreError(f"{path.name} cannot be opened: {error}") from error
+        except DamagedTable as error:
+            self.abandon()
+            raise self._damaged(str(error)) from error
+        except BaseException:
+            self.abandon()
+            raise
+        # Of which cursors there is something, as hashes: a million of them take about as many times 16 bytes.
+        self._stored_cursors = BitMap64()
+
+    def check(self) -> list[str]:
+        """Look through everything that is stored; the cursors of which rows are damaged. Raises StoreError for any other damage.
+
+        To be called once, before anything is loaded or stored.
+        """
+        damaged: dict[str, None] = {}
+        try:
+            if found := page_damage(self._connection, max_findings=3, with_indexes=True):
+                raise self._damaged(found)
+            for table in DIGESTED_TABLES:
+                check = TableCheck(table)
+                for values in read_rows(self._connection, table):
+                    checksum = values.pop()
+                    check.add(values, checksum)
+                    if table != "unsealed":
+                        self._stored_cursors.add(_hash_of(values[0]))
+                problem = check.lost(read_digest(self._connection, table))
+                if not problem and table == "unsealed":
+                    problem = "; ".join(map(str, check.damaged))
+                if problem:
+                    raise self._damaged(problem)
+                damaged.update(dict.fromkeys(str(row.key) for row in check.damaged))
+        except SQLITE_FAILURES as error:
+            raise StoreError(f"{self._path.name} cannot be read: {error}") from error
+        return list(damaged)
+
+    def load_facts(self, what_is_there: str) -> Facts:
+        """Those of the last commit, or those of a new store. Raises StoreError when any is lost."""
+        facts = Facts()
+        found = set()
+        for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
+            self._check(checksum, row_checksum(name, value), f"fact {name}")
+            if name == "version" and value != TABLE_VERSION:
+                raise StoreError(f"{self._path.name} has version {value}, this program knows {TABLE_VERSION}")
+            setattr(facts, name, value)
+            found.add(name)
+        if not found and what_is_there:
+            raise _lost_facts(self._path, "holds no facts", what_is_there)
+        if found and (missing := missing_facts(found)):
+            raise self._damaged(missing)
+        if found and "first_named_ledger_id" not in found:
+            facts.first_named_ledger_id = NAMES_NOT_CERTAIN  # how its journal was written is not known
+        self.commit_count = facts.commit
+        return facts
+
+    def load_extents(self) -> dict[int, LedgerExtent]:
+        """How far each unsealed ledger was stored."""
+        extents = {}
+        for ledger_id, *values, checksum in self._query("SELECT * FROM unsealed"):
+            self._check(checksum, row_checksum(ledger_id, *values), f"extent of ledger {ledger_id}")
+            extents[ledger_id] = LedgerExtent(*values)
+        return extents
+
+    def load_cursor(self, cursor_id: str) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
+        """Snapshot and later deltas, each with its number. Raises DamagedCursor, and StoreError when it cannot be read."""
+        with self._lock:
+            snapshots = self._read("SELECT number, data, checksum FROM snapshots WHERE cursor_id = ?", cursor_id)
+            deltas = self._read(
+                "SELECT number, data, checksum FROM deltas WHERE cursor_id = ? ORDER BY number", cursor_id
+            )
+            is_stored = _hash_of(cursor_id) in self._stored_cursors
+        if is_stored and not snapshots and not deltas:
+            # Never taken for a new cursor: that would undo every acknowledgement.
+            raise DamagedCursor(f"{self._path.name} is damaged: what was stored of cursor {cursor_id} is not found")
+        for number, data, checksum in (*snapshots, *deltas):
+            if checksum != row_checksum(cursor_id, number, data):
+                raise DamagedCursor(f"{self._path.name} is damaged: wrong checksum of cursor {cursor_id}")
+        snapshot = snapshots[0][:2] if snapshots else None
+        return snapshot, [(number, data) for number, data, _ in deltas]
+
+    def commit(self, change: TableChange) -> None:
+        """Store `change`, all of it or nothing. Raises OSError when there is no room, StoreError otherwise."""
+        with self._lock:
+            change.facts["commit"] = self.commit_count + 1
+            try:
+                with transaction(self._connection):
+                    self._apply(change)
+            except SQLITE_FAILURES as error:
+                if lacks_space(error):
+                    raise OSError(errno.ENOSPC, str(error)) from error
+                raise StoreError(f"{self._path.name} cannot be written: {error}") from error
+            self.commit_count += 1
+            for cursor in change.cursors:
+                if cursor.snapshot is not None or cursor.deltas:
+                    self._stored_cursors.add(_hash_of(cursor.cursor_id))
+                elif cursor.is_deleted:
+                    self._stored_cursors.discard(_hash_of(cursor.cursor_id))
+
+    def close(self) -> None:
+        """Move what the log holds into the file, and close it."""
+        with self._lock:
+            if reason := empty_log(self._connection):
+                logs.warning("checkpoint.log_kept", file=self._path.name, reason=reason)
+            self._connection.close()
+
+    def abandon(self) -> None:
+        """Close it and leave its files as they are: what a start has refused may be of use as it is."""
+        with self._lock:
+            self._connection.close()
+
+    def _apply(self, change: TableChange) -> None:
+        execute, execute_many = self._connection.execute, self._connection.executemany
+        facts = [(*fact, row_checksum(*fact)) for fact in change.facts.items()]
+        execute_many("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", facts)
+        rows = [
+            (ledger_id, extent.end_offset, extent.entry_count, extent.message_count, extent.size_bytes)
+            for ledger_id, extent in change.extents.items()
+        ]
+        execute_many(_upsert("unsealed", "ledger_id"), [(*row, row_checksum(*row)) for row in rows])
+        execute_many("DELETE FROM unsealed WHERE ledger_id = ?", [(ledger_id,) for ledger_id in change.closed_ledgers])
+        for cursor in change.cursors:
+            cursor_id = cursor.cursor_id
+            if cursor.is_deleted:
+                execute("DELETE FROM snapshots WHERE cursor_id = ?", (cursor_id,))
+                execute("DELETE FROM deltas WHERE cursor_id = ?", (cursor_id,))
+            if cursor.snapshot is not None:
+                row = (cursor_id, *cursor.snapshot)
+                execute(_upsert("snapshots", "cursor_id"), (*row, row_checksum(*row)))
+                execute("DELETE FROM deltas WHERE cursor_id = ? AND number <= ?", (cursor_id, cursor.snapshot[0]))
+            execute_many(
+                _upsert("deltas", "cursor_id", "number"),
+                [(cursor_id, number, data, row_checksum(cursor_id, number, data)) for number, data in cursor.deltas],
+            )
+
+    def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._read(statement, *values)
+
+    def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """With the lock held."""
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except SQLITE_FAILURES as error:
+            raise StoreError(f"{self._path.name} cannot be read: {error}") from error
+
+    def _check(self, stored: object, computed: int, what: str) -> None:
+        if stored != computed:
+            raise self._damaged(f"wrong checksum of {what}")
+
+    def _damaged(self, what: str) -> StoreError:
+        name = self._path.name
+        return StoreError(
+            f"{name} is damaged: {what}. Put it back, with {name}-wal if there was one, from a copy of the same moment as the "
+            "ledgers and the journal"
+        )
+
+
+@cache
+def _upsert(table: str, *keys: str) -> str:
+    """A statement that stores a row or changes the one with its key: a replacement would not tell the digest what it removes."""
+    columns = COLUMNS[table]
+    changes = ", ".join(f"{column} = excluded.{column}" for column in columns if column not in keys)
+    places = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table} VALUES ({places}) ON CONFLICT({', '.join(keys)}) DO UPDATE SET {changes}"
+
+
+def _hash_of(cursor_id: object) -> int:
+    return int.from_bytes(blake2b(str(cursor_id).encode(), digest_size=8).digest(), "little")
+
+
+def missing_facts(found: set[str]) -> str:
+    """Which facts are not among those that were found, in words; empty for none."""
+    missing = sorted({field.name for field in fields(Facts)} - found - _LATER_FACTS)
+    return f"the facts {', '.join(missing)} are missing" if missing else ""
+
+
+def _lost_facts(path: Path, what: str, what_is_there: str) -> LostFacts:
+    return LostFacts(
+        f"{path.name} {what}, but {path.parent} holds {what_is_there}: what they mean stood in it. Put it back, with "
+        f"{path.name}-wal if there was one, from a copy of the same moment; or, to begin anew without what is there, move "
+        f"all of {path.parent} away"
+    )

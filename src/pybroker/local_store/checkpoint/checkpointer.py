@@ -1,0 +1,368 @@
+"""When to checkpoint, and what goes into it: the loop's side of `checkpoint.py`.
+
+Operation: what is appended is counted; at a threshold everything buffered is frozen and a mark is put into the journal in
+the same turn. When the mark comes back, every append before it is durable or refused, so the frozen entries are exactly the
+journal before the mark; they are written by the checkpoint's thread while appends go on behind the mark.
+What must always hold: one checkpoint at a time; the journal before the mark is released only after the commit.
+Failure: without space the same job is tried again, the journal stays, and what is reserved is given up for it; any other
+error ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from pybroker.disk.shortage import lacks_room
+from pybroker.errors import StoreError
+from pybroker.ledgers.live_ledger import LedgerState, LiveLedger
+from pybroker.local_store.checkpoint.checkpoint import CheckpointJob, LedgerWork, run_checkpoint
+from pybroker.local_store.checkpoint.checkpoint_table import CheckpointTable, CursorChange, TableChange
+from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry, RegisteredCursor
+from pybroker.local_store.free_space import StorageSpace
+from pybroker.local_store.journal.journal import Journal
+from pybroker.local_store.journal.journal_end import JournalEndFile
+from pybroker.local_store.journal.journal_files import JournalFiles
+from pybroker.local_store.journal.journal_items import JournalMark
+from pybroker.local_store.segments.ledger_location import LedgerLocation
+from pybroker.local_store.segments.segment_tail import Leftovers
+from pybroker.local_store.store_counters import StoreStats
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+
+# What a ledger's part of a checkpoint takes beside its payloads, at most: half-filled blocks of the file system, an index.
+_LEDGER_BYTES = 8192
+# The same for an entry: its share of the columns and of a block's header.
+_ENTRY_BYTES = 16
+# One part in so many of what may be in journal and memory is kept for ledgers that have little there; what is little is a share
+# of it by the number of ledgers (one that is alone is not, as soon as somebody comes), but not less than one part in so many.
+_KEPT_PART = 8
+_MOST_SHARES = 64
+
+
+class Checkpointer:
+    """Owned by the store, which tells what was appended, created, sealed and deleted, and hears when one has ended."""
+
+    def __init__(
+        self,
+        environment: StoreEnvironment,
+        directory: Path,
+        table: CheckpointTable,
+        journal: Journal,
+        files: JournalFiles,
+        journal_end: JournalEndFile,
+        ledgers: dict[int, LiveLedger],
+        shelf: CursorRegistry,
+        options: LocalStoreOptions,
+        stats: StoreStats,
+        on_sealed: Callable[[int, LedgerLocation], None],
+        on_ended: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+        space: StorageSpace,
+    ) -> None:
+        self._disk = environment.disk
+        self._clock = environment.clock
+        self._space = space
+        self._directory = directory
+        self._table = table
+        self._journal = journal
+        self._files = files
+        self._journal_end = journal_end
+        self._ledgers = ledgers
+        self._shelf = shelf
+        self._options = options
+        self._stats = stats
+        self._on_sealed = on_sealed
+        self._on_ended = on_ended
+        self._on_fatal = on_fatal
+        self._thread = environment.threads.pool("checkpoint")
+        self._tasks = TaskOwner("checkpoint")
+        self._lock = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._is_scheduled = False
+        self._is_requested = False
+        self._failed: BaseException | None = None
+        self._has_given_up = False
+        self._has_made_last = False
+        self._marked: asyncio.Future[CheckpointJob] | None = None
+        self._job: CheckpointJob | None = None
+        # What the journal holds since the mark, and before it as long as that is not committed.
+        self._bytes = 0
+        self._records = 0
+        self._bytes_before_mark = 0
+        self._records_before_mark = 0
+        self._dirty: dict[int, LiveLedger] = {}
+        self._frozen_count = 0  # ledgers in the checkpoint under way
+        self._created: list[int] = []
+        self._deleted: list[int] = []
+
+    @property
+    def live_bytes(self) -> int:
+        """What recovery would have to read now."""
+        return self._bytes + self._bytes_before_mark
+
+    def unstored_bytes(self) -> int:
+        """What segment files still have to take of it, at most."""
+        job = self._job
+        works, written_bytes = (0, 0) if job is None else (len(job.works), job.written_bytes)
+        records = self._records + self._records_before_mark
+        ledgers = len(self._dirty) + works
+        return max(0, self.live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
+
+    def admits(self, ledger: LiveLedger) -> bool:
+        """Whether appends of `ledger` may go on; else they wait for a checkpoint.
+
+        A part of what there may be is kept for those that have less than their share of it: one that publishes as fast as it
+        can would else make all others wait as often as it has to.
+        """
+        if not self._is_nearly_full():
+            return True
+        options = self._options
+        is_full = (
+            self._bytes + self._bytes_before_mark >= options.journal_max_bytes
+            or self._records + self._records_before_mark >= options.journal_max_records
+        )
+        parts = min(max(2, len(self._dirty) + self._frozen_count), _MOST_SHARES)
+        return not is_full and (
+            ledger.unstored_bytes < options.journal_max_bytes // parts
+            and ledger.unstored_entries < options.journal_max_records // parts
+        )
+
+    def _is_nearly_full(self) -> bool:
+        """Whether appends of some have to wait."""
+        options = self._options
+        return (
+            self._bytes + self._bytes_before_mark >= options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
+            or self._records + self._records_before_mark
+            >= options.journal_max_records - options.journal_max_records // _KEPT_PART
+        )
+
+    def appended(self, ledger: LiveLedger, size_bytes: int, entry_count: int) -> None:
+        """Entries were put into the ledger's buffer and into the journal."""
+        self._dirty[ledger.ledger_id] = ledger
+        self.recorded(size_bytes, entry_count)
+
+    def recorded(self, size_bytes: int, record_count: int = 1) -> None:
+        """The journal grew; start a checkpoint when it is time."""
+        self._bytes += size_bytes
+        self._records += record_count
+        if not self._is_scheduled and self._is_due():
+            self._is_scheduled = True
+            self._tasks.start(self._run_scheduled(), "checkpoint")
+
+    def request(self) -> None:
+        """Make one soon although it is not time: there is no room, and journal files would be free afterwards."""
+        self._is_requested = True
+        self.recorded(0, 0)
+
+    def created(self, ledger_id: int) -> None:
+        """The record of its creation is durable."""
+        self._created.append(ledger_id)
+
+    def sealed(self, ledger: LiveLedger) -> None:
+        """The next checkpoint writes its index."""
+        self._dirty[ledger.ledger_id] = ledger
+        self.recorded(0)
+
+    def deleted(self, ledger_id: int) -> None:
+        """The record of its deletion is durable."""
+        self._deleted.append(ledger_id)
+        self._dirty.pop(ledger_id, None)
+        for work in self._job.works if self._job is not None else ():
+            if work.ledger_id == ledger_id:
+                work.is_deleted = True
+
+    def fail(self, error: BaseException) -> None:
+        """The journal is dead: no mark will come back."""
+        self._failed = error
+        if self._marked is not None and not self._marked.done():
+            self._marked.set_exception(StoreError("the journal has failed"))
+
+    async def run(self, *, is_last: bool = False) -> bool:
+        """Make a checkpoint now; False when it could not be committed, or the last one is made.
+
+        One that waited for the last one must not follow it: it would take the mark of the clean stop away, and the next start
+        would ask for journal files that the stop has removed.
+        """
+        async with self._lock:
+            if self._failed is not None or self._has_given_up or self._has_made_last:
+                return False
+            start_ms = self._clock.monotonic_ms()
+            self._is_requested = False
+            try:
+                job = await self._freeze()
+            except StoreError:
+                if not self._has_failed():
+                    raise
+                return False
+            job.change.cursors = await self._snapshot_cursors()
+            job.change.facts["cursor_number"] = self._shelf.next_number
+            job.change.facts |= {"is_clean": int(is_last), "is_journal_made": 1}
+            job.counts_files = is_last
+            self._job = job
+            try:
+                moved = await self._write(job)
+            finally:
+                self._job = None
+            if moved is None:
+                # What it held is in the journal alone: no later one may commit that this is covered.
+                self._has_given_up = True
+                return False
+            self._apply(job, moved)
+            self._has_made_last = is_last
+            self._stats.checkpoints += 1
+            self._stats.checkpoint_s += (self._clock.monotonic_ms() - start_ms) / 1000
+            self._stats.checkpoint_bytes += job.written_bytes
+        self._on_ended()
+        return True
+
+    def stop_retrying(self) -> None:
+        """The store closes: a checkpoint that finds no room gives up, its journal stays."""
+        self._closing.set()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def _has_failed(self) -> bool:
+        return self._failed is not None
+
+    async def _run_scheduled(self) -> None:
+        # In a turn of its own: the append that reached the threshold is not delayed.
+        await asyncio.sleep(0)
+        try:
+            while self._is_due() and await self.run():
+                pass
+        except Exception as error:  # noqa: BLE001 - a journal that is never released again must not go unnoticed
+            if self._failed is None:
+                self._on_fatal(error)
+        finally:
+            self._is_scheduled = False
+
+    def _is_due(self) -> bool:
+        return (
+            self._bytes >= self._options.checkpoint_max_bytes
+            or self._records >= self._options.checkpoint_max_entries
+            or (self._is_requested and self._records > 0)
+            or self._is_nearly_full()  # whatever the thresholds are: appends wait for this checkpoint
+        )
+
+    async def _freeze(self) -> CheckpointJob:
+        """Freeze the buffers and put the mark behind their entries; returns when the mark is reached."""
+        dirty, self._dirty = self._dirty, {}
+        frozen = []
+        for ledger in dirty.values():
+            ledger.freeze()
+            frozen.append((ledger, ledger.state is LedgerState.SEALED))
+        self._frozen_count = len(frozen)
+        self._bytes_before_mark, self._bytes = self.live_bytes, 0
+        self._records_before_mark, self._records = self._records + self._records_before_mark, 0
+        marked: asyncio.Future[CheckpointJob] = asyncio.get_running_loop().create_future()
+
+        def reached(sequence: int) -> None:
+            # At once and not in the task: what completes after the mark must not be taken for older.
+            if not marked.done():
+                marked.set_result(self._make_job(sequence, frozen))
+
+        self._marked = marked
+        self._journal.put(JournalMark(reached))
+        return await marked
+
+    def _make_job(self, sequence: int, frozen: list[tuple[LiveLedger, bool]]) -> CheckpointJob:
+        created, self._created = self._created, []
+        deleted, self._deleted = self._deleted, []
+        change = TableChange({"sequence": sequence})
+        for ledger_id in created:
+            if (ledger := self._ledgers.get(ledger_id)) is not None:
+                change.extents[ledger_id] = ledger.extent
+        works = []
+        for ledger, is_sealed in frozen:
+            buffer = ledger.writing
+            if ledger.ledger_id in self._ledgers and (is_sealed or (buffer is not None and buffer.payloads)):
+                payloads, counts = (buffer.payloads, buffer.message_counts) if buffer is not None else ([], [])
+                works.append(LedgerWork(ledger.ledger_id, ledger.extent, ledger.index, payloads, counts, is_sealed))
+            else:
+                ledger.writing = None
+        leftovers = Leftovers.REFUSE if self._options.sync_data else Leftovers.CUT
+        return CheckpointJob(change, works, deleted, leftovers)
+
+    async def _snapshot_cursors(self) -> list[CursorChange]:
+        """What the table shall get of each changed cursor; taken at leisure, because records are numbered."""
+        changes = []
+        turn_start_ms = self._clock.monotonic_ms()
+        for cursor in self._shelf.dirty():
+            changes.append(self._cursor_change(cursor))
+            if self._clock.monotonic_ms() - turn_start_ms > self._options.snapshot_turn_ms:
+                await asyncio.sleep(0)
+                turn_start_ms = self._clock.monotonic_ms()
+        return changes
+
+    def _cursor_change(self, cursor: RegisteredCursor) -> CursorChange:
+        is_deleted = cursor.deleted_number > 0
+        if cursor.owner is not None and cursor.deltas:
+            try:
+                # It covers every record numbered so far.
+                snapshot = (self._shelf.next_number - 1, cursor.owner.snapshot())
+                return CursorChange(cursor.cursor_id, is_deleted, snapshot, [], snapshot[0])
+            except Exception as error:  # noqa: BLE001 - one broken topic must not keep the journal of all
+                logs.error("cursor.snapshot_failed", cursor=cursor.cursor_id, exc_info=error)
+        return CursorChange(
+            cursor.cursor_id, is_deleted, cursor.snapshot, list(cursor.deltas), self._shelf.next_number - 1
+        )
+
+    async def _write(self, job: CheckpointJob) -> dict[int, LedgerLocation] | None:
+        loop = asyncio.get_running_loop()
+        is_delayed = False
+        while True:
+            try:
+                moved = await loop.run_in_executor(self._thread, self._work, job)
+                self._space.is_checkpoint_waiting = False
+                return moved
+            except (OSError, StoreError) as error:
+                if not (isinstance(error, OSError) and lacks_room(error)):
+                    self._on_fatal(error)
+                    return None
+                if not is_delayed:
+                    logs.warning("checkpoint.delayed", reason=error)
+                is_delayed = self._space.is_checkpoint_waiting = True
+                self._stats.checkpoint_retries += 1
+                await loop.run_in_executor(self._thread, self._space.no_room, error)
+            if await self._is_closing_after(self._options.checkpoint_retry_s):
+                return None
+
+    def _work(self, job: CheckpointJob) -> dict[int, LedgerLocation]:
+        """In the thread."""
+        # At least the covered batches. The noted end may be later: a batch notes it only when it is durable.
+        job.change.facts["journal_end"] = max(job.change.facts["sequence"], self._journal_end.noted_end.next_sequence)
+        moved = run_checkpoint(self._disk, self._directory, self._table, job)
+        self._journal_end.committed(self._table.commit_count, job.change.facts["sequence"])
+        self._space.measure()
+        return moved
+
+    async def _is_closing_after(self, delay_s: float) -> bool:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._closing.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _apply(self, job: CheckpointJob, moved: dict[int, LedgerLocation]) -> None:
+        for work in job.works:
+            ledger = self._ledgers.get(work.ledger_id)
+            if ledger is None:
+                continue  # deleted meanwhile
+            result = moved[work.ledger_id]
+            ledger.moved(result.extent, result.index)
+            if work.is_sealed:
+                del self._ledgers[work.ledger_id]
+                self._on_sealed(work.ledger_id, result)
+        for cursor in job.change.cursors:
+            self._shelf.stored(cursor.cursor_id, cursor.covered_number)
+        self._frozen_count = 0
+        self._bytes_before_mark = 0
+        self._records_before_mark = 0
+        self._files.release(job.change.facts["sequence"])

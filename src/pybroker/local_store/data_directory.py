@@ -1,0 +1,136 @@
+"""The data directory belongs to one process, and to one user: locks on it and on a file in it say whose it is.
+
+Invariants: while a `DataDirectoryLock` is held, no other broker opens the directory, whatever happens to the file
+`LOCK`: the directory itself is locked too. The kernel drops the locks with the process, so that nothing is left to
+clean up after a crash. Only the owner can read the directory's content. A directory with foreign files is refused,
+because their permissions would change.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+from pybroker.disk.disk import OWNER_ONLY_FILE, Disk
+
+try:
+    import fcntl
+except ImportError:
+    _HAS_LOCKS = False  # such as on Windows
+else:
+    _HAS_LOCKS = True
+
+LOCK_FILE_NAME = "LOCK"
+RUN_ID_FILE_NAME = "run.id"
+_OTHERS = 0o077
+# A directory that contains one of these names is a data directory.
+_OWN_NAMES = frozenset(
+    {LOCK_FILE_NAME, RUN_ID_FILE_NAME, "checkpoint.db", "metadata.db", "metadata.end", "journal", "ledgers"}
+)
+# Names that file systems create in their root directory.
+_NO_CONTENT = frozenset({"lost+found"})
+
+
+class DataDirectoryInUse(Exception):
+    """Another process has the directory; the text says which."""
+
+
+class ForeignDirectory(Exception):
+    """The directory contains files, but none of a broker."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__(
+            f"{directory} is not empty and holds no data of a broker ({name}, for example): choose an empty or a new directory."
+            f" A broker takes the rights of others from all that is in its directory; to use this one all the same, create"
+            f" {directory / LOCK_FILE_NAME} as an empty file"
+        )
+
+
+class DataDirectoryLock:
+    """The lock, held from construction to `release`. Raises DataDirectoryInUse, ForeignDirectory and OSError."""
+
+    def __init__(self, directory: Path, *, is_only_looked_at: bool = False) -> None:
+        """`is_only_looked_at`: nothing is made or changed, not even the lock file, which must exist."""
+        self._path = directory
+        self._descriptors: list[int] = []
+        self._is_only_looked_at = is_only_looked_at
+        if not is_only_looked_at:
+            _require_own(directory)
+            Disk().make_directory(directory)
+        flags = os.O_RDONLY if is_only_looked_at else os.O_RDWR | os.O_CREAT
+        try:
+            self._file = self._open(directory / LOCK_FILE_NAME, flags)
+            self._hold(self._file)
+            # A file can be removed and made again under its holder, the directory cannot be without what is in it.
+            self._hold(self._open(directory, os.O_RDONLY), is_optional=True)
+            if not is_only_looked_at:
+                keep_to_owner(directory)
+                os.ftruncate(self._file, 0)
+                os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let others open the directory."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _open(self, path: Path, flags: int) -> int:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY_FILE)
+        self._descriptors.append(descriptor)
+        return descriptor
+
+    def _hold(self, descriptor: int, *, is_optional: bool = False) -> None:
+        """`is_optional`: some network file systems lock files that are open for writing only, and so no directories. Where the
+        system has no such locks, nothing keeps a second broker out."""
+        if not _HAS_LOCKS:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
+            advice = "stop it, or use --data with another one"
+            if self._is_only_looked_at:
+                advice = (
+                    "stop that broker first; while it runs, `pybroker explain` says what is stuck, and a snapshot of the file"
+                    " system can be looked at instead"
+                )
+            raise DataDirectoryInUse(
+                f"data directory {self._path} is in use by process {holder or 'unknown'}: {advice}"
+            ) from None
+        except OSError:
+            if not is_optional:
+                raise
+
+
+def _require_own(directory: Path) -> None:
+    """Raise ForeignDirectory if the directory contains files but none of a broker. Raises OSError."""
+    if not directory.is_dir():
+        return  # The caller creates it, or raises the OSError.
+    names = {path.name for path in directory.iterdir()} - _NO_CONTENT
+    if names and not names & _OWN_NAMES:
+        raise ForeignDirectory(directory, min(names))
+
+
+def write_run_id(directory: Path, chance: Random) -> str:
+    """A new name for this run of a broker, in a file of the directory: who reads the same name there and from the broker knows
+    that it is the broker's directory, and no copy. Raises OSError."""
+    run_id = f"{chance.getrandbits(128):032x}"
+    descriptor = os.open(
+        directory / RUN_ID_FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OWNER_ONLY_FILE
+    )
+    try:
+        os.write(descriptor, run_id.encode())
+    finally:
+        os.close(descriptor)
+    return run_id
+
+
+def keep_to_owner(directory: Path) -> None:
+    """Take the rights of others from what an earlier version has left. Raises OSError for what is not this user's."""
+    for path in directory.iterdir():
+        mode = path.lstat().st_mode
+        if mode & _OTHERS and not path.is_symlink():
+            path.chmod(mode & 0o700)

@@ -1,0 +1,1 @@
+"""The write-ahead journal: batching, writers, files, the mark of its durable end, and recovery. Start with `journal.py`."""

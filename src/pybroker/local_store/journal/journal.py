@@ -1,0 +1,108 @@
+"""The write-ahead journal as the store sees it, and what its drivers share; `journal_batcher.py` decides what is written.
+
+A driver hands items to the batcher, carries out its steps and tells what became of each batch. `journal_thread.py` does so in one
+writer thread; `journal_direct.py` on the loop, while the kernel writes in the background; tests do it step by step.
+What must always hold, whoever writes: a completion without error means that the batch is as durable as `sync_data` promises;
+batches are written in the order of `put`; completions come on the loop, in that order, never inside of `put`. A failure that the
+batcher does not survive is told to `on_fatal`, once, on the loop; nothing is completed after it, and nothing retried, because a
+retried sync can report success for bytes that are gone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pybroker.local_store.journal.journal_batcher import Ended, JournalBatcher, MakeRoom, Step, TakeFile, Write
+from pybroker.local_store.journal.journal_end import JournalEndFile
+from pybroker.local_store.journal.journal_files import JournalFiles
+from pybroker.local_store.journal.journal_items import JournalBatch, JournalItem
+from pybroker.local_store.store_counters import StoreStats
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.threads import Threads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalSetup:
+    """What a journal is made of, whoever writes it. `completed` hears of each batch on the loop, `on_fatal` of the end."""
+
+    files: JournalFiles  # started
+    end: JournalEndFile
+    next_sequence: int
+    stats: StoreStats
+    completed: Callable[[JournalBatch], None]
+    on_fatal: Callable[[BaseException], None]
+    max_batch_bytes: int
+    sync_data: bool
+    direct_io: bool  # where the system can do it
+    clock: Clock
+    threads: Threads
+
+
+class Journal(ABC):
+    """Owned by the store."""
+
+    def __init__(self, setup: JournalSetup) -> None:
+        self.setup = setup
+        self.batcher = JournalBatcher(
+            setup.files.current.place, setup.next_sequence, setup.max_batch_bytes, is_synced=setup.sync_data
+        )
+
+    @property
+    @abstractmethod
+    def queue_depth(self) -> int:
+        """Items that no batch has taken yet."""
+
+    @abstractmethod
+    def put(self, item: JournalItem) -> None:
+        """Hand over; the completion comes on the loop, never inside this call."""
+
+    @abstractmethod
+    async def close(self, *, is_covered: bool) -> None:
+        """Write what is queued, end, close the files. `is_covered` as in `JournalFiles.close`."""
+
+    def forget_fenced(self, ledger_id: int) -> None:
+        """Nothing of this fenced ledger is in the queue any more."""
+        self.batcher.forget_fenced(ledger_id)
+
+    def note_end(self, ended: Ended) -> JournalBatch:
+        """What the batch has made durable is noted; its completion may be told now."""
+        if ended.end is not None:
+            self.setup.end.noted(*ended.end)
+        return ended.batch
+
+
+class BlockingSteps:
+    """Carries out steps of a journal's batcher, waiting for each: for a thread, or where nobody else has to go on meanwhile."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._batcher = journal.batcher
+        self._files = journal.setup.files
+        self._file = self._files.current
+        self._stats = journal.setup.stats
+        self._clock = journal.setup.clock
+
+    def carry_out(self, step: Step) -> Ended:
+        """From the first step of a batch to its end. Raises what the journal must not survive."""
+        while type(step) is not Ended:
+            step = self._answered(step)
+        return step
+
+    def _answered(self, step: Step) -> Step:
+        batcher = self._batcher
+        if type(step) is MakeRoom:
+            self._files.make_room().exception()  # if nothing is made, the next write finds that out
+            return batcher.room_made()
+        try:
+            if type(step) is TakeFile:
+                self._file = self._files.take_next()
+                return batcher.file_taken(self._file.place)
+            assert type(step) is Write
+            start_ms = self._clock.monotonic_ms()
+            self._file.file.write_at(step.pieces, step.offset, durable=step.is_durable)
+        except OSError as error:
+            return batcher.failed(error)
+        if not step.is_erasure:
+            self._stats.synced(self._clock.monotonic_ms() - start_ms)
+        return batcher.written()

@@ -1,0 +1,247 @@
+"""What the write-ahead journal writes next, in which file and where, and what becomes of each item: rules without IO.
+
+Operation: `take` puts items into the open batch until it takes no more; `close_batch` closes it and says the first step. A driver
+does what the step says and answers with `written`, `file_taken`, `room_made` or `failed`, each of which says the next step;
+`Ended` is the last one, with the batch and all that became of it.
+What must always hold: one batch is under way at a time, in the order in which items were taken; sequence numbers of batches on
+disk have no gaps; after a run of a ledger was refused, no later one of it is written, nor one of another ledger that its
+listener made before it was told.
+Failure: what finds no room is refused, and the journal goes on: first the runs, then, if what was reserved for them does not help
+either, the other records. What a refused batch may have left in the file is erased, or it would come back after a crash. Any
+other error is raised by `failed`: nothing may be written, or completed, after it.
+
+Concurrency: one thread, but for `forget_fenced`, which is one operation of a set.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from pybroker.disk.shortage import lacks_room
+from pybroker.errors import StorageFull
+from pybroker.ledgers.ledger_store import AppendListener, AppendRun
+from pybroker.local_store.journal.journal_items import (
+    JournalBatch,
+    JournalItem,
+    JournalMark,
+    JournalRecord,
+    ListenersTold,
+)
+from pybroker.storage_format.journal_layout import (
+    BATCH_ALIGNMENT,
+    BATCH_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    FileHeader,
+    align,
+    encode_append,
+    encode_batch_header,
+)
+
+# Over the header of a batch: there is none.
+ERASED = bytes(BATCH_ALIGNMENT)
+
+
+class JournalLocation:
+    """Where batches go in one file of the journal.
+
+    The batcher moves `offset` and `last_sequence`; the file may be used again when a checkpoint covers `last_sequence`.
+    """
+
+    __slots__ = ("capacity_bytes", "header", "last_sequence", "offset")
+
+    def __init__(self, header: FileHeader, capacity_bytes: int) -> None:
+        self.header = header
+        self.capacity_bytes = capacity_bytes
+        self.offset = FILE_HEADER_BYTES
+        self.last_sequence = -1
+
+
+class Write(NamedTuple):
+    """Write `pieces`, one after the other, at `offset` of the file that was taken last. Answer: `written`, `failed`."""
+
+    pieces: tuple[bytes, ...]
+    offset: int
+    is_durable: bool  # onto the device
+    is_erasure: bool = False
+
+
+class TakeFile(NamedTuple):
+    """Go on in the journal's next file. Answer: `file_taken`, `failed`."""
+
+
+class MakeRoom(NamedTuple):
+    """Give up what is reserved for a batch without room, as far as that can be. Answer: `room_made`."""
+
+
+class BatchEnd(NamedTuple):
+    """Up to where the journal is durable now: in this file, with the batches below `next_sequence`."""
+
+    next_sequence: int
+    generation: int
+    offset: int
+
+
+class Ended(NamedTuple):
+    """The batch is written or refused. To be noted, if there is an `end`, before anybody is told of the batch."""
+
+    batch: JournalBatch
+    end: BatchEnd | None
+
+
+Step = Write | TakeFile | MakeRoom | Ended
+
+
+class _State(Enum):
+    """What the batcher waits for."""
+
+    COLLECTING = "items"
+    TAKING_FILE = "the next file"
+    WRITING = "the batch to be written"
+    MAKING_ROOM = "what is reserved to be given up"
+    ERASING = "what a refused batch has left to be erased"
+
+
+class JournalBatcher:
+    """Owned by the journal, whose driver carries out its steps."""
+
+    def __init__(self, place: JournalLocation, next_sequence: int, max_batch_bytes: int, *, is_synced: bool) -> None:
+        """Begins in `place`. A batch takes no more items once it has `max_batch_bytes`. `is_synced`: batches are durable."""
+        self._place = place
+        self._next_sequence = next_sequence
+        self._max_batch_bytes = max_batch_bytes
+        self._is_synced = is_synced
+        self._state = _State.COLLECTING
+        self._batch = JournalBatch()
+        self._open_bytes = 0
+        self._body = b""
+        self._fenced: set[int] = set()
+        self._fenced_listeners: set[AppendListener] = set()
+
+    def forget_fenced(self, ledger_id: int) -> None:
+        """Nothing of this fenced ledger will be taken any more."""
+        self._fenced.discard(ledger_id)
+
+    # The open batch
+
+    def take(self, item: JournalItem) -> bool:
+        """Put `item` into the open batch; False when that is closed now: no other item may be taken before `Ended`."""
+        batch = self._batch
+        if type(item) is AppendRun:
+            if (self._fenced or self._fenced_listeners) and self._is_fenced(item):
+                batch.fenced_runs.append(item)
+                return True
+            batch.runs.append(item)
+            encode_append(batch.parts, item.ledger_id, item.first_entry_id, item.payloads, item.message_counts)
+            self._open_bytes += item.size_bytes
+        elif type(item) is JournalRecord:
+            batch.records.append(item)
+            batch.parts.append(item.data)
+            self._open_bytes += len(item.data)
+        elif type(item) is JournalMark:
+            # The batch ends here: its sequence number must tell before from after.
+            batch.mark = item
+            return False
+        else:
+            assert type(item) is ListenersTold
+            self._fenced_listeners -= item.listeners
+        return self._open_bytes < self._max_batch_bytes
+
+    def _is_fenced(self, run: AppendRun) -> bool:
+        """Whether an earlier run was refused and this one must be too."""
+        if run.listener in self._fenced_listeners:
+            self._fenced.add(run.ledger_id)  # what comes later would leave a gap
+            return True
+        return run.ledger_id in self._fenced
+
+    def close_batch(self, submitted_ms: float) -> Step:
+        """No more items; what to do first. `submitted_ms`: when the oldest item was handed over."""
+        self._expect(_State.COLLECTING)
+        self._batch.submitted_ms = submitted_ms
+        if not self._batch.parts:  # marks, or runs of a fenced ledger
+            return self._end(None)
+        return self._put()
+
+    # Answers
+
+    def written(self) -> Step:
+        """The bytes are in the file, as durable as asked for."""
+        if self._state is _State.ERASING:
+            return self._end(None)
+        self._expect(_State.WRITING)
+        place = self._place
+        place.offset = align(place.offset + self._batch.size_bytes)
+        place.last_sequence = self._next_sequence
+        self._next_sequence += 1
+        end = BatchEnd(self._next_sequence, place.header.generation, place.offset) if self._is_synced else None
+        return self._end(end)
+
+    def file_taken(self, place: JournalLocation) -> Step:
+        """This is the next file; the one before gets no more batches."""
+        self._expect(_State.TAKING_FILE)
+        self._place = place
+        return self._write()
+
+    def room_made(self) -> Step:
+        """What was reserved is given up: for what is not refused."""
+        self._expect(_State.MAKING_ROOM)
+        return self._put() if self._batch.parts else self._erase()
+
+    def failed(self, error: OSError) -> Step:
+        """The write, or the next file, failed. Raises `error` unless it says that there is no room."""
+        if not lacks_room(error):
+            raise error
+        if self._state is _State.ERASING:
+            return self._end(None)  # there was no room for the batch either
+        assert self._state in {_State.WRITING, _State.TAKING_FILE}, self._state
+        batch = self._batch
+        if batch.error is not None:
+            batch.refused_records, batch.records = batch.records, []
+            return self._erase()
+        batch.error = StorageFull(f"the journal cannot be written: {error.strerror}")
+        batch.error.__cause__ = error
+        self._fenced.update(run.ledger_id for run in batch.runs)
+        self._fenced_listeners.update(run.listener for run in batch.runs)
+        batch.refused_runs, batch.runs = batch.runs, []
+        batch.parts = [record.data for record in batch.records]
+        self._state = _State.MAKING_ROOM
+        return MakeRoom()
+
+    def _put(self) -> Step:
+        """Write the batch, in a file that has room for it."""
+        batch, place = self._batch, self._place
+        self._body = b"".join(batch.parts)
+        batch.size_bytes = BATCH_HEADER_BYTES + len(self._body)
+        # A batch larger than a whole file makes an empty file longer; it is the only one that does.
+        if place.offset + batch.size_bytes > place.capacity_bytes and place.offset > FILE_HEADER_BYTES:
+            self._state = _State.TAKING_FILE
+            return TakeFile()
+        return self._write()
+
+    def _write(self) -> Step:
+        batch, place = self._batch, self._place
+        self._state = _State.WRITING
+        record_count = len(batch.runs) + len(batch.records)
+        header = encode_batch_header(place.header, self._next_sequence, record_count, self._body)
+        return Write((header, self._body), place.offset, self._is_synced)
+
+    def _erase(self) -> Step:
+        """Bytes of the refused batch may be in the file."""
+        place = self._place
+        if place.offset >= place.capacity_bytes:
+            return self._end(None)
+        self._state = _State.ERASING
+        return Write((ERASED,), place.offset, is_durable=True, is_erasure=True)
+
+    def _end(self, end: BatchEnd | None) -> Ended:
+        batch, self._batch = self._batch, JournalBatch()
+        self._state = _State.COLLECTING
+        self._open_bytes = 0
+        self._body = b""
+        if batch.mark is not None:
+            batch.mark.sequence = self._next_sequence
+        batch.parts = []
+        return Ended(batch, end)
+
+    def _expect(self, state: _State) -> None:
+        assert self._state is state, f"waiting for {self._state.value}"

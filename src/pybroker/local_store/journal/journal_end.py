@@ -1,0 +1,126 @@
+"""The file `journal.end` records the end of the durable journal, so that a start can tell a torn tail from a loss.
+
+There are two files with the same content: one in `journal/` and one beside `checkpoint.db`. The second one remains if
+`journal/` is lost or replaced by an older copy. A start uses the later end of the two.
+
+Operation: after each durable batch, and before its callers are notified, its end is noted in mapped memory, without a
+system call or a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file after its commit,
+before journal files are reused.
+
+Invariant: the noted end is never ahead of the durable journal. It may be older (after a power failure, by the batches
+since the last checkpoint), and unreadable content is ignored. The copy beside `checkpoint.db` is not synced: after a
+power failure, `checkpoint.db` itself contains the journal's end at its last commit. If the journal is not synced, only
+the batches that a checkpoint covers are noted. If there is no space, or memory cannot be mapped, the store works
+without the file.
+
+Concurrency: `noted` by the journal's writer, `committed` by the checkpoint's thread; a lock for the bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from pybroker.disk.disk import Disk
+from pybroker.disk.marker_file import MarkerFile
+from pybroker.disk.shortage import lacks_room
+from pybroker.runtime import logs
+from pybroker.storage_format.journal_end_layout import JOURNAL_END_LAYOUT, JournalEnd, decode_journal_end
+from pybroker.storage_format.marker_layout import MARKER_BYTES
+
+JOURNAL_END_NAME = "journal.end"
+# What file systems say that cannot map memory for writing.
+_NOT_MAPPED = frozenset({errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EACCES})
+
+
+class JournalEndFile:
+    """Owned by the store that was opened; the journal notes, the checkpointer commits."""
+
+    def __init__(self, disk: Disk, directory: Path, end: JournalEnd, copy_directory: Path | None = None) -> None:
+        """Write `end` durably to `directory`, and to the copy in `copy_directory`. Raises OSError."""
+        self._lock = threading.Lock()
+        self._end = end
+        self._file = _open(disk, directory)
+        self._copy: MarkerFile | None = None
+        try:
+            if copy_directory is not None:
+                self._copy = _open(disk, copy_directory)
+            for _ in range(2):  # Both slots: the content from an earlier run is older.
+                self._write(end)
+            self._sync()
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def noted_end(self) -> JournalEnd:
+        """The journal end that was noted last."""
+        return self._end
+
+    def noted(self, next_sequence: int, generation: int, end_offset: int) -> None:
+        """The batch before `next_sequence`, which ends there, is durable."""
+        with self._lock:
+            self._write(JournalEnd(next_sequence, generation, end_offset, self._end.commit))
+
+    def committed(self, commit: int, sequence: int) -> None:
+        """That transaction of the table is durable and covers the batches below `sequence`; so is this then. Raises OSError."""
+        with self._lock:
+            end = self._end
+            if sequence > end.next_sequence:
+                end = JournalEnd(sequence, 0, 0, commit)
+            self._write(end._replace(commit=commit))
+        self._sync()
+
+    def close(self) -> None:
+        """No more notes."""
+        for file in (self._file, self._copy):
+            if file is not None:
+                file.close()
+        self._file = self._copy = None
+
+    def _write(self, end: JournalEnd) -> None:
+        self._end = end
+        if self._file is not None:
+            self._file.write(*end)
+        if self._copy is not None:
+            self._copy.write(*end)
+
+    def _sync(self) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.sync()
+        except OSError as error:
+            # A file system that copies on write may have no room: what it has is older, and as true.
+            if not lacks_room(error):
+                raise
+
+
+def _open(disk: Disk, directory: Path) -> MarkerFile | None:
+    """Return None if the file system has no space or cannot map memory. Raises other OSErrors."""
+    try:
+        return MarkerFile(disk.open_mapped(directory / JOURNAL_END_NAME, MARKER_BYTES), JOURNAL_END_LAYOUT)
+    except OSError as error:
+        if not lacks_room(error) and error.errno not in _NOT_MAPPED:
+            raise
+        logs.warning("journal.end_not_kept", directory=str(directory), reason=error)
+        return None
+
+
+def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
+    """What the last run has noted; None when there is nothing that holds. Raises OSError."""
+    path = directory / JOURNAL_END_NAME
+    if not disk.exists(path):
+        return None
+    with disk.open_for_read(path) as file:
+        return decode_journal_end(file.read_at(MARKER_BYTES, 0))
+
+
+def latest_end(ends: Iterable[JournalEnd | None]) -> JournalEnd | None:
+    """Return the latest journal end and the highest commit number of several marks; None without any."""
+    known = [end for end in ends if end is not None and (end.next_sequence or end.commit)]
+    if not known:
+        return None
+    return max(known)._replace(commit=max(end.commit for end in known))

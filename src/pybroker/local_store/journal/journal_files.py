@@ -1,0 +1,255 @@
+"""The journal's files: written in advance, used one after the other, and used again once a checkpoint covers them.
+
+    spare-*.journal             not in use, any content
+    <generation>.journal        in use or ready to be: header durable before it gets this name
+
+What must always hold: a file named by its generation has a valid header of that generation; generations rise and are never
+given twice; a file becomes spare only when every batch in it is covered by a committed checkpoint.
+
+Without room a short file is made, in the end in the place of what is reserved: acknowledgements need little.
+Failure: an error other than no space is raised by the next `take_next`; it ends the journal.
+
+Concurrency: everything public may be called from any thread; files are made and retired by one background thread, because
+writing 64 MiB of zeros must not delay an append.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from pathlib import Path
+
+from pybroker.disk.direct_io import DirectFile
+from pybroker.disk.disk import DiskFile
+from pybroker.disk.shortage import lacks_room
+from pybroker.local_store.free_space import StorageSpace
+from pybroker.local_store.journal.journal_batcher import JournalLocation
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.runtime import logs
+from pybroker.storage_format.journal_layout import FileHeader, encode_file_header
+
+# The very first file of a data directory is short, so that a cold start does not wait for a long one; so are those that are
+# made where room is scarce.
+SHORT_FILE_BYTES = 4 << 20
+MAX_SPARE_FILES = 2
+JOURNAL_SUFFIX = ".journal"
+_SPARE_PREFIX = "spare-"
+_ZEROS = bytes(1 << 20)
+_SYNC_EVERY_BYTES = 8 << 20
+
+
+def journal_file_name(generation: int) -> str:
+    return f"{generation:020d}{JOURNAL_SUFFIX}"
+
+
+def parse_journal_file_name(name: str) -> int | None:
+    """The generation in a name, None for spare files and others."""
+    stem = name.removesuffix(JOURNAL_SUFFIX)
+    return int(stem) if stem != name and stem.isdecimal() else None
+
+
+def file_number(name: str) -> int | None:
+    """The generation that a file has or had, also of a spare one: it is not given again."""
+    return parse_journal_file_name(name.removeprefix(_SPARE_PREFIX))
+
+
+class JournalFile:
+    """A file that takes batches."""
+
+    __slots__ = ("direct", "file", "path", "place")
+
+    def __init__(self, path: Path, file: DiskFile, direct: DirectFile | None, place: JournalLocation) -> None:
+        """`direct` is for writes past the page cache; None where the disk has no such thing."""
+        self.path = path
+        self.file = file
+        self.direct = direct
+        self.place = place
+
+    def close(self) -> None:
+        """No more batches."""
+        if self.direct is not None:
+            self.direct.close()
+        self.file.close()
+
+
+class JournalFiles:
+    """Gives the writer its next file, and takes files back."""
+
+    def __init__(
+        self,
+        environment: StoreEnvironment,
+        directory: Path,
+        file_bytes: int,
+        next_generation: int,
+        space: StorageSpace,
+    ) -> None:
+        self.disk = environment.disk
+        self._random = environment.random
+        self._space = space
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._next_generation = next_generation
+        self._spares: list[Path] = []
+        self._full: deque[JournalFile] = deque()
+        self._current: JournalFile | None = None
+        self._background = environment.threads.pool("journal-files")
+        self._lock = threading.Lock()
+        self._next: Future[JournalFile] | None = None
+        self._failure: OSError | None = None
+
+    def adopt(self, names: list[str]) -> None:
+        """Files of earlier runs whose batches are all covered: keep some as spares, remove the others."""
+        for name in names:
+            path = self._directory / name
+            if not name.endswith(JOURNAL_SUFFIX):
+                continue
+            self._retire(path, self._size(path))
+        self.disk.sync_directory(self._directory)
+
+    @property
+    def current(self) -> JournalFile:
+        """The file that takes batches now; made by `start`."""
+        assert self._current is not None, "started"
+        return self._current
+
+    def start(self) -> None:
+        """Make the first file of this run, now; the next one is made ready behind it."""
+        self._current = self._prepare(min(SHORT_FILE_BYTES, self._file_bytes))
+        self.next_file()
+
+    def next_file(self) -> Future[JournalFile]:
+        """The file after the current one, being made or ready for `take_next`."""
+        with self._lock:
+            if self._next is None:
+                self._next = self._background.submit(self._prepare, self._file_bytes)
+            return self._next
+
+    def take_next(self) -> JournalFile:
+        """The file after the current one; waits until it is ready. Raises OSError when it cannot be made (now)."""
+        ready = self.next_file()
+        with self._lock:
+            # After an error the next call tries again: space may have come back.
+            self._next = None
+        file = ready.result()
+        self._full.append(self.current)
+        self._current = file
+        self.next_file()
+        return file
+
+    def make_room(self) -> Future[None]:
+        """A batch has found no room: give up what is reserved for it, and done is the future."""
+        return self._background.submit(self._space.no_room)
+
+    def try_again(self) -> None:
+        """There is room: a next file that could not be made may be made now."""
+        with self._lock:
+            if self._next is not None and self._next.done() and self._next.exception() is not None:
+                self._next = self._background.submit(self._prepare, self._file_bytes)
+
+    def release(self, sequence: int) -> None:
+        """A checkpoint covers every batch before `sequence`: files that hold nothing else are free."""
+        self._background.submit(self._release, sequence)
+        self.try_again()
+
+    def close(self, *, is_covered: bool) -> None:
+        """Finish what runs and close the files. Called when no writer and no checkpoint is left.
+
+        `is_covered`: a committed checkpoint covers every batch, so that nothing is left that the next start would have to read.
+        """
+        self._background.shutdown(wait=True)
+        files = [*self._full, *([self._current] if self._current else [])]
+        if self._next is not None and self._next.exception() is None:
+            files.append(self._next.result())
+        self._full.clear()
+        self._current = None
+        for file in files:
+            file.close()
+        if is_covered:
+            try:
+                for file in files:
+                    self._retire(file.path, file.place.capacity_bytes)
+                self.disk.sync_directory(self._directory)
+            except OSError as error:
+                logs.warning("journal.release_failed", error=str(error))  # the next start reads them
+
+    def _release(self, sequence: int) -> None:
+        spare_count = len(self._spares)
+        freed = 0
+        try:
+            while self._full and self._full[0].place.last_sequence < sequence:
+                file = self._full.popleft()
+                file.close()
+                self._retire(file.path, file.place.capacity_bytes)
+                freed += 1
+            if freed:
+                # Before a spare gets a new header: no name of a generation may ever stand over the header of another.
+                self.disk.sync_directory(self._directory)
+                self._space.measure()
+        except OSError as error:
+            logs.error("journal.release_failed", error=str(error))
+            # Whether the new names would be there after a crash is not known.
+            del self._spares[spare_count:]
+            if not lacks_room(error):
+                self._failure = error
+
+    def _retire(self, path: Path, size_bytes: int) -> None:
+        if size_bytes != self._file_bytes or len(self._spares) >= MAX_SPARE_FILES:
+            self.disk.unlink(path)
+            return
+        spare = self._directory / (_SPARE_PREFIX + path.name.removeprefix(_SPARE_PREFIX))
+        if spare != path:
+            self.disk.rename(path, spare)
+        self._spares.append(spare)
+
+    def _prepare(self, size_bytes: int) -> JournalFile:
+        """A file of that size, or, without room, a short one."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._spares and not self._space.has_room_for(size_bytes):
+            size_bytes = min(size_bytes, SHORT_FILE_BYTES)
+        try:
+            return self._make(size_bytes)
+        except OSError as error:
+            if not lacks_room(error):
+                raise
+            self._space.no_room(error)
+        return self._make(min(size_bytes, SHORT_FILE_BYTES))
+
+    def _make(self, size_bytes: int) -> JournalFile:
+        generation = self._next_generation
+        self._next_generation += 1
+        path = self._directory / journal_file_name(generation)
+        is_reused = bool(self._spares)
+        spare = self._spares.pop() if is_reused else self._directory / (_SPARE_PREFIX + path.name)
+        file = self.disk.open_for_write(spare)
+        try:
+            if is_reused:
+                size_bytes = self._file_bytes
+            else:
+                self._fill(file, size_bytes)
+            # The salt makes an old batch invalid even if its generation were seen again.
+            header = FileHeader(generation, self._random.getrandbits(32))
+            file.write_at((encode_file_header(header),), 0, durable=False)
+            file.sync()
+            self.disk.rename(spare, path)
+            self.disk.sync_directory(self._directory)
+            direct = self.disk.open_direct(path)
+        except OSError:
+            file.close()
+            self.disk.unlink(spare)
+            self.disk.unlink(path)
+            raise
+        self._space.measure()
+        return JournalFile(path, file, direct, JournalLocation(header, size_bytes))
+
+    def _fill(self, file: DiskFile, size_bytes: int) -> None:
+        """Write the file once: a durable write into allocated, written blocks changes no metadata of the file system."""
+        for offset in range(0, size_bytes, len(_ZEROS)):
+            file.write_at((_ZEROS[: size_bytes - offset],), offset, durable=False)
+            if offset % _SYNC_EVERY_BYTES == 0:
+                file.sync()  # in steps: one sync of the whole file would stand in the way of the appends
+
+    def _size(self, path: Path) -> int:
+        with self.disk.open_for_read(path) as file:
+            return file.size()

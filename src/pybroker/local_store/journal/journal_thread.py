@@ -1,0 +1,78 @@
+"""The journal with a writer thread: one durable write for everything that waits, one hop back to the loop.
+
+Operation: the loop puts items into a queue; the writer takes what is there as soon as it is idle, up to `max_batch_bytes`, writes
+it as one batch and hands the whole batch back by one `call_soon_threadsafe`.
+
+Concurrency: `put`, `forget_fenced` and `close` on the loop; everything with "writer" in its comment on the writer thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from pybroker.local_store.journal.journal import BlockingSteps, Journal, JournalSetup
+from pybroker.local_store.journal.journal_items import JournalItem
+
+_T = TypeVar("_T")
+
+
+class ThreadJournal(Journal):
+    """Owns the writer thread."""
+
+    def __init__(self, setup: JournalSetup) -> None:
+        super().__init__(setup)
+        self._loop = asyncio.get_running_loop()
+        self._clock = setup.clock
+        self._queue: SimpleQueue[JournalItem | None] = SimpleQueue()
+        self._submitted_ms = 0.0  # when the oldest item that waits was put; set on the loop, taken by the writer
+        self._steps = BlockingSteps(self)
+        self._thread = setup.threads.start("journal-writer", self._run)
+
+    @property
+    def queue_depth(self) -> int:
+        return self._queue.qsize()
+
+    def put(self, item: JournalItem) -> None:
+        if not self._submitted_ms:
+            self._submitted_ms = self._clock.monotonic_ms()
+        self._queue.put(item)
+
+    async def close(self, *, is_covered: bool) -> None:
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self.setup.files.close, is_covered=is_covered)
+
+    def _run(self) -> None:
+        """The writer."""
+        go_on = True
+        while go_on:
+            item = self._queue.get()
+            submitted_ms, self._submitted_ms = self._submitted_ms, 0.0
+            try:
+                go_on = self._collect(item)
+                batch = self.note_end(self._steps.carry_out(self.batcher.close_batch(submitted_ms)))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, no later write may be receipted
+                self._tell(self.setup.on_fatal, error)
+                return
+            self._tell(self.setup.completed, batch)
+
+    def _collect(self, item: JournalItem | None) -> bool:
+        """Writer: `item`, and what else is there, go into the batch. False when the thread shall end."""
+        while item is not None:
+            if not self.batcher.take(item):
+                return True
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return True
+        return False
+
+    def _tell(self, callback: Callable[[_T], None], value: _T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, value)
+        except RuntimeError:
+            # The loop is closed: nobody is left who could be told.
+            return

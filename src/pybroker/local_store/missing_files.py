@@ -1,0 +1,163 @@
+"""Detects missing and truncated files of a store by means of `checkpoint.db` and the metadata. Changes nothing.
+
+The rules, each with the reason why a crash does not violate it:
+    an open ledger's file reaches at least to its committed extent  the file is synced before the extent is committed
+    a sealed ledger's file ends with its index                      the file is synced before its extent is removed
+    a ledger in a topic's metadata exists                           its creation is durable before it is in the metadata
+    a closed ledger has the entry count of the metadata             all its entries were durable when it was closed
+The last two hold only if the journal was synced. Ledgers that the journal deletes are exempt: their rows remain until a
+checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pybroker.disk.disk import Disk, DiskFile
+from pybroker.ledgers.known_data import MissingData
+from pybroker.local_store.checkpoint.checkpoint_table import Facts
+from pybroker.local_store.segments.segment_reader import load_sealed
+from pybroker.local_store.segments.segment_tail import held_entries
+from pybroker.local_store.segments.segment_writer import segment_path
+from pybroker.runtime import logs
+from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.segment_layout import (
+    EMPTY_EXTENT,
+    TRAILER_BYTES,
+    LedgerExtent,
+    decode_trailer,
+    no_publish_time,
+)
+
+MAX_TOLD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MissingEntries:
+    """Entries of a ledger that were stored and are missing. `first_entry_id` is the first missing one."""
+
+    ledger_id: int
+    first_entry_id: int
+    end_entry_id: int | None  # None: the number of stored entries is unknown
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id:020d}.ledger {self.reason}"
+
+
+def require_none(missing: list[MissingEntries]) -> None:
+    """Raise MissingData if `missing` is not empty."""
+    if missing:
+        told = "; ".join(map(str, missing[:MAX_TOLD]))
+        more = f"; and {len(missing) - MAX_TOLD} more ledgers" if len(missing) > MAX_TOLD else ""
+        raise MissingData(f"stored entries are missing from ledgers/: {told}{more}")
+
+
+class MissingFiles:
+    """The comparison of the recorded data with the existing files, for one start."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        named: Mapping[int, int | None],
+        sizes: Mapping[int, int],
+        first_certain_id: int,
+    ) -> None:
+        """`directory` is `ledgers/`, `sizes` are the sizes of its files, `named` is `KnownData.entry_counts`.
+
+        `first_certain_id` is `Facts.first_named_ledger_id` of the last run. Ledgers with lower ids may come from a run
+        without journal sync: after a power failure, such a ledger can be missing although the metadata contain it.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._named = named
+        self._sizes = sizes
+        self._first_certain_id = first_certain_id
+        self._looked_at: set[int] = set()
+
+    def short_files(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
+        """Return open ledgers with a missing file, or a file that ends before the ledger's extent.
+
+        Ledgers below `first_certain_id` count only if a topic has them: otherwise their deletion may be lost.
+        """
+        missing = []
+        for ledger_id, extent in sorted(extents.items()):
+            size = self._sizes.get(ledger_id)
+            if extent.end_offset <= (size or 0) or not (self._is_certain(ledger_id) or ledger_id in self._named):
+                continue
+            reason = "is missing" if size is None else f"has {size} bytes of {extent.end_offset}"
+            missing.append(MissingEntries(ledger_id, 0, extent.entry_count, f"{reason} ({extent.entry_count} entries)"))
+        return missing
+
+    def check_before_replay(self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool) -> None:
+        """Raise MissingData for ledgers that the journal cannot contain.
+
+        `is_table_last`: no mark proves that `checkpoint.db` has lost transactions, so its last clean stop is the latest
+        one. The journal contains the creation of no ledger of an earlier run, and of none with an id below that of an
+        existing row.
+        """
+        if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
+            raise MissingData(f"ledgers/ is empty; it held {facts.segment_files} files when the broker stopped")
+        end_id = max(facts.first_own_ledger_id, *extents, 0)
+        self._looked_at = {ledger_id for ledger_id in self._named if ledger_id < end_id}
+        self._decide(self.missing_without_row(self._looked_at - extents.keys()))
+
+    def check_after_replay(self, extents: Mapping[int, LedgerExtent]) -> None:
+        """Raise MissingData for entries that are still missing after the replay of the journal."""
+        rest = self._named.keys() - self._looked_at - extents.keys()
+        self._decide(self.missing_without_row(rest) + self.missing_with_row(extents))
+
+    def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:
+        """Return those of `ledger_ids`, topics' ledgers without a row in `checkpoint.db`, whose files are missing or
+        truncated."""
+        missing = []
+        for ledger_id in sorted(ledger_ids):
+            count = self._named[ledger_id]
+            if ledger_id not in self._sizes:
+                if count != 0:
+                    held = "" if count is None else f" ({count} entries)"
+                    missing.append(MissingEntries(ledger_id, 0, count, f"is missing{held}"))
+                continue
+            with self._disk.open_for_read(segment_path(self._directory, ledger_id)) as file:
+                found = _cut_of_sealed(file, ledger_id, count, self._sizes[ledger_id])
+            if found is not None:
+                missing.append(found)
+        return missing
+
+    def missing_with_row(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
+        """Return closed ledgers with fewer entries than the metadata state."""
+        return [
+            MissingEntries(
+                ledger_id, extent.entry_count, count, f"holds {extent.entry_count} entries, metadata.db says {count}"
+            )
+            for ledger_id, extent in sorted(extents.items())
+            if (count := self._named.get(ledger_id)) is not None and extent.entry_count < count
+        ]
+
+    def _decide(self, missing: list[MissingEntries]) -> None:
+        require_none([found for found in missing if self._is_certain(found.ledger_id)])
+        if missing:
+            logs.error("ledgers.entries_missing", ledgers=len(missing), first=str(missing[0]))
+
+    def _is_certain(self, ledger_id: int) -> bool:
+        return ledger_id >= self._first_certain_id
+
+
+def _cut_of_sealed(file: DiskFile, ledger_id: int, count: int | None, size: int) -> MissingEntries | None:
+    """Return the entries missing at the end of a sealed ledger's file. Ignore damage that hides no entries or only
+    inner ones."""
+    try:
+        decode_trailer(file.read_at(TRAILER_BYTES, max(0, size - TRAILER_BYTES)), size)
+    except LayoutError:
+        place = load_sealed(file, ledger_id, no_publish_time).place
+        extent = place.extent
+        is_cut = count is None or extent.entry_count < count or extent.end_offset > size
+        if not place.is_end_known and is_cut:
+            # The file may end between the header of a block and its last payload.
+            held = sum(1 for _ in held_entries(file, EMPTY_EXTENT))
+            of = "" if count is None else f" of {count}"
+            return MissingEntries(ledger_id, held, count, f"is cut: {held} entries{of} are there")
+    return None

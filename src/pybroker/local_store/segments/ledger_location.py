@@ -1,0 +1,19 @@
+"""The location of a ledger in its segment file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pybroker.storage_format.segment_layout import LedgerExtent, SegmentIndex
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLocation:
+    """The part of a segment file that belongs to a ledger, and the index of its entries.
+
+    `is_end_known` is False when damage hides how many entries the ledger has: at least those of `extent`.
+    """
+
+    extent: LedgerExtent
+    index: SegmentIndex
+    is_end_known: bool = True

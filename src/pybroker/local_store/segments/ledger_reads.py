@@ -1,0 +1,259 @@
+"""The reading side of the local store: where an entry is, the indexes and open files that this takes, the reading threads.
+
+Operation: what is in a ledger's buffer is answered on the loop; everything else is one job for a reading thread, however many
+entries it brings. Ledgers without index on disk are the store's `LiveLedger` objects, all others are found by their file.
+What must always hold: a job gets plain values that nobody changes (`LedgerLocation` and its index); damage is counted once for each
+entry and told to every reader; a deleted ledger's file is closed when the deletion returns, or with the last read under way.
+
+Concurrency: the loop only; jobs run in the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from pyroaring import BitMap
+
+from pybroker.disk.open_files import OpenFiles
+from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
+from pybroker.ledgers.ledger_store import EntryRun, LedgerFile, LedgerPoint, LedgerTotals, StoredBlocks
+from pybroker.ledgers.live_ledger import LiveLedger
+from pybroker.local_store.segments.index_cache import IndexCache
+from pybroker.local_store.segments.ledger_location import LedgerLocation
+from pybroker.local_store.segments.segment_reader import (
+    LoadedSegment,
+    load_sealed,
+    message_count_of,
+    read_entries,
+    scan,
+    totals_before,
+)
+from pybroker.local_store.segments.segment_writer import segment_path
+from pybroker.local_store.store_counters import StoreStats
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.local_store.store_options import LocalStoreOptions
+from pybroker.runtime import logs
+from pybroker.storage_format.segment_layout import EMPTY_EXTENT, PublishTimeOf, SegmentIndex
+
+BULK_NICENESS = 10
+"""Of threads of bulk reads: without it they took the processor from the loop, and publishing waited for milliseconds."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class LedgerReads:
+    """Owned by the store, which shares its live ledgers and tells what checkpoints stored and what was deleted."""
+
+    def __init__(
+        self,
+        environment: StoreEnvironment,
+        directory: Path,
+        ledgers: dict[int, LiveLedger],
+        options: LocalStoreOptions,
+        stats: StoreStats,
+        publish_time_of: PublishTimeOf,
+    ) -> None:
+        disk = self._disk = environment.disk
+        self._directory = directory
+        self._ledgers = ledgers
+        self._stats = stats
+        self._publish_time_of = publish_time_of
+        self._loop = asyncio.get_running_loop()
+        self._pool = environment.threads.pool("ledger-read", options.read_threads)
+        # Apart from the others: who takes his data slowly keeps a thread, and consumers must not wait for that.
+        self._bulk_pool = environment.threads.pool("bulk-read", options.bulk_read_threads, niceness=BULK_NICENESS)
+        self._indexes = IndexCache(options.index_cache_points)
+        self._files = OpenFiles(disk, options.max_open_segments)
+        self._damaged: dict[int, BitMap] = {}
+
+    # Reads
+
+    async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
+        """See `LedgerStore.read`."""
+        assert max_entries > 0, "a read asks for something"
+        ledger = await self._live_ledger(ledger_id)
+        if ledger is not None:
+            buffered = ledger.read_buffered(first_entry_id, max_entries, max_bytes)
+            if buffered is not None:
+                return buffered
+        place = await self._place(ledger_id)
+        if place.is_end_known and first_entry_id >= place.extent.entry_count:
+            raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist")
+        self._stats.segment_reads += 1
+        try:
+            return await self.in_thread(self._read_job, ledger_id, place, first_entry_id, max_entries, max_bytes)
+        except DamagedEntries as error:
+            self._count_damage(error)
+            raise
+
+    async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals:
+        """See `LedgerStore.totals_before`."""
+        ledger = await self._live_ledger(ledger_id)
+        if ledger is not None and entry_id >= ledger.extent.entry_count:
+            return ledger.totals_before(entry_id)
+        place = await self._place(ledger_id)
+        if entry_id == 0:
+            return LedgerTotals(0, 0)
+        if entry_id >= place.extent.entry_count:
+            return LedgerTotals(place.extent.message_count, place.extent.size_bytes)
+        return await self.in_thread(self._totals_job, ledger_id, place, entry_id)
+
+    async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
+        """See `LedgerStore.message_count_of`."""
+        ledger = await self._live_ledger(ledger_id)
+        # In one turn: what a checkpoint moves meanwhile is counted in one place only.
+        buffered = 0 if ledger is None else ledger.buffered_message_count_of(entry_ids)
+        place = await self._place(ledger_id) if ledger is None else LedgerLocation(ledger.extent, ledger.index)
+        stored_ids = entry_ids & BitMap(range(place.extent.entry_count))
+        if not stored_ids:
+            return buffered
+        return buffered + await self.in_thread(self._message_count_job, ledger_id, place, stored_ids)
+
+    async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
+        """See `LedgerStore.publish_time_span`."""
+        ledger = await self._live_ledger(ledger_id)
+        if ledger is not None:
+            return ledger.publish_time_span(publish_time_ms)
+        place = await self._place(ledger_id)
+        return place.index.publish_time_span(publish_time_ms, place.extent.entry_count)
+
+    async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
+        """See `LedgerStore.points`."""
+        index = (await self._place(ledger_id)).index
+        return [LedgerPoint(*point) for point in index.sparse_points(spacing_bytes)]
+
+    async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
+        """See `LedgerStore.stored_blocks`."""
+        place = await self._place(ledger_id)
+        extent, index = place.extent, place.index
+        if first_entry_id >= extent.entry_count:
+            return None
+        offset, _ = index.place_of(index.point_of(first_entry_id))
+        behind = index.point_at_or_behind(end_entry_id)
+        end_offset = extent.end_offset if behind is None else index.place_of(behind)[0]
+        return StoredBlocks(ledger_id, first_entry_id, min(end_entry_id, extent.entry_count), offset, end_offset)
+
+    async def with_file(self, ledger_id: int, work: Callable[[LedgerFile], _T]) -> _T:
+        """See `LedgerStore.with_file`."""
+        return await self._in_pool(self._bulk_pool, partial(self._file_job, ledger_id, work))
+
+    # Places
+
+    async def sealed_place(self, ledger_id: int) -> LedgerLocation:
+        """Where a ledger with an index on disk is. Raises NoSuchLedger."""
+        place = self._indexes.get(ledger_id)
+        if place is None:
+            loaded = await self.in_thread(self._load_job, ledger_id)
+            self._report(ledger_id, loaded)
+            place = loaded.place
+            self._indexes.put(ledger_id, place)
+        return place
+
+    async def load_index(self, ledger: LiveLedger) -> None:
+        """Look through the file of a ledger that an earlier run left open."""
+        known = LedgerLocation(ledger.extent, SegmentIndex(self._publish_time_of))
+        try:
+            loaded = await self.in_thread(self._scan_job, ledger.ledger_id, known)
+        except NoSuchLedger:
+            # What the ledger held is known; that all of it is gone is told to whoever reads it.
+            logs.error("segment.missing", ledger_id=ledger.ledger_id, entries=ledger.extent.entry_count)
+            self._stats.damaged_segments += 1
+            loaded = LoadedSegment(known, [], [])
+        if not ledger.is_index_known:
+            self._report(ledger.ledger_id, loaded)
+            ledger.index = loaded.place.index
+            ledger.is_index_known = True
+
+    def stored(self, ledger_id: int, place: LedgerLocation) -> None:
+        """A checkpoint has written the index of the ledger."""
+        self._indexes.put(ledger_id, place)
+
+    async def delete(self, ledger_id: int) -> None:
+        """The ledger is deleted: its space comes back when this returns, but for reads under way."""
+        self._indexes.drop(ledger_id)
+        self._damaged.pop(ledger_id, None)
+        await self.in_thread(self._delete_job, ledger_id)
+
+    async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Blocking work in a reading thread. An error of the device becomes a StoreError: a later try may succeed."""
+        return await self._in_pool(self._pool, partial(work, *args, **kwargs))
+
+    async def _in_pool(self, pool: Executor, work: Callable[[], _T]) -> _T:
+        try:
+            return await self._loop.run_in_executor(pool, work)
+        except FileNotFoundError as error:
+            raise NoSuchLedger(f"{Path(error.filename or 'the file').name} does not exist") from error
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error}") from error
+
+    async def close(self) -> None:
+        for pool in (self._bulk_pool, self._pool):
+            await asyncio.to_thread(pool.shutdown)
+        self._files.close()
+
+    async def _live_ledger(self, ledger_id: int) -> LiveLedger | None:
+        """The ledger if it has no index on disk yet, with its index known."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None and not ledger.is_index_known:
+            await self.load_index(ledger)
+            ledger = self._ledgers.get(ledger_id)
+        return ledger
+
+    async def _place(self, ledger_id: int) -> LedgerLocation:
+        ledger = await self._live_ledger(ledger_id)
+        return await self.sealed_place(ledger_id) if ledger is None else LedgerLocation(ledger.extent, ledger.index)
+
+    def _report(self, ledger_id: int, loaded: LoadedSegment) -> None:
+        faults = [*loaded.faults, *((gap.offset, gap.reason) for gap in loaded.gaps)]
+        if faults:
+            self._stats.damaged_segments += 1
+            name = segment_path(self._directory, ledger_id).name
+            text = "; ".join(f"offset {offset}: {reason}" for offset, reason in faults[:10])
+            logs.error("segment.damaged", ledger_id=ledger_id, file=name, damages=len(faults), first_damages=text)
+
+    def _count_damage(self, error: DamagedEntries) -> None:
+        known = self._damaged.setdefault(error.ledger_id, BitMap())
+        before = len(known)
+        known.add_range(error.first_entry_id, error.last_entry_id + 1)
+        self._stats.damaged_entries += len(known) - before
+
+    # Jobs: run in the pool
+
+    def _read_job(
+        self, ledger_id: int, place: LedgerLocation, first_entry_id: int, max_entries: int, max_bytes: int
+    ) -> EntryRun:
+        path = segment_path(self._directory, ledger_id)
+        with self._files.reading(path) as file:
+            return read_entries(file, path, ledger_id, place, first_entry_id, max_entries, max_bytes)
+
+    def _totals_job(self, ledger_id: int, place: LedgerLocation, entry_id: int) -> LedgerTotals:
+        with self._files.reading(segment_path(self._directory, ledger_id)) as file:
+            return totals_before(file, ledger_id, place, entry_id)
+
+    def _message_count_job(self, ledger_id: int, place: LedgerLocation, entry_ids: BitMap) -> int:
+        with self._files.reading(segment_path(self._directory, ledger_id)) as file:
+            return message_count_of(file, ledger_id, place, entry_ids)
+
+    def _file_job(self, ledger_id: int, work: Callable[[LedgerFile], _T]) -> _T:
+        with self._files.reading(segment_path(self._directory, ledger_id)) as file:
+            return work(file)
+
+    def _load_job(self, ledger_id: int) -> LoadedSegment:
+        with self._files.reading(segment_path(self._directory, ledger_id)) as file:
+            return load_sealed(file, ledger_id, self._publish_time_of)
+
+    def _scan_job(self, ledger_id: int, known: LedgerLocation) -> LoadedSegment:
+        if known.extent == EMPTY_EXTENT:
+            return LoadedSegment(known, [], [])
+        with self._files.reading(segment_path(self._directory, ledger_id)) as file:
+            return scan(file, ledger_id, known, self._publish_time_of)
+
+    def _delete_job(self, ledger_id: int) -> None:
+        path = segment_path(self._directory, ledger_id)
+        self._disk.unlink(path)
+        self._files.drop(path)  # after the removal: whoever opens it from now on finds nothing

@@ -1,0 +1,92 @@
+"""What stands behind the committed extent of a segment file: what a crash between a write and its commit has left there.
+
+What must always hold: an entry that the file holds whole is cut off only to be written again with the same bytes. A file that
+holds any other entry is not what the store takes it for, and is left as it is: cutting it would be the loss of what it holds.
+The first byte that is no whole entry ends the look: a write that was cut off has left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from pybroker.disk.disk import DiskFile
+from pybroker.errors import StoreError
+from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.segment_layout import SEGMENT_HEADER_BYTES, Block, LedgerExtent, decode_block
+
+_READ_BYTES = 1 << 20
+
+
+class HeldEntry(NamedTuple):
+    """An entry behind the extent, whole."""
+
+    ledger_id: int
+    entry_id: int
+    offset: int
+    payload: bytes
+
+
+class UnknownEntries(StoreError):
+    """A segment file holds entries that neither its extent nor the journal has."""
+
+    def __init__(self, ledger_id: int, held: HeldEntry) -> None:
+        super().__init__(
+            f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. It is not cut off: "
+            "checkpoint.db or journal files are lost, or of another time; put those of the same moment back"
+        )
+
+
+class Leftovers(Enum):
+    """What a writer does with entries behind the extent that are not those it writes."""
+
+    REFUSE = "refuse"
+    CUT = "cut"  # and tell: a journal without sync may have lost them to a power cut
+    CHECKED = "checked"  # the journal has them, in a part that comes later
+
+
+def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:
+    """The whole entries behind `extent`, up to the first byte that is none."""
+    size = file.size()
+    offset = extent.end_offset or SEGMENT_HEADER_BYTES
+    while offset < size and (block := _block_at(file, offset)) is not None:
+        offset += block.payload_offset
+        payloads, start = file.read_at(block.payload_bytes, offset), 0
+        for number, length in enumerate(block.lengths):
+            payload = payloads[start : start + length]
+            start += length
+            if len(payload) != length or crc32c(payload) != block.checksums[number]:
+                return
+            yield HeldEntry(block.ledger_id, block.first_entry_id + number, offset, payload)
+            offset += length
+
+
+def check_leftovers(
+    file: DiskFile, ledger_id: int, extent: LedgerExtent, payloads: Sequence[bytes | memoryview] = ()
+) -> None:
+    """Raise UnknownEntries if the file holds an entry behind `extent` that is not one of `payloads`, which follow it."""
+    for held in held_entries(file, extent):
+        index = held.entry_id - extent.entry_count
+        if held.ledger_id != ledger_id or not 0 <= index < len(payloads) or payloads[index] != held.payload:
+            raise UnknownEntries(ledger_id, held)
+
+
+def unknown_entry(held: HeldEntry) -> str:
+    """What is wrong, in words."""
+    return f"entry {held.ledger_id}:{held.entry_id} is there, which is neither committed nor in the journal"
+
+
+def _block_at(file: DiskFile, offset: int) -> Block | None:
+    """The block there; its payloads begin so far behind `offset` as it says. None when no whole header is there."""
+    found: Block | int = _READ_BYTES
+    try:
+        for _ in range(3):  # the first length may be that of the header alone, the second that of the columns too
+            if isinstance(found, Block):
+                break
+            found = decode_block(memoryview(file.read_at(max(_READ_BYTES, found), offset)), 0)
+    except LayoutError:
+        return None
+    return found if isinstance(found, Block) else None

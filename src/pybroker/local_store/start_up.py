@@ -1,0 +1,431 @@
+"""Opening a data directory: replay what the journal holds beyond the last checkpoint, and start with fresh journal files.
+
+What must always hold: start-up can be cut off anywhere and run again; it makes everything that it found durable (segment
+files and table) before the journal files that held it may be used again; it changes nothing when it finds damage it cannot
+explain, except that the undamaged journal before it has been moved to its place.
+
+One journal file after the other is replayed and committed, so that memory is bounded by two files whatever the backlog.
+Blocking: runs in a thread, before any other thread of the store exists but the one that it uses itself.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pybroker.disk.disk import Disk
+from pybroker.disk.shortage import lacks_room
+from pybroker.errors import StoreError
+from pybroker.ledgers.known_data import KnownData, StoreMark
+from pybroker.ledgers.ledger_store import told_ids
+from pybroker.local_store.checkpoint.checkpoint import CheckpointJob, LedgerWork, run_checkpoint
+from pybroker.local_store.checkpoint.checkpoint_table import (
+    NAMES_NOT_CERTAIN,
+    CheckpointTable,
+    CursorChange,
+    Facts,
+    TableChange,
+)
+from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry
+from pybroker.local_store.free_space import StorageSpace
+from pybroker.local_store.journal.journal_end import JOURNAL_END_NAME, JournalEndFile, latest_end, read_journal_end
+from pybroker.local_store.journal.journal_files import (
+    JOURNAL_SUFFIX,
+    JournalFiles,
+    file_number,
+    parse_journal_file_name,
+)
+from pybroker.local_store.journal.journal_recovery import BatchOrder, DamagedJournal, Replay, Replayed, scan_file
+from pybroker.local_store.missing_files import MissingFiles, require_none
+from pybroker.local_store.segments.segment_tail import Leftovers, UnknownEntries, held_entries
+from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
+from pybroker.local_store.store_counters import StoreStats
+from pybroker.local_store.store_environment import StoreEnvironment
+from pybroker.runtime import logs
+from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.journal_end_layout import JournalEnd
+from pybroker.storage_format.journal_layout import RecordType, ledger_changes
+from pybroker.storage_format.segment_layout import EMPTY_EXTENT, LedgerExtent, SegmentIndex
+
+# Ledger ids are reserved in blocks: one commit for each block, and no id is ever given twice.
+LEDGER_ID_BLOCK = 1000
+# What fits into a column of the table, and then some blocks.
+MAX_LEDGER_ID = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDirectories:
+    """Where things lie below the store's directory."""
+
+    ledgers: Path
+    journal: Path
+    table: Path
+
+    @classmethod
+    def below(cls, directory: Path) -> StoreDirectories:
+        return cls(directory / "ledgers", directory / "journal", directory / "checkpoint.db")
+
+
+@dataclass(slots=True)
+class OpenedStore:
+    """What the store starts from."""
+
+    table: CheckpointTable
+    facts: Facts
+    extents: dict[int, LedgerExtent]  # of ledgers that earlier runs left open
+    files: JournalFiles
+    journal_end: JournalEndFile
+    reserved_ledger_ids: range
+    damaged_cursors: list[str]
+
+
+def is_new_store(directory: Path) -> bool:
+    """Whether nothing of a store is there."""
+    below = StoreDirectories.below(directory)
+    has_files = any(path.is_dir() and any(path.iterdir()) for path in (below.ledgers, below.journal))
+    return not has_files and not (below.table.exists() and below.table.stat().st_size)
+
+
+def open_store(
+    environment: StoreEnvironment,
+    directories: StoreDirectories,
+    stats: StoreStats,
+    space: StorageSpace,
+    known: KnownData,
+    *,
+    is_synced: bool,
+) -> OpenedStore:
+    """Open or create the directory. Raises DamagedJournal, MissingData, other StoreErrors, and OSError."""
+    disk, clock = environment.disk, environment.clock
+    start_ms = clock.monotonic_ms()
+    disk.make_directory(directories.ledgers)
+    disk.make_directory(directories.journal)
+    names = disk.list_names(directories.journal)
+    segments = segment_sizes(disk.file_sizes(directories.ledgers))
+    what_is_there = describe_files(len(segments), sum(name.endswith(JOURNAL_SUFFIX) for name in names))
+    table = CheckpointTable(disk, directories.table, what_is_there)
+    try:
+        facts = table.load_facts(what_is_there)
+        damaged_cursors = table.check()
+        for cursor_id in damaged_cursors:
+            logs.error("checkpoint.cursor_damaged", file=directories.table.name, cursor=cursor_id)
+        extents = table.load_extents()
+        generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
+        # Whatever the clean mark says: a table that lost its last commits may show the mark of an earlier stop.
+        covered_sequence = facts.sequence
+        end = _journal_end(disk, directories, names, facts, known.mark)
+        if not what_is_there and facts.commit == 0 and end is not None:
+            # A new store beside metadata without topics continues the numbers of the earlier store.
+            facts.sequence, facts.commit, facts.ledger_id = end.next_sequence, end.commit, max(1, known.mark.ledger)
+        if facts.is_journal_made and not facts.is_clean:
+            BatchOrder(facts.sequence, is_synced=is_synced).require_files(facts.first_generation, generations)
+        missing = MissingFiles(disk, directories.ledgers, known.entry_counts, segments, facts.first_named_ledger_id)
+        is_table_last = end is None or end.commit <= facts.commit
+        missing.check_before_replay(facts, extents, is_table_last=is_table_last)
+        try:
+            _check_leftovers(disk, directories, facts, extents, segments, generations, missing, is_synced=is_synced)
+        except UnknownEntries as error:
+            if is_synced:
+                raise
+            logs.warning("segment.entries_cut", reason=str(error))  # a power cut may have taken them from the journal
+        extents = _replay(environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced)
+        missing.check_after_replay(extents)
+        if facts.is_clean and facts.sequence != covered_sequence:
+            logs.error(
+                "checkpoint.clean_mark_wrong",
+                file=directories.table.name,
+                batches=facts.sequence - covered_sequence,
+                note="the table is older than the journal; the journal was replayed",
+            )
+        numbers = (number for name in names if (number := file_number(name)) is not None)
+        facts.first_generation = max(facts.first_generation, *(number + 1 for number in numbers), 1)
+        facts.commit = max(facts.commit, 0 if end is None else end.commit)
+        table.commit_count = facts.commit
+        if lost_ids := ids_not_given(facts.ledger_id, segments):
+            raise StoreError(older_table_text(directories.table.name, lost_ids))
+        facts.ledger_id = max(facts.ledger_id, first_free_ledger_id(segments, extents), known.mark.ledger)
+        facts.first_named_ledger_id = first_named_ledger_id(facts, is_synced=is_synced)
+        reserved = range(facts.ledger_id, facts.ledger_id + LEDGER_ID_BLOCK)
+        facts.first_own_ledger_id = facts.ledger_id
+        facts.ledger_id = reserved.stop
+        facts.is_clean = facts.is_journal_made = 0
+        facts.journal_end = facts.sequence
+        # From this commit on the old journal files mean nothing, and may be used again.
+        table.commit(TableChange(asdict(facts)))
+        # Before an old file is used again: from now on a table that is older than this commit is found out.
+        journal_end = JournalEndFile(
+            disk,
+            directories.journal,
+            JournalEnd(facts.sequence, 0, 0, table.commit_count),
+            directories.table.parent,
+        )
+        file_bytes = space.options.journal_file_bytes
+        files = JournalFiles(environment, directories.journal, file_bytes, facts.first_generation, space)
+        files.adopt(names)
+        files.start()
+        _note_journal_made(table)
+    except BaseException:
+        table.abandon()
+        raise
+    stats.recovery_s = (clock.monotonic_ms() - start_ms) / 1000
+    return OpenedStore(table, facts, extents, files, journal_end, reserved, damaged_cursors)
+
+
+def known_ends(facts: Facts, mark: StoreMark) -> tuple[JournalEnd, JournalEnd]:
+    """Return the journal's end according to `checkpoint.db` and according to the metadata."""
+    return JournalEnd(facts.journal_end, 0, 0, facts.commit), JournalEnd(mark.sequence, 0, 0, mark.commit)
+
+
+def _journal_end(
+    disk: Disk, directories: StoreDirectories, names: Collection[str], facts: Facts, mark: StoreMark
+) -> JournalEnd | None:
+    """Return the end of the durable journal, the latest of all marks; None without any mark."""
+    noted = [read_journal_end(disk, path) for path in (directories.journal, directories.table.parent)]
+    if noted == [None, None] and JOURNAL_END_NAME in names:
+        logs.warning("journal.end_damaged", note="a torn tail of the journal looks like a loss")
+    end = latest_end((*noted, *known_ends(facts, mark)))
+    if end is not None and 0 < facts.commit < end.commit:
+        note = "its last transactions are lost; the start reads their changes from the journal"
+        logs.error("checkpoint.commits_lost", file=directories.table.name, commits=end.commit - facts.commit, note=note)
+    return end
+
+
+def _note_journal_made(table: CheckpointTable) -> None:
+    """Record that this run has created a journal file: a later start without the file reports its loss."""
+    try:
+        table.commit(TableChange({"is_journal_made": 1}))
+    except OSError as error:
+        if not lacks_room(error):
+            raise
+        logs.warning("checkpoint.delayed", reason=error)  # The next checkpoint records it.
+
+
+def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
+    """Sizes of segment files by ledger id. Raises StoreError for an id that no ledger can have."""
+    found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
+    if found and max(found) > MAX_LEDGER_ID:
+        raise StoreError(f"{segment_path(Path(), max(found))} has a name that no ledger can have: move it away")
+    return found
+
+
+def describe_files(segment_count: int, journal_file_count: int) -> str:
+    """What a store holds beside its table, in words; empty for nothing."""
+    counts = ((segment_count, "segment files"), (journal_file_count, "journal files"))
+    return " and ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
+    """Above every ledger that exists, whatever the facts say: an id that is given twice would mix two topics."""
+    return max((0, *segments, *extents)) + 1
+
+
+def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
+    """Those of the ids found that were never given: a transaction, which is always synced, reserves ids before they are."""
+    return sorted(ledger_id for ledger_id in found if ledger_id >= next_ledger_id)
+
+
+def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
+    """What is wrong where there are ledgers whose ids were never given, and what to do."""
+    return (
+        f"{table} is older than the ledgers: it does not know ledger {told_ids(ledger_ids)} yet, so its last changes are"
+        f" lost, cursors among them. Put the right one back, with {table}-wal if there was one; or see what `pybroker ledger"
+        " repair` would do"
+    )
+
+
+def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
+    """What a run that begins with `facts` says of the ledgers that there are, and of those that it makes."""
+    if not is_synced:
+        return NAMES_NOT_CERTAIN
+    # The first synced run after one that was not: what exists stays as uncertain as it is.
+    return min(facts.first_named_ledger_id, facts.ledger_id)
+
+
+def _check_leftovers(
+    disk: Disk,
+    directories: StoreDirectories,
+    facts: Facts,
+    extents: Mapping[int, LedgerExtent],
+    segments: Mapping[int, int],
+    generations: Mapping[int, str],
+    missing: MissingFiles,
+    *,
+    is_synced: bool,
+) -> None:
+    """Raise UnknownEntries if a segment file holds an entry that is neither in its extent nor in the journal. Raise
+    MissingData if a file ends before its extent, unless the journal deletes the ledger. This is checked before any
+    change.
+
+    Such files exist only after a crash during a checkpoint or after a deletion. Only then the journal is read a second
+    time.
+    """
+    newest = max(extents, default=0)
+    suspects = [
+        ledger_id
+        for ledger_id, size in segments.items()
+        if (size > extents[ledger_id].end_offset if ledger_id in extents else ledger_id > newest)
+    ]
+    short = missing.short_files(extents)
+    if not suspects and not short:
+        return
+    order = BatchOrder(facts.sequence, is_synced=is_synced)
+    known = dict(extents)
+    ends = {ledger_id: extent.entry_count for ledger_id, extent in extents.items()}
+    for generation, name in sorted(generations.items()):
+        if generation < facts.first_generation:
+            continue
+        data = _read_file(disk, directories.journal / name, bytearray())
+        try:
+            live = order.live_batches(name, scan_file(data, generation, order.next_sequence))
+        except (LayoutError, DamagedJournal):
+            require_none(short)
+            return  # the replay tells it
+        for batch in live:
+            body = memoryview(data)[batch.body_offset : batch.body_offset + batch.body_length]
+            for record_type, ledger_id, end_entry_id in ledger_changes(body):
+                if record_type is RecordType.APPEND:
+                    ends[ledger_id] = end_entry_id
+                elif record_type is RecordType.LEDGER_CREATED:
+                    known[ledger_id], ends[ledger_id] = EMPTY_EXTENT, 0
+                else:
+                    known.pop(ledger_id, None)
+    require_none([found for found in short if found.ledger_id in known])
+    for ledger_id in suspects:
+        if (extent := known.get(ledger_id)) is None:
+            continue  # sealed or deleted: nobody writes to it
+        with disk.open_for_read(segment_path(directories.ledgers, ledger_id)) as file:
+            for held in held_entries(file, extent):
+                if held.ledger_id != ledger_id or held.entry_id >= ends[ledger_id]:
+                    raise UnknownEntries(ledger_id, held)
+
+
+def _replay(
+    environment: StoreEnvironment,
+    directories: StoreDirectories,
+    table: CheckpointTable,
+    facts: Facts,
+    extents: Mapping[int, LedgerExtent],
+    generations: Mapping[int, str],
+    end: JournalEnd | None,
+    stats: StoreStats,
+    *,
+    is_synced: bool,
+) -> dict[int, LedgerExtent]:
+    """Move everything of the journal to its place; returns the extents afterwards. Raises DamagedJournal.
+
+    A thread stores one file while the next one is read and applied here: half of each is waiting for the device.
+    """
+    disk = environment.disk
+    order = BatchOrder(facts.sequence, is_synced=is_synced)
+    replay = Replay(extents)
+    store = _ReplayStore(disk, directories, table, extents)
+    live_generations = sorted(number for number in generations if number >= facts.first_generation)
+    for generation in live_generations:
+        disk.expect_read(directories.journal / generations[generation])
+    buffers = deque((bytearray(), bytearray()))
+    with disk.thread_of(environment.threads, "recovery") as thread:
+        storing: Future[None] | None = None
+        for generation in live_generations:
+            name = generations[generation]
+            # What was stored from this buffer last is done: only the file before this one may be under way.
+            data = _read_file(disk, directories.journal / name, buffers.popleft())
+            buffers.append(data)
+            live = _apply_file(replay, order, name, generation, data)
+            if storing is not None:
+                storing.result()
+            if live:
+                facts.sequence = order.next_sequence
+                facts.ledger_id = max(facts.ledger_id, replay.max_ledger_id + 1)
+                facts.cursor_number = max(facts.cursor_number, replay.max_cursor_number + 1)
+                storing = thread.submit(store.store, asdict(facts), replay.take())
+        if storing is not None:
+            storing.result()
+    order.check_end(end, generations)
+    for cut in order.cut_tails:
+        is_known = end is not None and end.next_sequence == cut.sequence
+        stats.journal_cut_bytes += cut.size_bytes
+        logs.warning(
+            "journal.tail_cut",
+            file=cut.file_name,
+            offset=cut.offset,
+            bytes=cut.size_bytes,
+            reason=cut.reason,
+            note="it was not receipted" if is_known else "that nothing of it was receipted is not proved",
+        )
+    stats.recovered_entries = replay.entry_count
+    stats.recovered_bytes = replay.size_bytes
+    stats.dropped_entries_of_deleted_ledgers = replay.dropped_entry_count
+    return store.extents
+
+
+def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
+    """Apply the batches of one file that count; whether there are any."""
+    try:
+        scanned = scan_file(data, generation, order.next_sequence)
+    except LayoutError as error:
+        raise DamagedJournal(f"{name} is damaged at offset 0: {error}") from error
+    for offset in scanned.covered_damage:
+        logs.warning("journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint covers it")
+    live = order.live_batches(name, scanned)
+    view = memoryview(data)
+    for batch in live:
+        replay.apply(name, view, batch)
+    return bool(live)
+
+
+class _ReplayStore:
+    """Puts what was replayed into its place; used by one thread at a time."""
+
+    def __init__(
+        self, disk: Disk, directories: StoreDirectories, table: CheckpointTable, extents: Mapping[int, LedgerExtent]
+    ) -> None:
+        self._disk = disk
+        self._directory = directories.ledgers
+        self._table = table
+        self.extents = dict(extents)  # as committed
+
+    def store(self, facts: dict[str, int], replayed: Replayed) -> None:
+        """Segment files, then one transaction. Raises OSError and StoreError."""
+        self.extents.update(dict.fromkeys(replayed.created_ledgers, EMPTY_EXTENT))
+        for ledger_id in replayed.deleted_ledgers:
+            self.extents.pop(ledger_id, None)
+        shelf = CursorRegistry(facts["cursor_number"])
+        for record in replayed.cursor_records:
+            shelf.apply(record)
+        change = TableChange(facts, extents=dict(self.extents))
+        change.cursors = [
+            CursorChange(
+                cursor.cursor_id, cursor.deleted_number > 0, cursor.snapshot, cursor.deltas, facts["cursor_number"] - 1
+            )
+            for cursor in shelf.dirty()
+        ]
+        works = [
+            # The index of what was there before is made when the ledger is sealed; only its blocks are written here.
+            LedgerWork(
+                ledger_id,
+                self.extents[ledger_id],
+                SegmentIndex(),
+                ledger.payloads,
+                ledger.message_counts,
+                is_sealed=False,
+            )
+            for ledger_id, ledger in replayed.ledgers.items()
+        ]
+        job = CheckpointJob(change, works, sorted(replayed.deleted_ledgers), syncs_slices=False)
+        job.leftovers = Leftovers.CHECKED
+        for ledger_id, moved in run_checkpoint(self._disk, self._directory, self._table, job).items():
+            self.extents[ledger_id] = moved.extent
+
+
+def _read_file(disk: Disk, path: Path, buffer: bytearray) -> bytearray:
+    """The whole file: in `buffer`, which is overwritten, if that is as long."""
+    with disk.open_for_read(path) as file:
+        if len(buffer) != file.size():
+            buffer = bytearray(file.size())
+        if file.read_into(buffer) != len(buffer):
+            raise OSError(errno.EIO, "ends before its size", str(path))
+        return buffer

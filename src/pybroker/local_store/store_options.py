@@ -1,0 +1,52 @@
+"""What the local store can be told, as plain values, and how a small file system changes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+_MIB = 1 << 20
+_SMALL_STEP_BYTES = 64 << 10
+_SECTOR_BYTES = 512  # what the journal takes for the smallest batch
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStoreOptions:
+    """Defaults are those of conf/broker.conf; the last group has no key there."""
+
+    sync_data: bool = True
+    direct_io: bool = True
+    max_batch_bytes: int = 4 << 20
+    journal_file_bytes: int = 64 << 20
+    checkpoint_max_bytes: int = 32 << 20
+    checkpoint_max_entries: int = 100_000
+    read_threads: int = 2
+    bulk_read_threads: int = 8
+    # Appends are refused when less would be free once everything in the journal is in its segment.
+    min_free_bytes: int = 64 << 20
+    reserve_bytes: int = 16 << 20
+
+    # Beyond these, appends wait for the checkpoint: recovery has to read all of it.
+    journal_max_bytes: int = 256 << 20
+    journal_max_records: int = 250_000
+    max_open_segments: int = 256
+    index_cache_points: int = 262_144  # 10 MiB of indexes of sealed ledgers
+    checkpoint_retry_s: float = 0.5
+    space_poll_s: float = 0.25
+    # Taking snapshots of cursors gives way to other work of the loop after this time.
+    snapshot_turn_ms: float = 2
+
+
+def fit_to_file_system(options: LocalStoreOptions, total_bytes: int) -> LocalStoreOptions:
+    """`options` for a file system of that size: what is set aside leaves most of a small one to entries."""
+    # A journal file is smaller than the minimum free space, so that the next one fits whenever appends are accepted.
+    step_bytes = _MIB if total_bytes >= 32 * _MIB else _SMALL_STEP_BYTES
+    return replace(
+        options,
+        min_free_bytes=min(options.min_free_bytes, total_bytes // 16),
+        reserve_bytes=min(options.reserve_bytes, total_bytes // 32),
+        journal_file_bytes=min(options.journal_file_bytes, max(1, total_bytes // 32 // step_bytes) * step_bytes),
+        journal_max_bytes=min(options.journal_max_bytes, total_bytes // 8),
+        journal_max_records=min(options.journal_max_records, total_bytes // 8 // _SECTOR_BYTES),
+        checkpoint_max_bytes=min(options.checkpoint_max_bytes, total_bytes // 16),
+        checkpoint_max_entries=min(options.checkpoint_max_entries, total_bytes // 16 // _SECTOR_BYTES),
+    )

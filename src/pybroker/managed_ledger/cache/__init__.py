@@ -1,0 +1,1 @@
+"""Caches of entries: recently appended entries, and entries that were read recently."""

@@ -1,0 +1,66 @@
+"""What a cursor has not acknowledged, exact: entries, messages and bytes, without reading an entry.
+
+Counts come from the list of ledgers; only the ledger of the mark-delete position, and those with entries acknowledged out of order
+among batches, are asked of the store, which answers from its index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pybroker.errors import StoreError
+from pybroker.ledgers.ledger_store import LedgerStore
+from pybroker.managed_ledger.cursor_state import CursorState
+from pybroker.managed_ledger.ledger_list import LedgerList
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """`size_bytes` is that of everything behind the mark-delete position, with what is acknowledged there."""
+
+    entries: int
+    messages: int
+    size_bytes: int
+
+
+async def count_backlog(ledgers: LedgerList, store: LedgerStore, state: CursorState) -> Backlog:
+    """The backlog at the moment of the call. Raises StoreError."""
+    while True:
+        before = ledgers.ledger_ids()
+        try:
+            return await _count(ledgers, store, state)
+        except StoreError:
+            if set(before) <= set(ledgers.ledger_ids()):
+                raise
+            # A ledger was trimmed while it was asked about.
+
+
+async def _count(ledgers: LedgerList, store: LedgerStore, state: CursorState) -> Backlog:
+    # Everything that may change while the store is asked is looked at before.
+    mark = state.mark_delete_position
+    entries = state.backlog_entries
+    if not entries:
+        return Backlog(0, 0, 0)
+    behind = ledgers.totals_behind(mark.ledger_id)
+    messages, size_bytes = behind.message_count, behind.size_bytes
+    row = ledgers.row_of(mark.ledger_id)
+    front = 0
+    if row is not None and mark.entry_id + 1 < row.entry_count:
+        messages += row.message_count
+        size_bytes += row.size_bytes
+        front = mark.entry_id + 1
+    acknowledged = []
+    for part in state.acknowledged_behind():
+        held = ledgers.row_of(part.ledger_id)
+        if held is not None and held.message_count != held.entry_count:
+            acknowledged.append((part.ledger_id, part.deleted | part.partial))
+            messages += part.remaining_messages
+        else:
+            messages -= len(part.deleted)
+    if front:
+        before = await store.totals_before(mark.ledger_id, front)
+        messages -= before.message_count
+        size_bytes -= before.size_bytes
+    for ledger_id, entry_ids in acknowledged:
+        messages -= await store.message_count_of(ledger_id, entry_ids)
+    return Backlog(entries, messages, size_bytes)

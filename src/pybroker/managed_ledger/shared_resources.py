@@ -1,0 +1,109 @@
+"""What all managed ledgers of a broker share: where they store, when they begin a ledger, who does what in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerStore
+from pybroker.managed_ledger.cache.entry_cache import EntryCache
+from pybroker.managed_ledger.cache.recent_reads import RecentReads
+from pybroker.memory.broker_memory import Memory
+from pybroker.model.counters import LedgerCounters
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.tasks import TaskOwner
+
+MAX_RECENT_READS_BYTES = 16 * 1024 * 1024
+"""More would not help: cursors that share a read are close to each other."""
+RECENT_READS_PART = 8
+"""So many times as much may be taken by all reads together."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLimits:
+    """When the next ledger is begun."""
+
+    max_entries_per_ledger: int = 50_000
+    max_bytes_per_ledger: int = 2048 * 1024 * 1024
+    min_rollover_ms: int = 10 * 60_000
+    """A younger ledger is not closed for its number of entries."""
+    max_rollover_ms: int = 240 * 60_000
+    """An older ledger is closed, unless it is empty."""
+    inactive_rollover_ms: int = 0
+    """A ledger without an append for so long is closed, unless it is empty; 0: it is not."""
+
+
+class LedgerResources:
+    """Made by who builds a broker; the factory hands it to each managed ledger, and ends its tasks."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        cache: EntryCache,
+        limits: LedgerLimits,
+        clock: Clock,
+        cursor_flush_interval_ms: int,
+        publish_time_of: Callable[[bytes], int],
+        memory: Memory | None = None,
+    ) -> None:
+        """`publish_time_of` reads when an entry was published, in milliseconds, out of it; it never raises. Without `memory`
+        nobody waits for it."""
+        self.store = store
+        self.cache = cache
+        self.memory = memory or Memory.ample(clock)
+        self.recent_reads = RecentReads(min(MAX_RECENT_READS_BYTES, self.memory.reads.most_bytes // RECENT_READS_PART))
+        self.limits = limits
+        self.clock = clock
+        self.publish_time_of = publish_time_of
+        self.tasks = TaskOwner("managed ledgers")
+        self.counters = LedgerCounters()
+        """What all managed ledgers together have read since the start."""
+        self._flushes: list[Callable[[], None]] = []
+        self._flush_interval_s = cursor_flush_interval_ms / 1000
+
+    def keep_cached(self, run: AppendRun) -> None:
+        """`run` has become durable; readers want it now."""
+        before_bytes = self.cache.size_bytes
+        self.cache.insert(run)
+        self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
+
+    def resize_cache(self, limit_bytes: int) -> None:
+        """From now on keep so much, or what there is for it if that is less."""
+        before_bytes = self.cache.size_bytes
+        self.cache.resize(min(limit_bytes, self.memory.cache.highest_bytes))
+        self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
+
+    def evict_old_cached(self) -> Generator[None, None, None]:
+        """Evict, in small steps, the entries that were cached at the last call: tailing readers no longer need them."""
+        before_bytes = self.cache.size_bytes
+        for _ in self.cache.evict_old():
+            self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
+            yield
+            before_bytes = self.cache.size_bytes
+
+    def keep_recent(self, run: EntryRun) -> None:
+        """`run` was read; others may want it soon."""
+        before_bytes = self.recent_reads.size_bytes
+        self.recent_reads.put(run)
+        self.memory.follow(self.memory.reads.count(self.recent_reads.size_bytes - before_bytes))
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        """Keep nothing in memory of a ledger that is deleted."""
+        cached_bytes, recent_bytes = self.cache.size_bytes, self.recent_reads.size_bytes
+        self.cache.drop_ledger(ledger_id)
+        self.recent_reads.drop_ledger(ledger_id)
+        self.memory.follow(self.memory.cache.count(self.cache.size_bytes - cached_bytes))
+        self.memory.follow(self.memory.reads.count(self.recent_reads.size_bytes - recent_bytes))
+
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        """Call `flush`, of a cursor that has changed, within the flush interval."""
+        if not self._flushes:
+            asyncio.get_running_loop().call_later(self._flush_interval_s, self.flush)
+        self._flushes.append(flush)
+
+    def flush(self) -> None:
+        """Call all that wait for it, now."""
+        flushes, self._flushes = self._flushes, []
+        for flush in flushes:
+            flush()

@@ -1,0 +1,59 @@
+"""Which entries of a managed ledger are gone: told to who kept a place in it and asks for what followed.
+
+Ledger ids of a topic have gaps, since all topics share them, so that a list of what is left does not say whether something between
+was trimmed. Hence the last ledgers that went are remembered with their counts; of older ones only that they were.
+
+What must hold: entries that were trimmed behind a place are always told, and none are told where there were none. Empty ledgers are
+not remembered. A place in a ledger at or before `until` has lost something for sure: either so many ledgers with entries went after
+it that they are not remembered any more, or the place belongs to an earlier topic of the same name.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+
+from pybroker.model.position import Position
+
+MAX_REMEMBERED = 64
+"""They are in each document of the managed ledger that is written, some ten bytes each."""
+
+
+class TrimmedLedgers:
+    """Owned by the managed ledger. Rows are (ledger id, entries), rising."""
+
+    def __init__(self, until: int, rows: Iterable[tuple[int, int]] = ()) -> None:
+        self.until = until
+        self._rows: list[tuple[int, int]] = []
+        self.add(rows)
+
+    @property
+    def rows(self) -> Sequence[tuple[int, int]]:
+        return self._rows
+
+    def add(self, rows: Iterable[tuple[int, int]]) -> None:
+        """These ledgers, with so many entries each, are trimmed."""
+        for ledger_id, entry_count in rows:
+            if entry_count:
+                insort(self._rows, (ledger_id, entry_count))
+        excess = len(self._rows) - MAX_REMEMBERED
+        if excess > 0:
+            self.until = max(self.until, self._rows[excess - 1][0])
+            del self._rows[:excess]
+
+    def with_rows(self, rows: Iterable[tuple[int, int]]) -> TrimmedLedgers:
+        """The same with more ledgers gone."""
+        return TrimmedLedgers(self.until, [*self._rows, *rows])
+
+    def lost_between(self, start: Position, end: Position) -> list[tuple[Position, Position | None]]:
+        """Runs of entries from `start` on and in front of `end` that are gone: the first and the one after the last of each, or
+        None for the latter where that is not known any more."""
+        lost: list[tuple[Position, Position | None]] = []
+        if start.ledger_id <= self.until:
+            lost.append((start, None))
+        for ledger_id, entry_count in self._rows:
+            first = max(start, Position(ledger_id, 0))
+            last = min(end, Position(ledger_id, entry_count))
+            if first < last:
+                lost.append((first, last))
+        return lost

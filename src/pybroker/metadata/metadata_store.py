@@ -1,0 +1,109 @@
+"""The plug for metadata: a tree of small values with versions.
+
+Paths look like `/admin/policies/public/default`. A value has a version that rises by one with each put; a put or delete may name
+the version it expects, so that two writers never overwrite each other unseen. Everything returned by `put` is durable.
+
+Concurrency: called from the loop's thread. Watches are told on the loop after the change is durable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+from pybroker.model.counters import Buckets
+
+ANY_VERSION = -1
+NOT_EXISTING = -2
+PAGE_VALUES = 1000
+"""The number of values that `values_at` reads with one operation of the store."""
+
+
+class Versioned(NamedTuple):
+    """A value and its version (0 for the first put)."""
+
+    value: bytes
+    version: int
+
+
+Watch = Callable[[str], None]
+
+
+LATENCY_BOUNDS_MS: tuple[float, ...] = (1, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+
+class OperationLatencies:
+    """How long operations took since the start, in milliseconds, by kind and by how they ended; and the bytes that were put."""
+
+    def __init__(self) -> None:
+        self.took_ms = {
+            (kind, status): Buckets(LATENCY_BOUNDS_MS)
+            for kind in ("get", "put", "del")
+            for status in ("success", "fail")
+        }
+        self.put_bytes = 0
+
+
+class MetadataStore(ABC):
+    """Values by path. Raises BadVersionError on a version mismatch and StoreError when the back end fails."""
+
+    @property
+    def latencies(self) -> OperationLatencies | None:
+        """None when nobody measures."""
+        return None
+
+    @abstractmethod
+    async def get(self, path: str) -> Versioned | None:
+        """The value at `path`, None when there is none."""
+
+    @abstractmethod
+    async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
+        """Store `value` durably and return its version. `expected_version` NOT_EXISTING: only if there is none yet.
+        Parents need not exist."""
+
+    @abstractmethod
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
+        """Drop the value at `path` (not its children); False when there was none."""
+
+    @abstractmethod
+    async def children(self, path: str) -> list[str]:
+        """The names (last path segments), sorted, of everything directly below `path`, values or inner nodes."""
+
+    @abstractmethod
+    async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
+        """Up to `limit` values below `path`, with their whole paths and in their order, from the first one behind `after` on.
+
+        `after` "" begins; a list shorter than `limit` ends. For reading very many values at a fraction of the cost of `get`.
+        """
+
+    @abstractmethod
+    async def delete_tree(self, path: str) -> int:
+        """Drop `path` and everything below it in one step; the number of values dropped."""
+
+    @abstractmethod
+    def watch(self, prefix: str, watch: Watch) -> None:
+        """Call `watch(path)` after every change at or below `prefix`, for as long as the store lives."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release the back end. Idempotent."""
+
+
+async def values_at(
+    store: MetadataStore, path: str, depth: int, page_values: int = PAGE_VALUES
+) -> AsyncIterator[tuple[list[str], Versioned]]:
+    """Yield each value that is exactly `depth` segments below `path`, with these segments, in the order of the paths.
+
+    Takes one operation of the store for each `page_values` values below `path`. Raises StoreError.
+    """
+    after, start = "", len(path) + 1
+    while True:
+        page = await store.values_below(path, after, page_values)
+        for found_path, found in page:
+            segments = found_path[start:].split("/")
+            if len(segments) == depth:
+                yield segments, found
+        if len(page) < page_values:
+            return
+        after = page[-1][0]

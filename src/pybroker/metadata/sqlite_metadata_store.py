@@ -1,0 +1,384 @@
+"""MetadataStore in one SQLite file: the default of a single broker.
+
+Layout: the tables of `sqlite_table.py`, in WAL mode with `synchronous=FULL`, so that a commit that returned survives power
+loss. `user_version` holds the layout's version; a newer one is refused, an older one is converted. A start reads everything once
+and refuses what is not what was stored; a value is checked again whenever it is read.
+
+Operation: the loop queues operations; one thread, the only one that ever touches the connection, runs all that is
+queued as one transaction and so pays one disk flush for a burst of puts. Operations take effect in the order in which
+they were called.
+
+What must hold: no answer is given before the transaction that holds it is committed; when the commit fails, every
+operation of the batch fails and none of it took effect. A version mismatch fails only the operation that met it.
+Failure: without space an operation fails with StorageFull, and the next one is tried as ever. A commit that fails otherwise may
+have reached the log: before the next transaction, an empty one is written over it, so that what was refused is never in force
+after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pybroker.disk.database import SQLITE_FAILURES, empty_log, lacks_space, transaction
+from pybroker.disk.disk import Disk
+from pybroker.errors import StorageFull, StoreError
+from pybroker.metadata.commit_mark import CommitMark
+from pybroker.metadata.memory_metadata_store import require_version
+from pybroker.metadata.metadata_store import ANY_VERSION, MetadataStore, Versioned, Watch
+from pybroker.metadata.sqlite_table import Totals, is_empty, prepare, require_whole, row_checksum, save_totals
+from pybroker.metadata.watches import Watches, prefix_below
+from pybroker.runtime import logs
+from pybroker.runtime.threads import Threads
+
+MAX_BATCH_OPERATIONS = 1000
+
+
+class _Outcome(NamedTuple):
+    """What one operation answers, and the paths that it changed."""
+
+    result: Any
+    changed: Sequence[str] = ()
+
+
+class _Table:
+    """The connection and what is known of its tables. Belongs to the thread."""
+
+    def __init__(self, connection: sqlite3.Connection, totals: Totals, mark: CommitMark | None) -> None:
+        self.connection = connection
+        self.totals = totals  # with what the transaction under way has changed
+        self._stored = replace(totals)
+        self._mark = mark
+        self._must_undo = False
+        self.companion: tuple[str, Callable[[], bytes]] | None = None  # path, and function that returns its value
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit the operations of the block as one transaction, or none of them. Raises sqlite3.Error."""
+        try:
+            if self._must_undo:
+                self._undo()
+            with transaction(self.connection):
+                yield
+                if self.companion is not None:
+                    path, value_of = self.companion
+                    self.put(path, value_of(), 0)
+                self._count_commit()
+                self._must_undo = True  # until the result of the commit is known
+        except BaseException:
+            self.totals = replace(self._stored)
+            if self._must_undo:
+                with suppress(sqlite3.Error):  # the next transaction tries again
+                    self._undo()
+            raise
+        self._committed()
+
+    def row(self, path: str) -> Versioned | None:
+        """Raises StoreError when it is damaged."""
+        row = self.connection.execute(
+            "SELECT value, version, checksum FROM metadata WHERE path = ?", (path,)
+        ).fetchone()
+        if row is None:
+            return None
+        require_whole(path, *row)
+        return Versioned(*row[:2])
+
+    def put(self, path: str, value: bytes, version: int) -> None:
+        self._forget(path)
+        checksum = row_checksum(path, value, version)
+        self.connection.execute("REPLACE INTO metadata VALUES (?, ?, ?, ?)", (path, value, version, checksum))
+        self.totals.added(checksum)
+
+    def delete(self, path: str) -> None:
+        self._forget(path)
+        self.connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
+
+    def close(self) -> None:
+        """In order: the log is emptied, or counts as it is."""
+        if reason := empty_log(self.connection):
+            logs.warning("metadata.log_kept", reason=reason)
+        self.connection.close()
+        if self._mark is not None:
+            self._mark.close()
+
+    def _forget(self, path: str) -> None:
+        row = self.connection.execute("SELECT checksum FROM metadata WHERE path = ?", (path,)).fetchone()
+        if row is not None:
+            self.totals.removed(row[0])
+
+    def _undo(self) -> None:
+        """Commit nothing in the place of what was refused. Raises sqlite3.Error."""
+        try:
+            with transaction(self.connection):
+                self._count_commit()
+        except BaseException:
+            self.totals = replace(self._stored)
+            raise
+        self._committed()
+
+    def _count_commit(self) -> None:
+        """The last change of each transaction."""
+        self.totals.commits += 1
+        save_totals(self.connection, self.totals)
+
+    def _committed(self) -> None:
+        self._must_undo = False
+        self._stored = replace(self.totals)
+        if self._mark is not None:
+            self._mark.write(self.totals.commits)
+
+
+_Work = Callable[[_Table], _Outcome]
+
+
+class _Operation(NamedTuple):
+    """One queued call: what the thread does, and the future of the caller on the loop."""
+
+    work: _Work
+    writes: bool
+    answer: asyncio.Future[Any]
+
+
+class SqliteMetadataStore(MetadataStore):
+    """Made by `open`; owns the thread and the connection until `close`."""
+
+    def __init__(self, table: _Table, thread: Executor) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._table = table
+        self._thread = thread
+        self._watches = Watches()
+        self._queue: list[_Operation] = []
+        self._running: list[_Operation] = []
+        self._flush_scheduled = False
+        self._closing: asyncio.Future[None] | None = None
+
+    @staticmethod
+    async def open(
+        path: Path,
+        disk: Disk | None = None,
+        mark: Path | None = None,
+        threads: Threads | None = None,
+    ) -> SqliteMetadataStore:
+        """Open or create the file at `path`, whose directory exists. Raises StoreError, also for what is damaged.
+
+        `mark` is the file of `CommitMark`. The default of `disk` is the file system itself.
+        """
+        thread = (threads or Threads()).pool("metadata")
+        try:
+            table = await asyncio.get_running_loop().run_in_executor(thread, _open_table, path, disk or Disk(), mark)
+        except BaseException:
+            thread.shutdown(wait=False)
+            raise
+        return SqliteMetadataStore(table, thread)
+
+    async def keep_beside(self, path: str, value_of: Callable[[], bytes]) -> None:
+        """From now on, store the current value of `value_of` at `path` in each transaction that writes.
+
+        This needs no additional sync and notifies no watch. `value_of` is called in the metadata thread.
+        """
+
+        def work(table: _Table) -> _Outcome:
+            table.companion = path, value_of
+            return _Outcome(None)
+
+        await self._submit(work, writes=False)
+
+    async def get(self, path: str) -> Versioned | None:
+        def work(table: _Table) -> _Outcome:
+            return _Outcome(table.row(path))
+
+        found: Versioned | None = await self._submit(work, writes=False)
+        return found
+
+    async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
+        assert path.startswith("/"), path
+        assert not path.endswith("/"), path
+        kept = bytes(value)  # The caller may reuse its buffer before the thread gets here.
+
+        def work(table: _Table) -> _Outcome:
+            present = _version(table.connection, path)
+            require_version(path, present, expected_version)
+            version = 0 if present is None else present + 1
+            table.put(path, kept, version)
+            return _Outcome(version, (path,))
+
+        version: int = await self._submit(work, writes=True)
+        return version
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
+        def work(table: _Table) -> _Outcome:
+            present = _version(table.connection, path)
+            require_version(path, present, expected_version)
+            if present is None:
+                return _Outcome(False)
+            table.delete(path)
+            return _Outcome(True, (path,))
+
+        existed: bool = await self._submit(work, writes=True)
+        return existed
+
+    async def children(self, path: str) -> list[str]:
+        prefix = prefix_below(path)
+
+        def work(table: _Table) -> _Outcome:
+            # The set is made inside SQLite, which lets go of the interpreter meanwhile: 100,000 topics may lie below.
+            rows = table.connection.execute(
+                "SELECT DISTINCT substr(path, :skip, instr(substr(path, :skip) || '/', '/') - 1) FROM metadata"
+                " WHERE path >= :first AND path < :end",
+                {"skip": len(prefix) + 1, "first": prefix, "end": _end_of(prefix)},
+            )
+            return _Outcome(sorted(name for (name,) in rows))
+
+        names: list[str] = await self._submit(work, writes=False)
+        return names
+
+    async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
+        prefix = prefix_below(path)
+
+        def work(table: _Table) -> _Outcome:
+            rows = table.connection.execute(
+                "SELECT path, value, version, checksum FROM metadata WHERE path > ? AND path < ? ORDER BY path LIMIT ?",
+                (max(prefix, after), _end_of(prefix), limit),
+            ).fetchall()
+            for row in rows:
+                require_whole(*row)
+            return _Outcome([(path, Versioned(value, version)) for path, value, version, _ in rows])
+
+        found: list[tuple[str, Versioned]] = await self._submit(work, writes=False)
+        return found
+
+    async def delete_tree(self, path: str) -> int:
+        prefix = prefix_below(path)
+
+        def work(table: _Table) -> _Outcome:
+            rows = table.connection.execute(
+                "DELETE FROM metadata WHERE path = ? OR (path >= ? AND path < ?) RETURNING path, checksum",
+                (path, prefix, _end_of(prefix)),
+            ).fetchall()
+            for _, checksum in rows:
+                table.totals.removed(checksum)
+            return _Outcome(len(rows), [name for name, _ in rows])
+
+        count: int = await self._submit(work, writes=True)
+        return count
+
+    def watch(self, prefix: str, watch: Watch) -> None:
+        self._watches.add(prefix, watch)
+
+    async def close(self) -> None:
+        """Finish what was queued, then release the file."""
+        if self._closing is None:
+            self._closing = self._loop.create_future()
+            self._flush()
+        await asyncio.shield(self._closing)
+
+    async def _submit(self, work: _Work, *, writes: bool) -> Any:
+        if self._closing is not None:
+            raise StoreError("the metadata store is closed")
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.append(_Operation(work, writes, answer))
+        if not self._flush_scheduled:
+            # At the end of the turn, so that a burst of calls becomes one transaction.
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        return await answer
+
+    def _flush(self) -> None:
+        """Hand the queue to the thread unless it is busy; its completion calls again."""
+        self._flush_scheduled = False
+        if self._running:
+            return
+        if self._queue:
+            self._running = self._queue[:MAX_BATCH_OPERATIONS]
+            del self._queue[:MAX_BATCH_OPERATIONS]
+            batch = self._loop.run_in_executor(self._thread, _run_batch, self._table, self._running)
+            batch.add_done_callback(self._batch_done)
+        elif self._closing is not None:
+            closed = self._loop.run_in_executor(self._thread, self._table.close)
+            closed.add_done_callback(self._connection_closed)
+
+    def _batch_done(self, batch: asyncio.Future[list[_Outcome | Exception]]) -> None:
+        operations, self._running = self._running, []
+        changed: list[str] = []
+        error = batch.exception()
+        outcomes = [error] * len(operations) if error else batch.result()
+        for operation, outcome in zip(operations, outcomes, strict=True):
+            if isinstance(outcome, _Outcome):
+                changed.extend(outcome.changed)
+            if operation.answer.done():
+                continue  # The caller was cancelled; what it asked for is done all the same.
+            if isinstance(outcome, _Outcome):
+                operation.answer.set_result(outcome.result)
+            else:
+                operation.answer.set_exception(outcome)
+        self._watches.tell(changed)
+        self._flush()
+
+    def _connection_closed(self, closed: asyncio.Future[None]) -> None:
+        self._thread.shutdown(wait=False)
+        assert self._closing is not None
+        error = closed.exception()
+        if error is None:
+            self._closing.set_result(None)
+        else:
+            self._closing.set_exception(StoreError(f"closing the metadata store failed: {error}"))
+
+
+def _open_table(path: Path, disk: Disk, mark_path: Path | None) -> _Table:
+    with ExitStack() as opened:
+        try:
+            mark = None if mark_path is None else CommitMark(disk, mark_path)
+            if mark is not None:
+                opened.callback(mark.close)
+            connection = disk.open_database(path)
+            opened.callback(connection.close)
+            answered = 0 if mark is None else mark.read()
+            if is_empty(connection):
+                _require_as_far_as(answered, Totals(), mark_path)  # before it is made into a new one
+            totals = prepare(connection)
+            _require_as_far_as(answered, totals, mark_path)
+        except (*SQLITE_FAILURES, StoreError, OSError) as error:
+            raise StoreError(f"the metadata store {path} cannot be opened: {error}") from error
+        opened.pop_all()
+    return _Table(connection, totals, mark)
+
+
+def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) -> None:
+    if totals.commits < answered:
+        raise StoreError(
+            f"it holds {totals.commits} changes of {answered} that were answered: its log (-wal) is damaged or missing, or it is an"
+            f" older copy. Put the right files back; to go on without what is lost, remove {mark_path}"
+        )
+
+
+def _run_batch(table: _Table, operations: list[_Operation]) -> list[_Outcome | Exception]:
+    """In the thread: run the operations in order, as one transaction when one of them writes."""
+    is_writing = any(operation.writes for operation in operations)
+    try:
+        with table.transaction() if is_writing else nullcontext():
+            return [_outcome(operation, table) for operation in operations]
+    except SQLITE_FAILURES as error:
+        raise (StorageFull if lacks_space(error) else StoreError)(f"the metadata store failed: {error}") from error
+
+
+def _outcome(operation: _Operation, table: _Table) -> _Outcome | Exception:
+    try:
+        return operation.work(table)
+    except StoreError as error:  # A version, or a damaged value: raised before the operation wrote anything.
+        return error
+
+
+def _version(connection: sqlite3.Connection, path: str) -> int | None:
+    row = connection.execute("SELECT version FROM metadata WHERE path = ?", (path,)).fetchone()
+    return row[0] if row else None
+
+
+def _end_of(prefix: str) -> str:
+    """The first text behind everything that begins with `prefix`, in SQLite's order of bytes."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -1,0 +1,259 @@
+"""Plain counters that live objects keep and the admin side reads; nothing here computes a rate or formats a line.
+
+Counters only grow while their object lives. They are ints in slots: one addition for a whole run of messages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+
+from pybroker.model.request_refusals import Refusals
+
+LATENCY_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
+ENTRY_SIZE_BOUNDS_BYTES: tuple[int, ...] = (128, 512, 1024, 2048, 4096, 16384, 102400, 1048576)
+# Of what may take long: a look-up of a name, the load of a topic.
+DURATION_BOUNDS_MS: tuple[float, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 60_000)
+GC_PAUSE_BOUNDS_MS: tuple[float, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+LOOP_LAG_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 2, 5, 10, 20, 50, 100, 500)
+
+
+class Buckets:
+    """Samples counted by upper bound; the last bucket takes what is above all bounds. Not cumulative."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total: float = 0
+
+    @property
+    def count(self) -> int:
+        """How many samples there were."""
+        return sum(self.counts)
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Count `value` `count` times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def add_sizes(self, payloads: list[bytes], size_bytes: int) -> None:
+        """Count the length of each payload; `size_bytes` is their sum. Runs of like sizes cost two look-ups in all."""
+        smallest = bisect_left(self.bounds, min(map(len, payloads)))
+        largest = bisect_left(self.bounds, max(map(len, payloads)))
+        if smallest == largest:
+            self.counts[smallest] += len(payloads)
+        else:
+            for payload in payloads:
+                self.counts[bisect_left(self.bounds, len(payload))] += 1
+        self.total += size_bytes
+
+
+class TopicCounters:
+    """Of one loaded topic, since it was loaded."""
+
+    __slots__ = (
+        "age_evictions",
+        "bytes_in",
+        "bytes_out_of_removed",
+        "chunks_in",
+        "entries_in",
+        "entry_size_bytes",
+        "last_publish_ms",
+        "messages_in",
+        "messages_out_of_removed",
+        "publish_errors",
+        "publish_latency_ms",
+        "publish_rate_limited",
+        "size_evictions",
+    )
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self.chunks_in = 0
+        self.publish_errors = 0
+        self.publish_rate_limited = 0
+        """How often a client had to wait until it might publish."""
+        self.last_publish_ms = 0
+        # How often entries were skipped unread because a backlog was too large, or too old.
+        self.size_evictions = 0
+        self.age_evictions = 0
+        # What subscriptions that are gone have delivered: the topic's totals never go down.
+        self.messages_out_of_removed = 0
+        self.bytes_out_of_removed = 0
+        self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)
+        self.entry_size_bytes = Buckets(ENTRY_SIZE_BOUNDS_BYTES)
+
+
+class LedgerCounters:
+    """Of one managed ledger since it was opened, or of all together since the start."""
+
+    __slots__ = ("bytes_read", "entries_read", "mark_deletes", "read_errors", "store_bytes_read", "store_entries_read")
+
+    def __init__(self) -> None:
+        self.entries_read = 0
+        self.bytes_read = 0
+        # Of these, what was not in memory.
+        self.store_entries_read = 0
+        self.store_bytes_read = 0
+        self.read_errors = 0
+        self.mark_deletes = 0
+
+
+class OperationCounters:
+    """Of one kind of operation: how long those took that did not fail, and how many failed."""
+
+    __slots__ = ("failures", "took_ms")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.took_ms = Buckets(DURATION_BOUNDS_MS)
+
+
+class SchemaCounters:
+    """Of the schemas of one namespace, since the start."""
+
+    __slots__ = ("compatible", "delete", "get", "incompatible", "put")
+
+    def __init__(self) -> None:
+        self.get = OperationCounters()
+        self.put = OperationCounters()
+        self.delete = OperationCounters()
+        # How often a new schema might follow the present ones, or might not.
+        self.compatible = 0
+        self.incompatible = 0
+
+
+class ProducerCounters:
+    """Of one attached producer."""
+
+    __slots__ = ("bytes_in", "chunks_in", "dropped_messages", "messages_in")
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.chunks_in = 0
+        self.dropped_messages = 0
+        """Of a non-persistent topic: taken from the client and given to nobody, as too many came at once."""
+
+
+class DeliveryCounters:
+    """Of one subscription or one attached consumer."""
+
+    __slots__ = (
+        "acked_messages",
+        "bytes_out",
+        "chunks_out",
+        "dropped_messages",
+        "entries_out",
+        "expired_entries",
+        "expired_last_run_entries",
+        "filter_accepted",
+        "filter_processed",
+        "filter_rejected",
+        "filter_rescheduled",
+        "first_consumed_flow_ms",
+        "first_consumed_ms",
+        "last_acked_ms",
+        "last_consumed_flow_ms",
+        "last_consumed_ms",
+        "last_expired_ms",
+        "last_mark_delete_advanced_ms",
+        "messages_out",
+        "redelivered_messages",
+        "throttled_events",
+    )
+
+    def __init__(self) -> None:
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.chunks_out = 0
+        self.dropped_messages = 0
+        """Of a non-persistent topic: what no consumer could take."""
+        self.redelivered_messages = 0
+        self.acked_messages = 0
+        self.expired_entries = 0
+        # How often dispatch had to wait for a rate: by ("Msg" or "Bytes", whose rate).
+        self.throttled_events: Counter[tuple[str, str]] = Counter()
+        # What entry filters made of messages.
+        self.filter_processed = 0
+        self.filter_accepted = 0
+        self.filter_rejected = 0
+        self.filter_rescheduled = 0
+        self.expired_last_run_entries = 0
+        self.first_consumed_ms = 0
+        self.first_consumed_flow_ms = 0
+        self.last_expired_ms = 0
+        self.last_acked_ms = 0
+        self.last_consumed_ms = 0
+        self.last_consumed_flow_ms = 0
+        self.last_mark_delete_advanced_ms = 0
+
+
+class BrokerStats:
+    """Of the whole process."""
+
+    __slots__ = (
+        "active_connections",
+        "bugs",
+        "connections_closed",
+        "connections_created",
+        "connections_displaced",
+        "connections_failed",
+        "connections_refused",
+        "gc_full_collections",
+        "gc_pauses_ms",
+        "is_healthy",
+        "lookup_failures",
+        "lookup_ms",
+        "lookups",
+        "loop_lag_max_ms",
+        "loop_lag_ms",
+        "loop_lags_ms",
+        "loop_starved",
+        "pending_publish_bytes",
+        "publish_latency_ms",
+        "refusals",
+        "skipped_damaged_entries",
+        "throttled_connections",
+        "throttled_since_ms",
+        "topic_load_failures",
+        "topic_load_ms",
+        "topic_loads",
+    )
+
+    def __init__(self) -> None:
+        self.active_connections = 0
+        self.connections_created = 0
+        self.connections_refused = 0
+        self.connections_displaced = 0
+        """Closed because they had not said CONNECT while others came, or in time."""
+        self.connections_failed = 0
+        self.connections_closed = 0
+        self.throttled_connections = 0
+        self.throttled_since_ms = 0.0
+        """Monotonic; since when there are any."""
+        self.pending_publish_bytes = 0
+        self.lookups = 0
+        self.lookup_failures = 0
+        self.topic_loads = 0
+        self.topic_load_failures = 0
+        self.loop_lag_ms = 0.0
+        self.loop_lag_max_ms = 0.0
+        self.loop_lags_ms = Buckets(LOOP_LAG_BOUNDS_MS)
+        self.loop_starved = 0
+        # Of Python's collector; nothing where the process is not the broker's own.
+        self.gc_full_collections = 0
+        self.gc_pauses_ms = Buckets(GC_PAUSE_BOUNDS_MS)
+        self.lookup_ms = Buckets(DURATION_BOUNDS_MS)
+        self.topic_load_ms = Buckets(DURATION_BOUNDS_MS)
+        self.is_healthy: bool | None = None
+        """What the last periodic check found; None without one."""
+        self.bugs = 0
+        self.skipped_damaged_entries = 0
+        self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)
+        self.refusals = Refusals()

@@ -1,0 +1,50 @@
+"""Counts refused requests of clients by command and cause, and selects the refusals to be logged.
+
+Pure. A refused client often repeats its request immediately, hundreds of times a minute. A log line for each refusal
+would hide all other lines, so one refusal of each command and cause is logged per interval, with the number of refusals
+since the last line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+LOG_INTERVAL_S = 60.0
+MAX_CAUSES = 256
+"""Maximum pairs of command and cause; others count as `OTHER`. Both are names of the protocol, so the limit is not
+reached."""
+OTHER = "other"
+
+
+class _Row:
+    __slots__ = ("logged_s", "total", "unlogged")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.unlogged = 0
+        self.logged_s = float("-inf")
+
+
+class Refusals:
+    """Owned by the broker's counters."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], _Row] = {}
+
+    def add(self, command: str, cause: str, count: int, now_s: float) -> int:
+        """Count `count` refusals. Return the number since the last log line if a line is due now, else 0."""
+        key = (command, cause)
+        if key not in self._rows and len(self._rows) >= MAX_CAUSES:
+            key = (OTHER, OTHER)
+        row = self._rows.setdefault(key, _Row())
+        row.total += count
+        row.unlogged += count
+        if now_s < row.logged_s + LOG_INTERVAL_S:
+            return 0
+        unlogged, row.unlogged, row.logged_s = row.unlogged, 0, now_s
+        return unlogged
+
+    def totals(self) -> Iterator[tuple[str, str, int]]:
+        """Yield command, cause and number of refusals since the start."""
+        for (command, cause), row in self._rows.items():
+            yield command, cause, row.total

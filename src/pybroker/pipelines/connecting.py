@@ -1,0 +1,21 @@
+"""The interface by which the command line, with its options, profiles and variables, gives a pipeline access to a
+broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pybroker.client.access import Access
+
+
+class Connect(Protocol):
+    """A function that returns the access to the broker of the command line."""
+
+    def __call__(self, topics: Sequence[str], settings: Mapping[str, str] | None = None) -> Access:
+        """Return the access with the address of the binary protocol, which a lookup of the first topic determines.
+
+        `settings`: connection values of a settings file, by profile keys. They have the rank of a profile: options
+        override them, and they override the environment. Without a topic the address may be empty. Raises the errors
+        that end a command.
+        """

@@ -1,0 +1,83 @@
+"""All pipelines by name. A pipeline is a module with `add_options(parser)` and `run(options, parser, connect)`, which
+returns the exit code.
+
+A new pipeline needs one line here. Modules are imported when their pipeline is used, so a missing library affects only
+the pipelines that need it. The command line owns the options that name the broker, and passes the result as `connect`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One line of `pybroker pipeline --help`."""
+
+    name: str
+    module: str
+    help: str
+    needs: tuple[str, ...] = ()
+    """Libraries whose absence is told by the name of the extra, not by a trace."""
+    extra: str = "tables"
+
+
+PIPELINES = (
+    Pipeline(
+        "lake",
+        "pybroker.pipelines.lake",
+        "topics into Iceberg, Delta or Parquet tables, exactly once",
+        ("pyarrow", "numpy", "fsspec", "pyiceberg", "deltalake"),
+    ),
+    Pipeline("replay", "pybroker.pipelines.replay", "a time range of a topic into another topic", ("pyarrow", "numpy")),
+    Pipeline(
+        "key-skew",
+        "pybroker.pipelines.key_skew",
+        "which keys would be hot on which consumer of a Key_Shared subscription",
+        ("pyarrow", "numpy"),
+    ),
+    Pipeline(
+        "schema-audit",
+        "pybroker.pipelines.schema_audit",
+        "schema versions of messages, and messages that cannot be read",
+        ("pyarrow", "numpy"),
+    ),
+    Pipeline(
+        "dlq-triage",
+        "pybroker.pipelines.dlq_triage",
+        "dead letters by reason, origin and key",
+        ("pyarrow", "numpy"),
+    ),
+)
+
+
+class ExtraMissing(Exception):
+    """What the pipeline needs is not installed; the text says how to install it."""
+
+
+def load(pipeline: Pipeline) -> ModuleType:
+    """The module of a pipeline. Raises ExtraMissing."""
+    try:
+        return import_module(pipeline.module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in pipeline.needs:
+            raise
+        raise ExtraMissing(
+            f"the pipeline {pipeline.name} needs {missing}, which is not installed: pip install 'pybroker[{pipeline.extra}]'"
+        ) from error
+
+
+def add_pipelines(parser: argparse.ArgumentParser) -> None:
+    """A command for each pipeline; its own options are added by `options_of`, when it is the one that was asked for."""
+    commands = parser.add_subparsers(title="pipelines", required=True, metavar="PIPELINE", dest="pipeline")
+    for pipeline in PIPELINES:
+        commands.add_parser(pipeline.name, help=pipeline.help, add_help=False)
+
+
+def module_of(name: str) -> ModuleType:
+    """Import and return the module of a pipeline. Raises ExtraMissing, KeyError."""
+    return load({pipeline.name: pipeline for pipeline in PIPELINES}[name])

@@ -1,0 +1,1 @@
+"""What protects the process: garbage collection policy, event loop watchdog, and file descriptors."""

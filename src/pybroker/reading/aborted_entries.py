@@ -1,0 +1,103 @@
+"""Entries that readers never get, though they are stored: messages of aborted transactions, and the markers of all.
+
+What must hold: an entry is handed out only once it is known whether it is hidden. Plans say it, of all that they cover; what a
+plan covers lies in front of the first message of the oldest open transaction, so it never changes. Whoever reads a range that was
+planned elsewhere, in another process or an earlier run, asks for the plan of its ledger first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from pyroaring import BitMap
+
+from pybroker.reading.entry_source import ReadingFailed
+from pybroker.reading.positions import Place
+
+if TYPE_CHECKING:
+    from pybroker.columns.entry_run import EntryRun
+    from pybroker.reading.plans import Plans
+    from pybroker.reading.positions import EntryRange, TopicPlan
+
+MAX_KNOWN = 10_000
+"""Ledgers of which it is remembered; what is forgotten is asked for again."""
+_END = (1 << 62) - 1
+
+
+class _Known(NamedTuple):
+    first_entry_id: int
+    end_entry_id: int
+    hidden: BitMap | None
+    """None where nothing is: the usual case."""
+
+
+class AbortedEntries:
+    """Owned by a source that asks one broker."""
+
+    def __init__(self, plans: Plans) -> None:
+        self._plans = plans
+        self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
+
+    def planned(self, plan: TopicPlan) -> None:
+        """Remember what a plan says."""
+        for ledger in plan.ledgers:
+            key = (plan.topic, ledger.ledger_id)
+            hidden = BitMap.deserialize(ledger.hidden) if ledger.hidden else None
+            self._known[key] = _Known(ledger.first_entry_id, ledger.end_entry_id, hidden)
+            self._known.move_to_end(key)
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+
+    def marked(self, entries: EntryRange, runs: Iterator[EntryRun]) -> Iterator[EntryRun]:
+        """The runs of these entries, with what is hidden marked. Raises DataLoss and ReadingFailed when that cannot be known."""
+        hidden = self._among(entries)
+        if hidden is None:
+            yield from runs
+            return
+        try:
+            for run in runs:
+                yield _marked(run, hidden)
+        finally:
+            if isinstance(runs, Generator):
+                runs.close()
+
+    def _among(self, entries: EntryRange) -> BitMap | None:
+        known = self._known.get((entries.topic, entries.ledger_id))
+        if not _covers(known, entries):
+            known = self._asked(entries)
+        return None if known is None else known.hidden
+
+    def _asked(self, entries: EntryRange) -> _Known | None:
+        """What the broker says of the whole ledger. What of it is gone, or never was, the read itself will find."""
+        start, end = Place(entries.ledger_id, 0), Place(entries.ledger_id, _END)
+        (plan,) = self._plans.of([(entries.topic, start, end)], with_points=False)
+        self.planned(plan)
+        known = self._known.get((entries.topic, entries.ledger_id)) if plan.ledgers else None
+        if plan.is_held_back and plan.end.ledger_id == entries.ledger_id and not _covers(known, entries):
+            reached = f"{plan.end.ledger_id}:{plan.end.entry_id}"
+            raise ReadingFailed(
+                f"{entries.topic}: entries up to {entries.ledger_id}:{entries.end_entry_id} are asked for, and readers may have "
+                f"those up to {reached} only, since a transaction is open: plan again"
+            )
+        return known
+
+
+def _covers(known: _Known | None, entries: EntryRange) -> bool:
+    return (
+        known is not None
+        and known.first_entry_id <= entries.first_entry_id
+        and known.end_entry_id >= entries.end_entry_id
+    )
+
+
+def _marked(run: EntryRun, hidden: BitMap) -> EntryRun:
+    if not hidden.range_cardinality(run.first_entry_id, run.end_entry_id):
+        return run
+    marked = np.zeros(run.entry_count, np.bool_)
+    among = hidden & BitMap(range(run.first_entry_id, run.end_entry_id))
+    marked[np.asarray(among.to_array(), np.int64) - run.first_entry_id] = True
+    return replace(run, hidden=marked)

@@ -1,0 +1,138 @@
+"""Ranges of entries as record batches of messages, whatever way they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pybroker.columns.bad_records import BadRecords, CryptoFailureAction
+from pybroker.columns.decoder import MessageDecoder, schema_of
+from pybroker.columns.encryption import Decryptor, PrivateKeyFiles
+from pybroker.columns.message_columns import DEFAULT_COLUMNS, VALUE
+from pybroker.columns.payloads import DecoderLimits, Opener
+from pybroker.columns.scanner import IS_COMPILED, SCANNER, Scanner
+from pybroker.model.names import TopicName
+from pybroker.reading.entry_source import ReadingFailed
+from pybroker.reading.range_chunks import RangeChunks
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.columns.encryption import PrivateKeys
+    from pybroker.columns.entry_run import EntryRun
+    from pybroker.reading.entry_source import EntrySource
+    from pybroker.reading.positions import EntryRange
+
+
+@dataclass(frozen=True)
+class MessageReading:
+    """Which columns messages have and what happens with those that cannot be read. Can be pickled."""
+
+    columns: tuple[str, ...] = (VALUE, *DEFAULT_COLUMNS)
+    bad_records: BadRecords = BadRecords.FAIL
+    crypto_failure_action: CryptoFailureAction = CryptoFailureAction.FAIL
+    private_keys: PrivateKeyFiles | PrivateKeys | None = None
+    limits: DecoderLimits = field(default_factory=DecoderLimits)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_of(self.columns)
+
+
+class MessageReader:
+    """Reads ranges of entries from one source. For one thread at a time."""
+
+    def __init__(self, source: EntrySource, reading: MessageReading, *, scanner: Scanner = SCANNER) -> None:
+        """ValueError for columns that do not exist."""
+        if scanner is SCANNER:
+            _say_whether_compiled()
+        self.schema = reading.schema
+        self._source = source
+        self._reading = reading
+        self._scanner = scanner
+        self._decryptor = Decryptor(reading.private_keys) if reading.private_keys is not None else None
+
+    def read(self, entries: EntryRange) -> Iterator[pa.RecordBatch]:
+        """The messages of exactly these entries in order, in batches of at most the limits of the reading.
+
+        A message in chunks is there where its last chunk is, even when its first one is in front of the range. Raises BadEntry,
+        DataLoss or ReadingFailed.
+        """
+        return self._merged(self._batches(entries))
+
+    def _batches(self, entries: EntryRange) -> Iterator[pa.RecordBatch]:
+        reading = self._reading
+        opener = Opener(reading.limits, self._decryptor)
+        chunks = RangeChunks(self._source, entries, reading.limits, opener, self._scanner)
+        decoder = MessageDecoder(
+            entries.topic,
+            TopicName.parse(entries.topic).partition_index,
+            reading.columns,
+            bad_records=reading.bad_records,
+            crypto_failure_action=reading.crypto_failure_action,
+            decryptor=self._decryptor,
+            limits=reading.limits,
+            chunks=chunks,
+            scanner=self._scanner,
+        )
+        next_entry_id = entries.first_entry_id
+        runs = self._source.read(entries)
+        try:
+            for run in runs:
+                _check_place(run, entries, next_entry_id, may_be_later=self._source.leaves_out_entries)
+                yield from decoder.decode(run)
+                chunks.run_is_over(run)
+                next_entry_id = run.end_entry_id
+        finally:
+            if isinstance(
+                runs, Generator
+            ):  # a connection goes back now, and not when an error's traceback is forgotten
+                runs.close()
+        if self._source.leaves_out_entries:
+            return
+        if next_entry_id != entries.end_entry_id and entries.end_entry_id > entries.first_entry_id:
+            raise ReadingFailed(
+                f"{entries.topic}: ledger {entries.ledger_id} was read up to entry {next_entry_id} "
+                f"where entries up to {entries.end_entry_id} were asked for; read again"
+            )
+
+    def _merged(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows with small batches put together, as each costs its receiver some tenths of a millisecond."""
+        limits = self._reading.limits
+        waiting: list[pa.RecordBatch] = []
+        row_count = size_bytes = 0
+        for batch in batches:
+            batch_bytes = batch.nbytes
+            if row_count + batch.num_rows > limits.max_batch_rows or size_bytes + batch_bytes > limits.max_batch_bytes:
+                yield from _together(waiting)
+                waiting, row_count, size_bytes = [], 0, 0
+            waiting.append(batch)
+            row_count += batch.num_rows
+            size_bytes += batch_bytes
+        yield from _together(waiting)
+
+
+def _together(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return [pa.concat_batches(batches)] if len(batches) > 1 else batches
+
+
+def _check_place(run: EntryRun, entries: EntryRange, next_entry_id: int, *, may_be_later: bool) -> None:
+    is_next = run.first_entry_id == next_entry_id or (may_be_later and run.first_entry_id > next_entry_id)
+    is_next = is_next and run.ledger_id == entries.ledger_id
+    if not is_next or run.end_entry_id > entries.end_entry_id:
+        raise ReadingFailed(
+            f"{entries.topic}: entries {run.ledger_id}:{run.first_entry_id} to {run.end_entry_id} came where those of "
+            f"{entries.ledger_id} from {next_entry_id} to {entries.end_entry_id} were asked for"
+        )
+
+
+@cache
+def _say_whether_compiled() -> None:
+    """Once in a process."""
+    if not IS_COMPILED:
+        logs.info(
+            "scanner.not_compiled", hint="entries are decoded in plain Python; reinstall with a C compiler for speed"
+        )

@@ -1,0 +1,106 @@
+"""Which ledgers a topic has between two places, found by looking at single entries: the binary protocol lists no ledgers.
+
+`entry_at(position)` is sent the first entry at `position` or behind it; one that is known to be there. A ledger that another one
+follows never changes, so its end is remembered. Costs one look for each ledger and one for each halving of its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pybroker.client.frames import ReceivedEntry
+from pybroker.model.position import Position
+from pybroker.reading.positions import Place
+
+EntryAt = Callable[[Position], Awaitable[ReceivedEntry]]
+BEHIND_A_LEDGER = (1 << 62) - 1
+"""An entry id behind everything that a ledger can hold."""
+FIRST_GUESS = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSpan:
+    """What lies of one ledger between the two places."""
+
+    ledger_id: int
+    first_entry_id: int
+    end_entry_id: int
+    entry_bytes: int
+    """The size of one of its entries, as an estimate of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownLedger:
+    end_entry_id: int
+    next: Place
+    """The first entry of the ledger that follows."""
+    next_bytes: int
+
+
+class LedgerEnds:
+    """What is known of ledgers that others follow, in one topic."""
+
+    MAX_LEDGERS = 100_000
+
+    def __init__(self) -> None:
+        self._known: dict[int, _KnownLedger] = {}
+
+    def get(self, ledger_id: int) -> _KnownLedger | None:
+        return self._known.get(ledger_id)
+
+    def put(self, ledger_id: int, known: _KnownLedger) -> None:
+        if len(self._known) >= self.MAX_LEDGERS:
+            self._known.pop(next(iter(self._known)))
+        self._known[ledger_id] = known
+
+
+async def find_ledgers(
+    begin: Place, stop: Place, last: Position, entry_at: EntryAt, known: LedgerEnds
+) -> list[LedgerSpan]:
+    """The ledgers with entries from `begin` on and before `stop`; `last` is the topic's last entry, at or behind both."""
+    spans: list[LedgerSpan] = []
+    if begin >= stop:
+        return spans
+    entry = await entry_at(Position(begin.ledger_id, begin.entry_id))
+    place, size_bytes = Place(entry.ledger_id, entry.entry_id), len(entry.data)
+    while place < stop:
+        ledger_id = place.ledger_id
+        if ledger_id == last.ledger_id:
+            end = last.entry_id + 1
+            if stop.ledger_id == ledger_id:
+                end = min(end, stop.entry_id)
+            spans.append(LedgerSpan(ledger_id, place.entry_id, end, size_bytes))
+            break
+        found = known.get(ledger_id)
+        if found is None:
+            found = await _look(place, entry_at)
+            known.put(ledger_id, found)
+        end = found.end_entry_id
+        if stop.ledger_id == ledger_id:
+            end = min(end, stop.entry_id)
+        if end > place.entry_id:
+            spans.append(LedgerSpan(ledger_id, place.entry_id, end, size_bytes))
+        place, size_bytes = found.next, found.next_bytes
+    return spans
+
+
+async def _look(place: Place, entry_at: EntryAt) -> _KnownLedger:
+    """The end of the ledger of `place`, which has an entry there and is followed by another ledger."""
+    ledger_id = place.ledger_id
+    following = await entry_at(Position(ledger_id, BEHIND_A_LEDGER))
+    if following.ledger_id == ledger_id:
+        raise ValueError(f"the broker has an entry {following.ledger_id}:{following.entry_id}, which cannot be")
+    # Invariant: the entry before `low` is there, none at `high` or behind it.
+    low = place.entry_id + 1
+    high: int | None = None
+    step = FIRST_GUESS
+    while high is None or low < high:
+        asked = low + step if high is None else (low + high) // 2
+        found = await entry_at(Position(ledger_id, asked))
+        if found.ledger_id == ledger_id:
+            low = found.entry_id + 1
+            step *= 2
+        else:
+            high = asked
+    return _KnownLedger(low, Place(following.ledger_id, following.entry_id), len(following.data))

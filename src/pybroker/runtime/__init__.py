@@ -1,0 +1,1 @@
+"""The environment of a broker: clock, timers, threads, tasks, network, and logs. Start with `runtime.py`."""

@@ -1,0 +1,103 @@
+"""What a broker is given of the world: time, timers, chance, ports, threads, its configuration, and the counters that it keeps.
+
+One object, made by whoever builds a broker and handed down to every part of it. A test or a simulator gives others: nothing in
+the broker asks the machine for the time, for randomness, for a thread or for a port by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pybroker.memory.broker_memory import Memory
+from pybroker.memory.memory_limit import memory_limit
+from pybroker.memory.memory_parts import MIB, OwnBounds, process_limit_bytes
+from pybroker.model.counters import BrokerStats
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.network import Network
+from pybroker.runtime.threads import Threads
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+
+
+class Timer(Protocol):
+    """A call to come."""
+
+    def cancel(self) -> None:
+        """Do not call any more. Idempotent, also after the call."""
+
+
+class _LoopTimer(Timer):
+    """One of those that a broker waits for, by which it is listed."""
+
+    __slots__ = ("_listed",)
+
+    def __init__(self, listed: dict[Timer, asyncio.TimerHandle]) -> None:
+        self._listed = listed
+
+    def cancel(self) -> None:
+        handle = self._listed.pop(self, None)
+        if handle is not None:
+            handle.cancel()
+
+
+@dataclass(eq=False)
+class Runtime:
+    """Owned by who builds the broker; lives as long as it does."""
+
+    config: BrokerConfig
+    clock: Clock = field(default_factory=Clock)
+    random: random.Random = field(default_factory=random.SystemRandom)
+    """Where randomness comes from, also that which nobody may foresee."""
+    stats: BrokerStats = field(default_factory=BrokerStats)
+    network: Network = field(default_factory=Network)
+    threads: Threads = field(default_factory=Threads)
+    _timers: dict[Timer, asyncio.TimerHandle] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def peer_clock(self) -> Clock:
+        """By which connections are found to be late or dead: another one where `clock` jumps."""
+        return self.clock
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What all parts of the broker share; made when it is first asked for."""
+        config, found = self.config, memory_limit()
+        own = OwnBounds(
+            reads=config.managed_ledger_max_reads_in_flight_size_in_mb * MIB,
+            publishes=config.max_message_publish_buffer_size_in_mb * MIB,
+            cache=config.managed_ledger_cache_size_mb * MIB,
+            requests=config.http_max_request_bytes,
+            answers=config.http_max_response_bytes,
+            views=config.http_max_viewed_message_bytes,
+        )
+        limit_bytes = process_limit_bytes(
+            config.broker_memory_limit_mb * MIB, found.size_bytes, is_of_group=found.is_of_group
+        )
+        return Memory(limit_bytes, own, self.clock)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call back on the running loop after `delay_s` seconds of `clock`, if the broker is still there then."""
+        timer = _LoopTimer(self._timers)
+        self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._ring, timer, callback)
+        return timer
+
+    def _ring(self, timer: _LoopTimer, callback: Callable[[], None]) -> None:
+        del self._timers[timer]
+        callback()
+
+    async def sleep(self, delay_s: float) -> None:
+        """Wait for `delay_s` seconds of `clock`: for what is done from time to time, by a task that does nothing else."""
+        await asyncio.sleep(delay_s)
+
+    def cancel_timers(self) -> None:
+        """The broker is closed: nobody is called back any more, and nothing of it is held by the loop."""
+        timers = list(self._timers.values())
+        self._timers.clear()  # which timers know
+        for timer in timers:
+            timer.cancel()

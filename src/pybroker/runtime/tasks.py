@@ -1,0 +1,115 @@
+"""The owner of short tasks: every task that a protocol callback starts has an owner that awaits it.
+
+Invariant: after `close` returned, no task of this owner runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pybroker.runtime import logs
+
+Result = TypeVar("Result")
+
+
+class TaskOwner:
+    """Starts tasks, keeps them alive, logs what escapes them once, and cancels and awaits them at close."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Run `work` as a task named `what`. After close, `work` is dropped without having started."""
+        if self._closed:
+            work.close()
+            return
+        self._begin(work, what)
+
+    def _begin(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._name}:{what}")
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    async def run_to_end(self, work: Coroutine[Any, Any, Result], what: str) -> Result:
+        """Await `work`, which goes on to its end also when the caller is cancelled: that takes effect afterwards."""
+        if self._closed:
+            return await work
+        ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        task = self._begin(_settle(ended, work), what)
+        task.add_done_callback(lambda _: _settle_unbegun(ended, work))
+        cancelled: asyncio.CancelledError | None = None
+        while not ended.done():
+            try:
+                await asyncio.wait([ended])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if not ended.cancelled():
+                ended.exception()  # retrieved: nobody is there to be told
+            raise cancelled
+        return ended.result()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logs.error("task.failed", task=task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Refuse new work, cancel what runs, and wait until all of it has ended."""
+        self._closed = True
+        current = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not current]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def first_set(*events: asyncio.Event | None) -> None:
+    """Wait until one of these events is set. None stands for an event that is never set."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events if event is not None]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+
+
+def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
+    """What to await, and the callback that completes it, with an error or None; whoever awaits may be gone by then."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        if ended.done():
+            return  # Who waited was cancelled.
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    return ended, done
+
+
+def _settle_unbegun(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:
+    """A task that is cancelled before its first step runs nothing of its coroutine, also nothing that would say so."""
+    if not ended.done():
+        work.close()
+        ended.cancel()
+
+
+async def _settle(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:
+    try:
+        ended.set_result(await work)
+    except asyncio.CancelledError:
+        ended.cancel()
+        raise
+    except BaseException as error:  # noqa: BLE001  (whoever awaits it gets it)
+        ended.set_exception(error)

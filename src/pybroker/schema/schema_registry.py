@@ -1,0 +1,277 @@
+"""The schemas of topics: registered, found again, checked and deleted; a partition has those of its partitioned topic.
+
+Each version is a value of its own in the metadata store, below the topic's path and named by its number; so is a deletion.
+A version is written once and never changed.
+
+What must hold: a version that was answered is durable; versions of a topic follow each other without a gap, and none is
+given twice, however many register at once; the same schema gets the version that it has. One change of a topic's schemas
+at a time: within this process by a lock, and against other writers because a version is only written where there is none.
+
+Whether somebody may register, and by which rule a new schema must fit, is for the caller to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from pybroker.errors import BadVersionError, StoreError
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
+from pybroker.model.counters import OperationCounters, SchemaCounters
+from pybroker.model.names import NamespaceName, TopicName
+from pybroker.runtime import logs
+from pybroker.runtime.clock import Clock
+from pybroker.schema.compatibility import CompatibilityStrategy, check
+from pybroker.schema.history import History, HistoryCache, StoredSchema
+from pybroker.schema.identity import schema_digest
+from pybroker.schema.schema_data import Incompatible, SchemaData, SchemaType
+from pybroker.schema.validation import validate
+
+THREAD_BYTES = 16 * 1024
+"""Schemas that are larger together are parsed and compared in a thread, one request after the other: a megabyte takes seconds."""
+_Result = TypeVar("_Result")
+CACHE_LIMIT_BYTES = 16 * 1024 * 1024
+_WRITE_ATTEMPTS = 5  # where others write too
+
+# What a consumer's schema must be able to read: the newest version, but under these rules every one, by the same rule.
+_CHECKED_AGAINST_ALL = frozenset({CompatibilityStrategy.BACKWARD_TRANSITIVE, CompatibilityStrategy.FULL_TRANSITIVE})
+
+
+class _Document(msgspec.Struct, omit_defaults=True):
+    """A version as it is stored; one that is `deleted` says that there are no schemas any more."""
+
+    type: str = SchemaType.NONE.name
+    timestamp_ms: int = 0
+    data: bytes = b""
+    properties: dict[str, str] = {}
+    deleted: bool = False
+
+
+class SchemaRegistry:
+    """The schemas of one metadata store. Raises StoreError when that fails."""
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._cache = HistoryCache(CACHE_LIMIT_BYTES)
+        # Of topics whose schemas are being read or changed.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._writing: set[str] = set()
+        self._stale: set[str] = set()  # what others have changed meanwhile
+        self._large = asyncio.Semaphore(1)
+        self.counters: dict[NamespaceName, SchemaCounters] = {}
+        """Of namespaces whose schemas somebody has asked for."""
+        store.watch(metadata_paths.SCHEMAS, self._changed)
+
+    # --- read --------------------------------------------------------------------------------------------------------
+
+    async def history(self, topic: TopicName) -> History:
+        """All versions that count."""
+        counters = self._counters(topic)
+        with self._measured(counters.get):
+            path = metadata_paths.schema(topic)
+            found = self._cache.get(path)
+            if found is None:
+                async with self._lock(path):
+                    found = await self._history(path)
+            return found
+
+    async def version_of(self, topic: TopicName, schema: SchemaData) -> int | None:
+        """The version that the same schema has, None when it has none."""
+        digest = await self._in_proportion([schema], lambda: schema_digest(schema))
+        found = (await self.history(topic)).with_digest(digest)
+        return None if found is None else found.version
+
+    # --- check -------------------------------------------------------------------------------------------------------
+
+    async def check(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
+        """Whether `schema` could be registered now. Raises InvalidSchema, Incompatible."""
+        await self._in_proportion([schema], lambda: validate(schema))
+        await self._check(topic, strategy, (await self.history(topic)).versions, schema)
+
+    async def check_consumer(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
+        """Whether who expects `schema` can read what is in the topic. Raises InvalidSchema, Incompatible."""
+        if strategy == CompatibilityStrategy.ALWAYS_COMPATIBLE:
+            return
+        await self._in_proportion([schema], lambda: validate(schema))
+        versions = (await self.history(topic)).versions
+        if not versions or strategy == CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
+            self._counters(topic).incompatible += 1
+            raise Incompatible(
+                f"under {strategy} no consumer with a schema may come to a topic that is in use"
+                if versions
+                else f"the topic is in use without a schema, so messages need not fit the {schema.type.name} schema"
+            )
+        if strategy in _CHECKED_AGAINST_ALL:
+            await self._check(topic, strategy, versions, schema)
+        else:
+            await self._check(topic, CompatibilityStrategy.BACKWARD, versions[-1:], schema)
+
+    async def _check(
+        self, topic: TopicName, strategy: str, existing: Sequence[StoredSchema], schema: SchemaData
+    ) -> None:
+        if not existing:
+            return
+        counters = self._counters(topic)
+        older = [each.schema for each in existing]
+        try:
+            await self._in_proportion([*older, schema], lambda: check(CompatibilityStrategy(strategy), older, schema))
+        except Incompatible:
+            counters.incompatible += 1
+            raise
+        counters.compatible += 1
+
+    async def _in_proportion(self, schemas: Sequence[SchemaData], act: Callable[[], _Result]) -> _Result:
+        """Call `act`, which goes through all of `schemas`; where it takes long, the loop goes on meanwhile."""
+        if sum(len(schema.data) for schema in schemas) < THREAD_BYTES:
+            return act()
+        async with self._large:
+            return await asyncio.to_thread(act)
+
+    # --- change ------------------------------------------------------------------------------------------------------
+
+    async def register(self, topic: TopicName, schema: SchemaData, strategy: str) -> int:
+        """The version of `schema`, a new one unless it has one. Raises InvalidSchema, Incompatible."""
+        digest = await self._in_proportion([schema], lambda: _validated_digest(schema))
+        path = metadata_paths.schema(topic)
+        known = self._cache.get(path)
+        if known is not None and (found := known.with_digest(digest)) is not None:
+            return found.version  # The usual case: a client that comes back.
+        counters = self._counters(topic)
+        with self._measured(counters.put):
+            async with self._lock(path):
+                for _ in range(_WRITE_ATTEMPTS):
+                    history = await self._history(path)
+                    if (found := history.with_digest(digest)) is not None:
+                        return found.version
+                    await self._check(topic, strategy, history.versions, schema)
+                    added = StoredSchema(history.next_version, schema, self._clock.wall_ms(), digest)
+                    document = _Document(schema.type.name, added.timestamp_ms, schema.data, schema.properties)
+                    if await self._append(path, history.next_version, document):
+                        self._keep(path, history.added(added))
+                        logs.info("schema.registered", topic=topic, type=schema.type.name, version=added.version)
+                        return added.version
+        raise StoreError(f"the schemas of {topic} are being changed by others, try again")
+
+    async def delete(self, topic: TopicName) -> int:
+        """No version counts any more; the version of the deletion itself, after which new ones go on."""
+        counters, path = self._counters(topic), metadata_paths.schema(topic)
+        with self._measured(counters.delete):
+            async with self._lock(path):
+                for _ in range(_WRITE_ATTEMPTS):
+                    history = await self._history(path)
+                    deletion = _Document(timestamp_ms=self._clock.wall_ms(), deleted=True)
+                    if await self._append(path, history.next_version, deletion):
+                        self._keep(path, history.deleted())
+                        logs.info("schema.deleted", topic=topic, version=history.next_version)
+                        return history.next_version
+        raise StoreError(f"the schemas of {topic} are being changed by others, try again")
+
+    async def drop(self, topic: TopicName) -> None:
+        """Forget all versions of a topic that goes; those of a partition are its partitioned topic's, and stay."""
+        if topic.partition_index >= 0:
+            return
+        counters, path = self._counters(topic), metadata_paths.schema(topic)
+        with self._measured(counters.delete):
+            async with self._lock(path):
+                self._cache.drop(path)
+                if await self._store.delete_tree(path):
+                    logs.info("schema.dropped", topic=topic)
+
+    async def drop_namespace(self, namespace: NamespaceName) -> None:
+        """Forget all of a namespace that goes, in which nobody registers any more."""
+        path = metadata_paths.schemas(namespace)
+        await self._store.delete_tree(path)
+        self._cache.drop_below(path)
+        self.counters.pop(namespace, None)
+
+    # --- the store ---------------------------------------------------------------------------------------------------
+
+    def _lock(self, path: str) -> asyncio.Lock:
+        return self._locks.setdefault(path, asyncio.Lock())
+
+    async def _history(self, path: str) -> History:
+        """Call it under the lock, or the cache would keep what somebody has changed meanwhile."""
+        found = self._cache.get(path)
+        if found is not None:
+            return found
+        names = await self._store.children(path)
+        versions: list[StoredSchema] = []
+        for name in reversed(names):
+            value = await self._store.get(f"{path}/{name}")
+            if value is None or (document := _decoded(path, name, value.value)).deleted:
+                break
+            schema = SchemaData(SchemaType[document.type], document.data, document.properties)
+            digest = await self._in_proportion([schema], partial(schema_digest, schema))
+            versions.append(StoredSchema(int(name), schema, document.timestamp_ms, digest))
+        history = History(tuple(reversed(versions)), int(names[-1]) + 1 if names else 0)
+        self._keep(path, history)
+        return history
+
+    async def _append(self, path: str, version: int, document: _Document) -> bool:
+        """Store a version; False when somebody else has stored one of that number."""
+        written = metadata_paths.schema_version(path, version)
+        self._writing.add(written)
+        try:
+            await self._store.put(written, msgspec.json.encode(document), NOT_EXISTING)
+        except BadVersionError:
+            self._cache.drop(path)
+            return False
+        finally:
+            self._writing.discard(written)
+        return True
+
+    def _keep(self, path: str, history: History) -> None:
+        """What was read, or written, under the lock; not if others have changed it since."""
+        if path in self._stale:
+            self._stale.discard(path)
+        else:
+            self._cache.put(path, history)
+
+    def _changed(self, path: str) -> None:
+        """Somebody has changed a version: another broker, or a deletion of all of them."""
+        if path in self._writing:
+            return
+        parent = path.rpartition("/")[0]
+        self._cache.drop(parent)
+        if parent in self._locks:
+            self._stale.add(parent)
+
+    # --- counting ----------------------------------------------------------------------------------------------------
+
+    def _counters(self, topic: TopicName) -> SchemaCounters:
+        counters = self.counters.get(topic.namespace)
+        if counters is None:
+            counters = self.counters[topic.namespace] = SchemaCounters()
+        return counters
+
+    @contextmanager
+    def _measured(self, operation: OperationCounters) -> Iterator[None]:
+        """What schemas are refused for is no failure."""
+        started_ms = self._clock.monotonic_ms()
+        try:
+            yield
+        except StoreError:
+            operation.failures += 1
+            raise
+        operation.took_ms.add(self._clock.monotonic_ms() - started_ms)
+
+
+def _validated_digest(schema: SchemaData) -> bytes:
+    """Raises InvalidSchema."""
+    validate(schema)
+    return schema_digest(schema)
+
+
+def _decoded(path: str, name: str, value: bytes) -> _Document:
+    try:
+        return msgspec.json.decode(value, type=_Document)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the schema at {path}/{name} cannot be read: {error}") from error

@@ -1,0 +1,76 @@
+"""Memory of incomplete frames: counted in the broker's memory budget, with a separate limit for unauthenticated
+connections.
+
+The incomplete frames of all connections before CONNECT have one common limit. Above it, the broker closes the
+connection with the frame that has been incomplete for the longest time. A connection that sends CONNECT in one piece
+holds no memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from pybroker.wire.session import Session, SessionState
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+    from pybroker.memory.broker_memory import Memory
+    from pybroker.model.counters import BrokerStats
+    from pybroker.waiting.slots import Slots
+    from pybroker.wire.commands import Decoder
+
+
+class FrameSender(Protocol):
+    """A connection that sends frames."""
+
+    session: Session
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection."""
+
+
+C = TypeVar("C", bound=FrameSender)
+
+
+class FrameMemory(Generic[C]):
+    """Owned by the server's context. Invariant: the memory part `frames` counts exactly the memory that connections
+    hold."""
+
+    def __init__(self, memory: Memory, unauthenticated: Slots[C], stats: BrokerStats, config: BrokerConfig) -> None:
+        self._memory = memory
+        self._unauthenticated = unauthenticated
+        self._stats = stats
+        self._unauthenticated_limit_bytes = min(config.max_frame_bytes_before_connect, memory.frames.floor_bytes)
+        self._counted: dict[C, int] = {}
+        self._held_by: dict[C, int] = {}  # those before CONNECT; the longest incomplete first
+        self._unauthenticated_bytes = 0
+
+    def __contains__(self, connection: C) -> bool:
+        """Return whether memory of `connection` is counted."""
+        return connection in self._counted
+
+    def count(self, connection: C, decoder: Decoder) -> None:
+        """Update the count of `connection`: the memory of a large incomplete frame, and before CONNECT of any
+        incomplete frame."""
+        is_connected = connection.session.state is SessionState.CONNECTED
+        before_bytes = self._counted.pop(connection, 0)
+        now_bytes = 0 if is_connected and not decoder.is_in_large_frame else decoder.held_bytes
+        if now_bytes:
+            self._counted[connection] = now_bytes
+        if now_bytes != before_bytes:
+            self._memory.follow(self._memory.frames.count(now_bytes - before_bytes))
+            self._count_unauthenticated(connection, now_bytes)
+
+    def _count_unauthenticated(self, connection: C, now_bytes: int) -> None:
+        self._unauthenticated_bytes -= self._held_by.get(connection, 0)
+        if now_bytes and connection in self._unauthenticated:
+            self._held_by[connection] = now_bytes
+            self._unauthenticated_bytes += now_bytes
+        else:
+            self._held_by.pop(connection, None)
+        while self._unauthenticated_bytes > self._unauthenticated_limit_bytes and len(self._held_by) > 1:
+            longest = next(iter(self._held_by))
+            self._unauthenticated_bytes -= self._held_by.pop(longest)
+            self._stats.connections_displaced += 1
+            self._unauthenticated.leave(longest)
+            longest.abort("makes way for others: it has not said CONNECT (maxFrameBytesBeforeConnect)")

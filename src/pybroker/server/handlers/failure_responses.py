@@ -1,0 +1,32 @@
+"""Requests whose failures are answered by a response of their own type, not by ERROR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pybroker.errors import BrokerError
+from pybroker.server.handler import type_name
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import replies
+
+if TYPE_CHECKING:
+    from pybroker.server.connection import Connection
+
+
+@contextmanager
+def answered(
+    connection: Connection, reply: pb.BaseCommand, refuse: Callable[[BrokerError], None], topic: str = ""
+) -> Iterator[None]:
+    """Send `reply` after the block, also if the block fails: then `refuse` writes the error into `reply`.
+
+    `topic` is the topic of the request, for the log.
+    """
+    try:
+        yield
+    except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)
+        error = connection.answerable(failure)
+        connection.refused(type_name(reply), error, topic)
+        refuse(error)
+    connection.send(replies.frame(reply))

@@ -1,0 +1,65 @@
+"""SEEK: a consumer's subscription goes on somewhere else.
+
+All its consumers are told to subscribe again before the asker is answered, as clients expect it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from pybroker.broker.delivery import cursor_moves
+from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.lifecycle.open_topic import on_open_topic
+from pybroker.broker.topic.subscription_registry import BEING_MOVED
+from pybroker.broker.topic.topic import Topic
+from pybroker.broker.topic.topic_base import TopicBase
+from pybroker.errors import MetadataError
+from pybroker.model.ack_set import word_count
+from pybroker.model.position import from_wire
+from pybroker.server.handlers.consumer_commands import require_consumer
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import replies
+
+if TYPE_CHECKING:
+    from pybroker.server.connection import Connection
+
+
+async def seek(connection: Connection, command: pb.BaseCommand) -> None:
+    """Go on at a message, or at the first one published at a time or later."""
+    request = command.seek
+    broker = connection.broker
+    move = _move(request, word_count(broker.runtime.config.max_messages_in_batch))
+    asked = require_consumer(connection, request.consumer_id).subscription
+    if isinstance(asked, Subscription):
+        request_id, name, subscription = request.request_id, asked.topic.name, asked.name
+        del command, request  # It waits perhaps, and the command may be as large as a frame.
+        await on_open_topic(
+            broker.runtime,
+            lambda: broker.topics.any(name, may_create=False),
+            lambda topic: _in_turn(topic, subscription, move),
+        )
+    else:
+        request_id = request.request_id  # There is nothing to go back to or to skip: as Pulsar does, that is no error.
+    connection.send(replies.success(request_id))
+
+
+def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], Awaitable[None]]:
+    """What is asked for. Raises MetadataError when that is nothing."""
+    if request.HasField("message_id"):
+        target = request.message_id
+        position = from_wire(target.ledgerId, target.entryId)
+        # No batch has more messages, and a frame has room for millions of words.
+        words = target.ack_set[:max_words]
+        return lambda subscription: cursor_moves.reset(subscription, position, words)
+    if request.HasField("message_publish_time"):
+        publish_time_ms = request.message_publish_time
+        return lambda subscription: cursor_moves.reset_to_time(subscription, publish_time_ms)
+    raise MetadataError("Message id and message publish time were not present")
+
+
+async def _in_turn(topic: TopicBase, name: str, move: Callable[[Subscription], Awaitable[None]]) -> None:
+    """Move the subscription as it is when its turn has come: others may have moved it, or made it anew."""
+    async with topic.turn(name, BEING_MOVED):
+        assert isinstance(topic, Topic)
+        await move(topic.registry.present(name))

@@ -1,0 +1,236 @@
+"""What all connections of the binary protocol share, and what bounds them together.
+
+Invariants: `connections` are those between `connection_made` and `connection_lost`; the receive buffer is only used inside one
+`buffer_updated` at a time, so that one buffer serves all connections of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker.runtime import logs
+from pybroker.server.frame_memory import FrameMemory
+from pybroker.server.outbox_shares import OutboxShares
+from pybroker.waiting.slots import Slots
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.server.connection import Connection
+    from pybroker.server.handler import Handler
+    from pybroker.waiting.fair_shares import Holder
+    from pybroker.wire import pulsar_api_pb2 as pb
+
+RECEIVE_BUFFER_BYTES = 64 * 1024
+
+
+class ServerContext:
+    """What all connections of the binary protocol share."""
+
+    def __init__(self, broker: BrokerService, command_table: Mapping[pb.BaseCommand.Type, Handler[Connection]]) -> None:
+        config = broker.runtime.config
+        self.broker = broker
+        self.runtime = broker.runtime
+        self.command_table = command_table
+        self.loop = asyncio.get_running_loop()
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BUFFER_BYTES)
+        self.max_message_bytes = config.max_message_size
+        self.max_batch_messages = config.max_messages_in_batch
+        self.max_fields = config.max_fields_in_command
+        self.max_outbound_bytes = config.max_outbound_bytes_per_connection
+        self.memory = broker.runtime.memory
+        self.outbox_shares: OutboxShares[Connection] = OutboxShares(self.memory.outboxes, self.max_outbound_bytes)
+        self.max_pending_publishes = config.max_pending_publish_requests_per_connection
+        self.max_not_stored_at_once = config.max_concurrent_non_persistent_message_per_connection
+        self.max_concurrent_requests = config.max_concurrent_requests_per_connection
+        self.liveness_timeout_ms = config.connection_liveness_check_timeout_millis
+        self.connections: dict[Connection, float] = {}  # and when each is due for keep-alive
+        self.all_closed = asyncio.Event()
+        self.all_closed.set()
+        self.is_stopping = False
+        """Nothing is read any more."""
+        self._held_publishers: dict[Connection, None] = {}  # until half of the unanswered sends are answered
+        self.unauthenticated: Slots[Connection] = Slots(
+            config.max_connections_before_connect, config.max_connections_before_connect_per_ip
+        )
+        """Those that have not said CONNECT yet."""
+        self.frames: FrameMemory[Connection] = FrameMemory(
+            self.memory, self.unauthenticated, self.runtime.stats, config
+        )
+        self.connect_timeout_s = config.connect_command_timeout_ms / 1000
+        self.max_pings_before_connect = config.max_pings_before_connect
+        self._by_host: Counter[str] = Counter()
+        self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and with how many bytes
+
+    def now_s(self) -> float:
+        """The time by which connections are found to be late: seconds that never go back."""
+        return self.runtime.peer_clock.monotonic_ms() / 1000
+
+    def holder(self, connection: Connection) -> Holder:
+        """Return the holder that the connection counts for in shared resources: its role, or without a role the
+        connection."""
+        return self.broker.broker_context.authorization.holder(connection.role, f"connection {connection.address}")
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was accepted."""
+        stats = self.runtime.stats
+        stats.connections_created += 1
+        stats.active_connections += 1
+        self.connections[connection] = self.now_s() + self.runtime.config.keep_alive_interval_seconds
+        self.all_closed.clear()
+        self._by_host[connection.host] += 1
+        if self.is_stopping:
+            connection.hold_for_stop()
+        longest = self.unauthenticated.longest
+        displaced = self.unauthenticated.admit(connection, connection.host).displaced
+        if displaced is None and len(self.connections) > self.broker.descriptors.max_clients:
+            displaced = longest
+            if displaced is None:
+                self._refuse(connection)
+        if displaced is not None:
+            self.runtime.stats.connections_displaced += 1
+            self.unauthenticated.leave(displaced)
+            displaced.abort("makes way for others: it has not said CONNECT")
+
+    def introduced(self, connection: Connection) -> None:
+        """It has said CONNECT."""
+        self.unauthenticated.leave(connection)
+
+    def close_unauthenticated(self) -> None:
+        """Close those that have not said CONNECT in time."""
+        latest_s = self.now_s() - self.connect_timeout_s
+        while (longest := self.unauthenticated.longest) is not None and longest.opened_s <= latest_s:
+            self.runtime.stats.connections_displaced += 1
+            self.unauthenticated.leave(longest)
+            longest.abort("no CONNECT within connectCommandTimeoutMs")
+
+    def _refuse(self, connection: Connection) -> None:
+        """There is no descriptor for it that files could do without."""
+        self.runtime.stats.connections_refused += 1
+        reason = "as many connections as file descriptors allow (fileDescriptorsReserve, ulimit -n)"
+        self.refused(connection, "CONNECT", "fileDescriptorsReserve", reason)
+        connection.abort(reason)
+
+    def refused(
+        self, connection: Connection, command: str, cause: str, reason: str, topic: str = "", count: int = 1
+    ) -> None:
+        """Count `count` refusals of a client's `command`, and log one of each command and cause per minute.
+
+        All refusals are counted here, whichever answer the client receives. `cause` is the name of an error of the
+        protocol.
+        """
+        unlogged = self.runtime.stats.refusals.add(command, cause, count, self.now_s())
+        if not unlogged:
+            return
+        logs.warning(
+            "client.refused",
+            command=command,
+            cause=cause,
+            reason=reason,
+            topic=topic or "none",
+            connection=connection.address,
+            client=connection.client_version or "unknown",
+            role=connection.role or "none",
+            count=unlogged,
+        )
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A connection has ended, whoever ended it."""
+        stats = self.runtime.stats
+        stats.connections_closed += 1
+        stats.active_connections -= 1
+        self.connections.pop(connection, None)
+        self.unauthenticated.leave(connection)
+        if not self.connections:
+            self.all_closed.set()
+        self._stalled.pop(connection, None)
+        if self._held_publishers.pop(connection, connection) is None:
+            stats.throttled_connections = len(self._held_publishers)
+        self.report_unsent(connection, 0)
+        host = connection.host
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+        self.broker.broker_context.tasks.start(connection.tasks.close(), f"close {connection.address}")
+        logs.info("connection.closed", connection=connection.address, reason=reason)
+
+    def connection_limit(self, connection: Connection) -> str:
+        """The name of the limit that `connection` exceeds, empty when there is none; strangers take nobody's place."""
+        config = self.runtime.config
+        if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated):
+            return "brokerMaxConnections"
+        at_host = self._by_host[connection.host] - self.unauthenticated.count_of(connection.host)
+        if 0 < config.broker_max_connections_per_ip < at_host:
+            return "brokerMaxConnectionsPerIp"
+        return ""
+
+    # --- bounds ------------------------------------------------------------------------------------------------------
+
+    def publish_started(self, size_bytes: int) -> bool:
+        """Count unanswered sends; True when there is no memory for more of them."""
+        self.runtime.stats.pending_publish_bytes += size_bytes
+        publishes = self.memory.publishes
+        self.memory.follow(publishes.count(size_bytes))
+        return publishes.room() <= 0
+
+    def hold_publisher(self, connection: Connection) -> None:
+        """Read nothing more from `connection`, which publishes, until half of all unanswered sends are answered.
+
+        Each is held when it has published something: those that only consume go on.
+        """
+        if connection not in self._held_publishers:
+            if not self._held_publishers:
+                self.runtime.stats.throttled_since_ms = self.now_s() * 1000
+            self._held_publishers[connection] = None
+            self.runtime.stats.throttled_connections = len(self._held_publishers)
+            connection.hold_publish_memory(True)
+
+    def publish_completed(self, size_bytes: int) -> None:
+        """Count answered sends."""
+        stats, publishes = self.runtime.stats, self.memory.publishes
+        stats.pending_publish_bytes -= size_bytes
+        assert stats.pending_publish_bytes >= 0, "answered more than was published"
+        self.memory.follow(publishes.count(-size_bytes))
+        # With nothing unanswered there is room: the part's floor.
+        if self._held_publishers and publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
+            held, self._held_publishers = self._held_publishers, {}
+            stats.throttled_connections = 0
+            for connection in held:
+                connection.hold_publish_memory(False)
+
+    def report_unsent(self, connection: Connection, unsent_bytes: int) -> bool:
+        """The client of `connection` has not taken so much; whether it gets more now."""
+        gets_more = self.outbox_shares.report(connection, unsent_bytes)
+        self.memory.follow(self.outbox_shares.settled)
+        return gets_more
+
+    @property
+    def most_outbound_bytes(self) -> int:
+        """What one connection may have unsent while others have little: who stops with less waits because of them."""
+        return min(self.max_outbound_bytes, self.memory.outboxes.most_bytes // 4)
+
+    def stalled(self, connection: Connection) -> None:
+        """The client does not read what it is sent."""
+        unsent_bytes, waits = connection.unsent_bytes, connection.memory_waits
+        if waits.outboxes_since_ms is None and unsent_bytes < self.most_outbound_bytes:
+            waits.outboxes_since_ms = self.now_s() * 1000
+        self._stalled[connection] = self.now_s(), unsent_bytes
+
+    def unstalled(self, connection: Connection) -> None:
+        """It reads again."""
+        connection.memory_waits.outboxes_since_ms = None
+        self._stalled.pop(connection, None)
+
+    def close_stalled(self, longest_s: float) -> None:
+        """Drop connections that have read nothing for `longest_s`: what waits for them is memory. Slow ones stay."""
+        now_s = self.now_s()
+        for connection, (since_s, bytes_then) in list(self._stalled.items()):
+            if connection.unsent_bytes < bytes_then:
+                self.stalled(connection)
+            elif now_s - since_s > longest_s:
+                connection.abort("the client does not read what it is sent")

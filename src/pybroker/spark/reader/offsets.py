@@ -1,0 +1,281 @@
+"""From where to where a query reads: what options say, and the offsets that Spark writes into its checkpoints.
+
+An offset is a half-open place between entries, one for each topic (partition):
+
+    {"v": 1, "t": {"persistent://public/default/orders-partition-0": {"l": 5, "e": 120}}}
+
+means that every entry in front of entry 120 of ledger 5 was read. The offset at which a micro-batch ends also says what the
+batch is made of: `f`, the place where it began, and `r`, its ranges as `[ledger, first entry, end entry, bytes]`. A batch that
+is planned again after a crash is so cut exactly as it was before, whatever has happened to the ledgers in between. `b`, only
+in the first offset of a query, is the batch index at which the first entry begins to count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from pybroker.errors import InvalidTopicName, ProtocolViolation
+from pybroker.model.names import TopicName
+from pybroker.model.position import MAX_SIGNED_64, from_wire
+from pybroker.reading.positions import Place
+from pybroker.wire import pulsar_api_pb2 as pb
+
+VERSION = 1
+MAX_TEXT_CHARACTERS = 16 << 20
+"""Of one offset as text: some 100,000 topics."""
+
+
+class InvalidOffsets(ValueError):
+    """Offsets or times that mean nothing; the text names option or topic and says what is expected."""
+
+
+_BEGINNING = Place(0, 0)
+
+
+class BoundKind(Enum):
+    """What a bound is given by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIME = "time"
+    PLACE = "place"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading one topic begins or ends."""
+
+    kind: BoundKind
+    time_ms: int = 0
+    place: Place = _BEGINNING
+    batch_index: int = 0
+    """Of the entry at `place`, the messages before this index lie before the bound."""
+
+
+EARLIEST = Bound(BoundKind.EARLIEST)
+LATEST = Bound(BoundKind.LATEST)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A bound for each topic: its own, else that of the partitioned topic it belongs to, else `otherwise`."""
+
+    otherwise: Bound
+    by_topic: Mapping[str, Bound] = field(default_factory=dict)
+
+    def of(self, topic: str) -> Bound:
+        own = self.by_topic.get(topic)
+        if own is None and self.by_topic:
+            own = self.by_topic.get(str(TopicName.parse(topic).partitioned_name))
+        return self.otherwise if own is None else own
+
+    def require_known(self, option: str, topics: Iterable[str]) -> None:
+        """Raises InvalidOffsets when a topic is named that is not among those that are read: likely a typing error."""
+        known = {name for topic in topics for name in (topic, str(TopicName.parse(topic).partitioned_name))}
+        unknown = sorted(set(self.by_topic) - known)
+        if unknown:
+            raise InvalidOffsets(
+                f"{option} names {unknown[0]}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else "") + ", "
+                f"which this query does not read; it reads {', '.join(sorted(known)[:5]) or 'no topic'}"
+            )
+
+
+def parse_offsets(option: str, text: str, is_end: bool) -> Bounds:
+    """`earliest`, `latest`, or JSON: an offset of this connector, or the byte arrays of the Scala connector's.
+
+    Topics that JSON leaves out are read from their beginning, or to their end. A message id in the Scala connector's form is
+    part of what is read, as a start and as an end.
+    """
+    otherwise = LATEST if is_end else EARLIEST
+    word = text.strip().lower()
+    if word in {"earliest", "latest"}:
+        return Bounds(EARLIEST if word == "earliest" else LATEST)
+    expected = 'earliest, latest or JSON such as {"v": 1, "t": {"TOPIC": {"l": LEDGER, "e": ENTRY}}}'
+    document = _json_object(option, text, expected)
+    topics = _topics_of(option, document) if "v" in document else document
+    return Bounds(otherwise, _by_topic(option, topics, lambda value: _bound(value, is_end), expected))
+
+
+def parse_times(option: str, text: str, is_end: bool) -> Bounds:
+    """A publish time for all topics, or JSON with one for each: milliseconds since 1970, or ISO 8601 with its zone."""
+    expected = 'milliseconds since 1970, a time such as 2026-01-31T08:00:00Z, or JSON such as {"TOPIC": 1767225600000}'
+    word = text.strip()
+    if not word.startswith("{"):
+        return Bounds(_time_bound(option, word, expected))
+    document = _json_object(option, word, expected)
+    bounds = _by_topic(option, document, lambda value: _time_bound(option, str(value), expected), expected)
+    return Bounds(LATEST if is_end else EARLIEST, bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class CutRange:
+    """Entries of one ledger that one task reads at a time, and about how many bytes they are."""
+
+    ledger_id: int
+    first_entry_id: int
+    end_entry_id: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffset:
+    """How far one topic was read, and, at the end of a micro-batch, what of it the batch is made of."""
+
+    place: Place
+    batch_index: int = 0
+    begun_at: Place | None = None
+    """Where the batch that ends here began; None where the topic is not part of it."""
+    ranges: tuple[CutRange, ...] = ()
+
+    def settled(self) -> TopicOffset:
+        """The same place, without what the batch before it was made of."""
+        return TopicOffset(self.place, self.batch_index)
+
+
+Offsets = dict[str, TopicOffset]
+
+
+def to_json(offsets: Mapping[str, TopicOffset]) -> dict[str, Any]:
+    """What Spark keeps. Equal offsets give equal text: topics are sorted."""
+    return {"v": VERSION, "t": {topic: _topic_to_json(offsets[topic]) for topic in sorted(offsets)}}
+
+
+def from_json(document: Mapping[str, Any]) -> Offsets:
+    """What `to_json` gave. Raises InvalidOffsets for anything else, such as another connector's checkpoint."""
+    if "v" not in document:
+        raise InvalidOffsets(
+            "the checkpoint's offsets are not of this connector: a query of the Scala connector cannot be continued, "
+            "but its last offsets are understood as startingOffsets of a new query with a new checkpointLocation"
+        )
+    topics = _topics_of("the checkpoint's offset", document)
+    try:
+        return {topic: _topic_from_json(value) for topic, value in topics.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidOffsets(f"the checkpoint's offset is damaged: {type(error).__name__} {error}") from error
+
+
+def _topic_to_json(offset: TopicOffset) -> dict[str, Any]:
+    value: dict[str, Any] = {"l": offset.place.ledger_id, "e": offset.place.entry_id}
+    if offset.batch_index:
+        value["b"] = offset.batch_index
+    if offset.begun_at is not None:
+        value["f"] = list(offset.begun_at)
+        value["r"] = [[r.ledger_id, r.first_entry_id, r.end_entry_id, r.size_bytes] for r in offset.ranges]
+    return value
+
+
+def _topic_from_json(value: Mapping[str, Any]) -> TopicOffset:
+    begun_at = value.get("f")
+    return TopicOffset(
+        Place(_whole(value["l"]), _whole(value["e"])),
+        _whole(value.get("b", 0)),
+        None if begun_at is None else Place(_whole(begun_at[0]), _whole(begun_at[1])),
+        tuple(CutRange(*map(_whole, numbers)) for numbers in value.get("r", ())),
+    )
+
+
+def _topics_of(option: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    if document["v"] != VERSION:
+        raise InvalidOffsets(
+            f"{option} has version {document['v']!r}; this version of pybroker reads {VERSION}: use a newer one"
+        )
+    topics = document.get("t")
+    if not isinstance(topics, dict):
+        raise InvalidOffsets(f'{option} lacks "t", an object with a place for each topic')
+    return topics
+
+
+def _by_topic(
+    option: str, topics: Mapping[str, Any], bound_of: Callable[[Any], Bound], expected: str
+) -> dict[str, Bound]:
+    bounds = {}
+    for name, value in topics.items():
+        try:
+            topic = str(TopicName.parse(name))
+        except InvalidTopicName as error:
+            raise InvalidOffsets(f"{option}: {error}") from error
+        try:
+            bounds[topic] = bound_of(value)
+        except (KeyError, TypeError, ValueError, ProtocolViolation) as error:
+            raise InvalidOffsets(f"{option} of {topic} is not understood ({error}); expected {expected}") from error
+    return bounds
+
+
+def _bound(value: object, is_end: bool) -> Bound:
+    if isinstance(value, str):
+        return {"earliest": EARLIEST, "latest": LATEST}[value.lower()]
+    if isinstance(value, list):
+        return _bound_of_message_id(bytes(_whole(number) & 0xFF for number in value), is_end)
+    if not isinstance(value, dict):
+        raise TypeError("neither an object nor an array")
+    unknown = set(value) - {"l", "e", "b", "i", "f", "r"}
+    if unknown:
+        raise ValueError(f"unknown {min(unknown)!r}")
+    place = Place(_whole(value["l"]), _whole(value["e"]))
+    if place.ledger_id < 0:
+        return EARLIEST
+    batch_index = _whole(value.get("b", 0))
+    if place.entry_id < 0 or batch_index < 0:
+        raise ValueError("entry and batch index begin at 0")
+    return Bound(BoundKind.PLACE, place=place, batch_index=batch_index)
+
+
+def _bound_of_message_id(serialised: bytes, is_end: bool) -> Bound:
+    """The Scala connector's form: a message id, which is part of what is read."""
+    try:
+        message_id = pb.MessageIdData.FromString(serialised)
+    except Exception as error:  # protobuf's DecodeError has no public base but Exception
+        raise ValueError("the bytes are no message id") from error
+    position = from_wire(message_id.ledgerId, message_id.entryId)
+    if position.ledger_id < 0:
+        return EARLIEST
+    if position.ledger_id == MAX_SIGNED_64:
+        return LATEST
+    batch_index = message_id.batch_index
+    place = Place(position.ledger_id, max(position.entry_id, 0))
+    if not is_end:
+        return Bound(BoundKind.PLACE, place=place, batch_index=max(batch_index, 0))
+    if batch_index < 0:
+        return Bound(BoundKind.PLACE, place=Place(place.ledger_id, position.entry_id + 1))
+    return Bound(BoundKind.PLACE, place=place, batch_index=batch_index + 1)
+
+
+def _time_bound(option: str, text: str, expected: str) -> Bound:
+    try:
+        time_ms = int(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise InvalidOffsets(f"{option} is {text[:40]!r}; expected {expected}") from None
+        time_ms = int(moment.timestamp() * 1000)
+    if not 0 <= time_ms <= MAX_SIGNED_64:
+        raise InvalidOffsets(f"{option} is {text[:40]!r}; expected {expected}")
+    return Bound(BoundKind.TIME, time_ms=time_ms)
+
+
+def _json_object(option: str, text: str, expected: str) -> dict[str, Any]:
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise InvalidOffsets(f"{option} is longer than {MAX_TEXT_CHARACTERS} characters")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidOffsets(f"{option} is {text[:40]!r}; expected {expected}")
+    return document
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no whole number")
+    if not -MAX_SIGNED_64 - 1 <= value <= MAX_SIGNED_64:
+        raise ValueError(f"{value} is out of range")
+    return value

@@ -1,0 +1,67 @@
+"""What rows of a read look like: the columns that are offered, those that a query declares, and the schema pinned for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import pyarrow as pa
+
+from pybroker.columns.bad_records import BadRecords, CryptoFailureAction, MissingFields
+from pybroker.columns.encryption import PrivateKeyFiles
+from pybroker.columns.message_columns import DEFAULT_COLUMNS, ERROR_COLUMN, METADATA_TYPES, metadata_field
+from pybroker.columns.payloads import DecoderLimits
+from pybroker.columns.values.value_decoder import ValueMode, fields_of
+from pybroker.columns.values.value_schema import SchemaInfo
+from pybroker.model.names import TopicName
+from pybroker.reading.entry_source import EntrySource
+from pybroker.reading.typed import TypedReading, typed_reading, union_of_topics
+from pybroker.spark.option_text import InvalidOptions
+from pybroker.spark.reader.reader_options import ALL_COLUMNS, ReadOptions
+
+
+def pinned_schema(source: EntrySource, topics: Sequence[str], options: ReadOptions) -> SchemaInfo | None:
+    """The one schema of all topics as it is now; None for bytes. Raises DifferentSchemas."""
+    if options.value_mode == "raw":
+        return None
+    names = dict.fromkeys(str(TopicName.parse(topic).partitioned_name) for topic in topics)
+    schemas = {name: source.schema(name) for name in names}
+    return union_of_topics(schemas, allow_different=options.allows_different_schemas)
+
+
+def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schema:
+    """The columns of a read whose query declares none. Raises InvalidOptions for a name in includeColumns that is none."""
+    payload = {each.name: each for each in fields_of(schema, _value_mode(options))}
+    metadata = {name: metadata_field(name) for name in METADATA_TYPES}
+    if options.bad_records == BadRecords.COLUMN.value:
+        metadata[ERROR_COLUMN] = pa.field(ERROR_COLUMN, pa.string())
+    default = [*payload, *DEFAULT_COLUMNS, *([ERROR_COLUMN] if ERROR_COLUMN in metadata else [])]
+    chosen: dict[str, pa.Field] = {}
+    known = {**metadata, **payload}
+    for name in options.columns:
+        for each in default if name == ALL_COLUMNS else [name]:
+            if each not in known:
+                near = get_close_matches(each, known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise InvalidOptions(f"option includeColumns names {each!r}, which is no column here: {hint}")
+            chosen[each] = known[each]
+    return pa.schema(list(chosen.values()))
+
+
+def reading_of(schema: SchemaInfo | None, columns: pa.Schema, options: ReadOptions) -> TypedReading:
+    """How tasks read rows of exactly `columns`. Raises WrongColumns for what the topics do not have."""
+    key_file = options.crypto_private_key_file
+    return typed_reading(
+        schema,
+        columns,
+        value_mode=_value_mode(options),
+        bad_records=BadRecords(options.bad_records),
+        missing_fields=MissingFields(options.missing_fields),
+        crypto_failure_action=CryptoFailureAction(options.crypto_failure_action),
+        private_keys=None if key_file is None else PrivateKeyFiles(key_file),
+        limits=DecoderLimits(max_batch_bytes=options.batch_bytes),
+    )
+
+
+def _value_mode(options: ReadOptions) -> ValueMode:
+    return "raw" if options.value_mode == "raw" else "auto"

@@ -1,0 +1,258 @@
+"""Sends the rows of one task effectively once: what an earlier attempt has stored is recognised and skipped.
+
+The producer's name is sink id, query and task; the sequence id of a row is batch << 32 | its number among the rows of this task for
+that partition. See `sink_notes` for what is noted and why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from pybroker.client.background import BackgroundClient
+from pybroker.client.failures import ClientError
+from pybroker.client.producing.entry_producer import Producer
+from pybroker.columns.packer import EntryMaker, RowBatch
+from pybroker.errors import BrokerError
+from pybroker.model.names import TopicName
+from pybroker.model.position import Position
+from pybroker.runtime import logs
+from pybroker.spark.writer.sink_log import SinkLog
+from pybroker.spark.writer.sink_notes import (
+    MAX_ROWS,
+    Resumption,
+    Share,
+    SinkState,
+    Writer,
+    claim_note,
+    complete_note,
+    sent_note,
+)
+from pybroker.spark.writer.sink_options import WriteOptions
+from pybroker.spark.writer.topic_writer import Destination, PartitionSender, TopicWriter, WriteFailed, Written
+
+SEGMENT_ENTRIES = 64
+SEGMENT_BYTES = 4 * 1024 * 1024
+"""So many entries are noted at once, and held until the note is durable."""
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class OncePlan:
+    """What the driver tells the tasks of a batch."""
+
+    notes_from: Position
+
+
+class OnceSender(PartitionSender):
+    """Sends to one partition what is not stored yet."""
+
+    def __init__(self, writer: OnceWriter, destination: Destination, partition: TopicName) -> None:
+        self._txn = None
+        self._writer = writer
+        self._destination = destination
+        self._partition = partition
+        self._share = Share(writer.who.batch, writer.task, str(partition))
+        self._segment: list[RowBatch] = []
+        self._segment_bytes = 0
+        self._resumption = Resumption([], -1)
+        self._is_proven = False
+        """The topic has shown that it deduplicates."""
+        self.next_sequence_id = writer.who.first_sequence_id
+
+    async def attach(self) -> None:
+        """Attach under the latest name of this share, and learn what is stored."""
+        noted = self._writer.state.shares.get(self._share, [])
+        generation = noted[-1].generation if noted else 0
+        last_row = await self._attach(generation)
+        self._resumption = Resumption(noted, last_row)
+
+    async def _attach(self, generation: int) -> int:
+        """The last row of this batch that is stored under the name of that generation."""
+        name = self._writer.name_of(generation)
+        self.producer: Producer = await self._writer.open_producer(self._destination, self._partition, name)
+        self._maker = EntryMaker(self.producer.name, self._writer.options.compression, self.producer.schema_version)
+        self._generation = generation
+        last = self.producer.last_sequence_id
+        first = self._writer.who.first_sequence_id
+        self._is_proven = self._is_proven or last >= 0
+        if last >= first + MAX_ROWS:
+            await self.producer.close()
+            raise WriteFailed(
+                f"{self._partition}: batch {self._share.batch} is to be written, and later batches of this query are stored "
+                "already: was its checkpoint put back? Give it another sinkId to write them once more"
+            )
+        return max(last - first, -1)
+
+    async def send(self, batches: Sequence[RowBatch], written: Written) -> None:
+        for batch in batches:
+            first_row = self.next_sequence_id - self._writer.who.first_sequence_id
+            end_row = first_row + batch.message_count
+            if end_row > MAX_ROWS:
+                raise WriteFailed(f"{self._partition}: over {MAX_ROWS} rows of one task in one batch: use more tasks")
+            self.next_sequence_id += batch.message_count
+            written.rows += batch.message_count
+            if not self._resumption.is_over and not self._segment:
+                if self._resumption.is_stored(end_row, crc32c(batch.payload)):
+                    written.skipped_rows += batch.message_count
+                    continue
+                await self._leave_what_is_stored(written)
+            self._segment.append(batch)
+            self._segment_bytes += len(batch.payload)
+            if len(self._segment) >= SEGMENT_ENTRIES or self._segment_bytes >= SEGMENT_BYTES:
+                await self._send_segment(written)
+
+    async def finish(self, written: Written) -> None:
+        await self._send_segment(written)
+        await self.producer.flush()
+        await self.producer.close()
+        written.doubled_rows += self._resumption.unmatched_rows  # other tasks have them now
+
+    async def _leave_what_is_stored(self, written: Written) -> None:
+        """What comes next is not stored, or not in this order: go on behind it, under another name if need be."""
+        found = self._resumption
+        written.doubled_rows += found.doubled_rows
+        if not found.needs_new_name:
+            return
+        logs.warning(
+            "sink.plan_changed",
+            topic=self._partition,
+            batch=self._share.batch,
+            task=self._share.task,
+            rows_twice_at_most=found.doubled_rows,
+            reason="an earlier attempt of this batch sent other rows here, or the same in another order",
+        )
+        generation = self._generation
+        last_row = 0
+        while last_row >= 0:  # A name that has something of this batch which is not noted is no use.
+            await self.producer.close()
+            generation += 1
+            last_row = await self._attach(generation)
+
+    async def _send_segment(self, written: Written) -> None:
+        if not self._segment:
+            return
+        segment, self._segment, self._segment_bytes = self._segment, [], 0
+        rows = sum(batch.message_count for batch in segment)
+        sequence_id = self.next_sequence_id - rows
+        first_row = row = sequence_id - self._writer.who.first_sequence_id
+        entries: list[tuple[int, int]] = []
+        for batch in segment:
+            row += batch.message_count
+            entries.append((row, crc32c(batch.payload)))
+        await self._writer.log.write(sent_note(self._writer.who, self._share, self._generation, first_row, entries))
+        now_ms = int(time.time() * 1000)
+        for batch in segment:
+            highest = sequence_id + batch.message_count - 1
+            await self.send_entries(batch, sequence_id, now_ms, written)
+            if not self._is_proven:
+                await self._prove(highest)
+            sequence_id += batch.message_count
+
+    async def _prove(self, highest: int) -> None:
+        """After the first entry under a name: whether the topic remembers its sequence id. Raises WriteFailed."""
+        await self.producer.flush()
+        await self.producer.close()
+        row = await self._attach(self._generation)
+        if row != highest - self._writer.who.first_sequence_id:
+            await self.producer.close()
+            raise WriteFailed(
+                f"{self._partition} does not deduplicate: switch it on (brokerDeduplicationEnabled, or the deduplication policy of "
+                "namespace or topic), or use delivery=at-least-once"
+            )
+
+
+class OnceWriter(TopicWriter):
+    """Writes the rows of one task of one batch."""
+
+    def __init__(self, options: WriteOptions, task: int, who: Writer, plan: OncePlan) -> None:
+        super().__init__(options, task)
+        assert options.topic is not None
+        self.options = options
+        self.task = task
+        self.who = who
+        self.log = SinkLog(self.client, TopicName.parse(options.topic), options.sink_id)
+        self.state = SinkState()
+        self._plan = plan
+
+    def start(self) -> bool:
+        """Find what is stored; False when the whole batch is. Raises WriteFailed, SinkFenced."""
+        return self._do(f"reading the notes of the sink {self.options.sink_id}", self._start())
+
+    async def _start(self) -> bool:
+        # First the name, which ends a former attempt of this task: its notes are all there then.
+        await self.log.open(f"{self.name_of(0)}.notes", self.options.send_timeout_s)
+        state = await self.log.read(self._plan.notes_from)
+        if not state.knows(self.who):
+            await self.log.write(claim_note(self.who, takes_over=self.options.takes_over))
+            state = await self.log.read(self._plan.notes_from)
+        state.admit(self.who, self.options.sink_id)
+        self.state = state
+        return not state.is_complete(self.who)
+
+    def skip(self, batch: pa.RecordBatch) -> None:
+        """Rows of a batch that is stored."""
+        self.written.rows += batch.num_rows
+        self.written.skipped_rows += batch.num_rows
+
+    def name_of(self, generation: int) -> str:
+        """The producer's name in that generation of this task's share."""
+        base = f"{self.options.sink_id}.{self.who.query[:8]}.{self.task}"
+        return base if not generation else f"{base}.{generation}"
+
+    async def _open(self, destination: Destination, partition: TopicName) -> PartitionSender:
+        sender = OnceSender(self, destination, partition)
+        await sender.attach()
+        return sender
+
+    def finish(self) -> Written:
+        written = super().finish()
+        self._do("closing the sink's notes", self.log.close())
+        return written
+
+
+def plan_batch(options: WriteOptions) -> OncePlan:
+    """On the driver, before the tasks of a batch. Raises WriteFailed."""
+
+    async def plan(background: BackgroundClient, topic: TopicName) -> OncePlan:
+        return OncePlan(await SinkLog(background.client, topic, options.sink_id).start())
+
+    return _on_the_driver(options, plan)
+
+
+def complete_batch(options: WriteOptions, who: Writer, tasks: int, rows: int) -> None:
+    """On the driver, when all tasks of a batch have ended well: a later attempt of it is skipped. Raises WriteFailed."""
+
+    async def complete(background: BackgroundClient, topic: TopicName) -> None:
+        log = SinkLog(background.client, topic, options.sink_id)
+        start = await log.start()
+        state = await log.read(start)
+        state.admit(who, options.sink_id)
+        if state.is_complete(who):
+            return
+        await log.open(f"{options.sink_id}.{who.query[:8]}.driver", options.send_timeout_s)
+        position = await log.write(complete_note(who, tasks, rows, state.runs))
+        await log.close()
+        await log.keep_from(position)
+
+    _on_the_driver(options, complete)
+
+
+def _on_the_driver(
+    options: WriteOptions, work: Callable[[BackgroundClient, TopicName], Coroutine[Any, Any, Result]]
+) -> Result:
+    assert options.topic is not None
+    background = BackgroundClient(options.access)
+    try:
+        return background.run(work(background, TopicName.parse(options.topic)))
+    except (ClientError, BrokerError, ValueError) as error:
+        raise WriteFailed(f"the notes of the sink {options.sink_id} beside {options.topic} failed: {error}") from error
+    finally:
+        background.close()

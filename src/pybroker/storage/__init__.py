@@ -1,1 +1,0 @@
-"""Where entries and cursor records rest. Start with `ledger_store.py` (the plug) and `cursor_store.py`."""

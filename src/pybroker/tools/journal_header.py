@@ -1,0 +1,83 @@
+"""Recovers the damaged header of a journal file from the batches behind it. Pure.
+
+The generation is in the file name and in each batch. The salt, the start value of every checksum, is in the header
+only. A CRC is linear in its start value, so one undamaged batch determines the salt, and a second batch confirms it. A
+single flipped bit is found with the header's own checksum, without any batch.
+"""
+
+from __future__ import annotations
+
+from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.journal_layout import (
+    BATCH_ALIGNMENT,
+    FILE_HEADER_USED_BYTES,
+    FileHeader,
+    batch_crc_from,
+    batch_prefix,
+    decode_batch_header,
+    decode_file_header,
+    encode_file_header,
+)
+
+_BITS = 32
+_MOST_TRIED = 64
+"""Maximum number of batches that are tried to determine the salt."""
+
+
+def with_new_header(data: bytes, generation: int) -> bytes | None:
+    """Return the file with its recovered header; None if no two batches have the same salt."""
+    for bit in range(8 * FILE_HEADER_USED_BYTES):
+        flipped = bytearray(data[:FILE_HEADER_USED_BYTES])
+        if len(flipped) == FILE_HEADER_USED_BYTES:
+            flipped[bit // 8] ^= 1 << bit % 8
+            if _is_header_of(bytes(flipped), generation):
+                return bytes(flipped) + data[FILE_HEADER_USED_BYTES:]
+    prefix = batch_prefix(FileHeader(generation, 0))
+    view = memoryview(data)
+    offsets: list[int] = []
+    offset = data.find(prefix)
+    while offset >= 0 and len(offsets) < _MOST_TRIED:
+        if offset % BATCH_ALIGNMENT == 0:
+            offsets.append(offset)
+        offset = data.find(prefix, offset + 1)
+    for each in offsets:
+        salt = _salt_of(view, each)
+        if salt is None:
+            continue
+        header = FileHeader(generation, salt)
+        if any(decode_batch_header(view, other, header) is not None for other in offsets if other != each):
+            encoded = encode_file_header(header)
+            return encoded + data[len(encoded) :]
+    return None
+
+
+def _is_header_of(data: bytes, generation: int) -> bool:
+    try:
+        return decode_file_header(data).generation == generation
+    except LayoutError:
+        return False
+
+
+def _salt_of(data: memoryview, offset: int) -> int | None:
+    """Return the salt that makes the checksum of the batch at `offset` correct; None if the file ends before the batch
+    ends."""
+    stored = batch_crc_from(data, offset)
+    if stored is None:
+        return None
+    checksum, crc = stored
+    base = crc(0)
+    # Gaussian elimination over GF(2) finds the bits of the salt that produce the difference of the checksums.
+    rows: list[tuple[int, int]] = []
+    for bit in range(_BITS):
+        value, source = crc(1 << bit) ^ base, 1 << bit
+        for row_value, row_source in rows:
+            if value ^ row_value < value:
+                value, source = value ^ row_value, source ^ row_source
+        if value:
+            rows.append((value, source))
+            rows.sort(reverse=True)
+    wanted, salt = checksum ^ base, 0
+    for row_value, row_source in rows:
+        if wanted ^ row_value < wanted:
+            wanted, salt = wanted ^ row_value, salt ^ row_source
+    return None if wanted else salt

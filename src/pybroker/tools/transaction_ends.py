@@ -1,0 +1,94 @@
+"""The ends of transactions, recovered from coordinators' logs and topics' markers in a damaged data directory. Pure.
+
+A coordinator deletes a transaction only when all participants have durably ended it. If a participant has a transaction
+open that its coordinator does not know, the participant has lost the end and must take it from another source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pybroker.errors import StoreError
+from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.transactions.coordinator_state import CoordinatorState, Status
+from pybroker.transactions.records import WITHOUT_SINKS, Kind, Record, decode, encode
+
+_ACTIONS = {
+    Kind.COMMITTING: TxnAction.COMMIT,
+    Kind.COMMITTED: TxnAction.COMMIT,
+    Kind.ABORTING: TxnAction.ABORT,
+    Kind.ABORTED: TxnAction.ABORT,
+}
+
+
+class TransactionEnds:
+    """The known states and ends of all transactions."""
+
+    def __init__(self) -> None:
+        self._coordinators: dict[int, CoordinatorState] = {}
+        self._actions: dict[TxnId, TxnAction] = {}
+        self._highest: dict[int, int] = {}
+
+    def read_log(self, coordinator: int, payloads: Iterable[bytes]) -> int:
+        """Apply the entries of a coordinator's log in order. Return the number of unreadable entries."""
+        state = self._coordinators.setdefault(coordinator, CoordinatorState(coordinator))
+        unreadable = 0
+        for payload in payloads:
+            try:
+                record = decode(payload)
+            except StoreError:
+                unreadable += 1
+                continue
+            state.apply(record)
+            if (action := _ACTIONS.get(record.kind)) is not None:
+                self._actions[TxnId(coordinator, record.least)] = action
+            self._actions.update(dict.fromkeys((TxnId(coordinator, each) for each in record.commits), TxnAction.COMMIT))
+            self._actions.update(dict.fromkeys((TxnId(coordinator, each) for each in record.aborts), TxnAction.ABORT))
+        return unreadable
+
+    def marked(self, txn: TxnId, action: TxnAction) -> None:
+        """Record the end of a transaction that a marker in a topic contains."""
+        self._actions.setdefault(txn, action)
+
+    def seen(self, txn: TxnId) -> None:
+        """Record that the transaction existed: its id must not be assigned again."""
+        self._highest[txn.most] = max(txn.least, self._highest.get(txn.most, 0))
+
+    def will_end(self, txn: TxnId) -> bool:
+        """Return whether the coordinator knows the transaction and will end it consistently with the markers in
+        topics."""
+        state = self._coordinators.get(txn.most)
+        transaction = None if state is None else state.find(txn.least)
+        if transaction is None:
+            return False
+        # If the transaction is open and a participant knows its end, the coordinator has lost the record of the end.
+        return transaction.status is not Status.OPEN or txn not in self._actions
+
+    def is_open(self, txn: TxnId) -> bool:
+        """Return whether the transaction is open in its coordinator's log."""
+        state = self._coordinators.get(txn.most)
+        transaction = None if state is None else state.find(txn.least)
+        return transaction is not None and transaction.status is Status.OPEN
+
+    def action_of(self, txn: TxnId) -> TxnAction | None:
+        """Return the end of the transaction; None if no log and no marker contains it."""
+        return self._actions.get(txn)
+
+    def forgotten_ids(self) -> dict[int, int]:
+        """Return, by coordinator, the highest id that participants use, if it is above all ids in the coordinator's
+        log."""
+        return {
+            coordinator: highest
+            for coordinator, highest in self._highest.items()
+            if coordinator not in self._coordinators or self._coordinators[coordinator].last_least < highest
+        }
+
+    def highest_id(self, coordinator: int) -> int:
+        """Return the highest known id of a coordinator, in its log or at participants."""
+        state = self._coordinators.get(coordinator)
+        return max(self._highest.get(coordinator, 0), 0 if state is None else state.last_least)
+
+
+def record_of_nothing(highest_id: int) -> bytes:
+    """Return a log entry that only records the highest assigned id: it ends a transaction that does not exist."""
+    return encode(Record(WITHOUT_SINKS, Kind.ABORTED, 0, highest_id))

@@ -1,0 +1,186 @@
+"""Tells all that take part in a transaction how it has ended, again and again until each has said that it knows.
+
+Operation: each ending is tried by a task of its own, `ENDINGS_AT_ONCE` of a coordinator at a time. Whoever cannot be told is set
+aside for a while, which grows, and holds no place meanwhile: a topic that cannot be reached delays its own transactions and no
+others. One that has not answered in time is asked by a single transaction at a time until it does: thousands that end there would
+take all places, again and again, for as long as an answer may take. A topic or subscription that is gone, or never was, has nothing
+left to end and counts as told.
+
+Invariants: `done` is called once for each ending, after every participant has been told; nothing is tried after `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from pybroker.errors import BrokerError, StoreError
+from pybroker.model.txn_id import TxnAction, TxnId
+from pybroker.runtime import logs
+
+if TYPE_CHECKING:
+    from pybroker.runtime.runtime import Runtime
+    from pybroker.runtime.tasks import TaskOwner
+
+ENDINGS_AT_ONCE = 32
+TOLD_AT_ONCE = 16
+"""Participants of one transaction."""
+LOGGED_ATTEMPTS = 5
+"""After so many it is logged that a topic cannot be told, once until it can."""
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 10.0
+
+
+class Participant(NamedTuple):
+    """A partition, or with a subscription's name a subscription of it."""
+
+    topic: str
+    subscription: str | None = None
+
+
+EndParticipant = Callable[[Participant, TxnId, TxnAction, int], Awaitable[None]]
+"""Tells one participant, with the low-water mark of the coordinator; returns when it is durable there, or there is nothing to
+tell. Raises BrokerError and StoreError for what is to be tried again."""
+
+
+class Ending:
+    """A transaction on its way to its end."""
+
+    def __init__(self, txn_id: TxnId, action: TxnAction, remaining: list[Participant]) -> None:
+        self.txn_id = txn_id
+        self.action = action
+        self.remaining = remaining
+        """Who has not been told yet."""
+        self.attempts = 0
+        self.last_error = ""
+        """Why the last attempt was not enough."""
+
+
+class Endings:
+    """Owned by its coordinator. `slots` bound what all coordinators of the broker do at once."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: TaskOwner,
+        slots: asyncio.Semaphore,
+        end_participant: EndParticipant,
+        low_water_mark: Callable[[], int],
+        done: Callable[[Ending], None],
+    ) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._slots = slots
+        self._end_participant = end_participant
+        self._low_water_mark = low_water_mark
+        self._done = done
+        self._by_id: dict[TxnId, Ending] = {}
+        self._waiting: deque[Ending] = deque()
+        self._running = 0
+        # Topics that did not answer in time, and whether somebody asks one again now.
+        self._silent: dict[str, bool] = {}
+        self._delayed: set[str] = set()  # topics of which it was logged that they cannot be told
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find(self, txn_id: TxnId) -> Ending | None:
+        """What is known of the end of a transaction; None when it has none under way."""
+        return self._by_id.get(txn_id)
+
+    def begin(self, txn_id: TxnId, action: TxnAction, participants: list[Participant]) -> None:
+        """Tell all of them, in the background; nothing happens for one that has begun."""
+        if txn_id not in self._by_id and not self._is_closed:
+            ending = self._by_id[txn_id] = Ending(txn_id, action, participants)
+            self._queue(ending)
+
+    def close(self) -> None:
+        """Begin nothing more; the owner of the tasks ends those that run."""
+        self._is_closed = True
+        self._waiting.clear()
+        self._by_id.clear()
+
+    def _queue(self, ending: Ending) -> None:
+        if self._is_closed:
+            return
+        self._waiting.append(ending)
+        if self._running < ENDINGS_AT_ONCE:
+            self._running += 1
+            self._tasks.start(self._work(), "end transactions")
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                await self._attempt(self._waiting.popleft())
+        finally:
+            self._running -= 1
+
+    async def _attempt(self, ending: Ending) -> None:
+        ending.attempts += 1
+        failed: list[Participant] = []
+        if len(ending.remaining) <= 1:
+            await self._tell_each(ending, iter(ending.remaining), failed)
+        else:
+            each = iter(ending.remaining)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(TOLD_AT_ONCE, len(ending.remaining))):
+                    group.create_task(self._tell_each(ending, each, failed))
+        if self._is_closed:
+            return
+        ending.remaining = failed
+        if not failed:
+            del self._by_id[ending.txn_id]
+            self._done(ending)
+            return
+        delay_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(ending.attempts - 1, 16))
+        if ending.attempts >= LOGGED_ATTEMPTS and failed[0].topic not in self._delayed:
+            self._delayed.add(failed[0].topic)
+            logs.warning(
+                "transaction.end_delayed",
+                transaction=str(ending.txn_id),
+                action=ending.action.name,
+                attempts=ending.attempts,
+                topic=failed[0].topic,
+                participants=len(failed),
+                error=ending.last_error,
+            )
+        self._runtime.call_later(delay_s, lambda: self._queue(ending))
+
+    async def _tell_each(self, ending: Ending, participants: Iterator[Participant], failed: list[Participant]) -> None:
+        for participant in participants:
+            timeout_ms = self._runtime.config.transaction_buffer_client_operation_timeout_in_mills
+            topic = participant.topic
+            if self._silent.get(topic):
+                failed.append(participant)
+                ending.last_error = f"{topic}: it has not answered others in time, and is asked again"
+                continue
+            asks_again = topic in self._silent
+            if asks_again:
+                self._silent[topic] = True
+            try:
+                async with self._slots, asyncio.timeout(timeout_ms / 1000):
+                    await self._end_participant(participant, ending.txn_id, ending.action, self._low_water_mark())
+            except TimeoutError:
+                if asks_again or topic not in self._silent:
+                    self._silent[topic] = False  # else another one asks again
+                failed.append(participant)
+                key = "transactionBufferClientOperationTimeoutInMills"
+                ending.last_error = f"{topic}: no answer within {timeout_ms} ms ({key})"
+            except (BrokerError, StoreError) as error:
+                self._silent.pop(topic, None)
+                failed.append(participant)
+                ending.last_error = f"{topic}: {error}"
+            except Exception as failure:  # noqa: BLE001  (a fault boundary)
+                # A bug in one topic must not end the work for others; the transaction stays, and says why.
+                self._runtime.stats.bugs += 1
+                if ending.attempts == 1:
+                    logs.error("transaction.end_failed", transaction=str(ending.txn_id), exc_info=failure)
+                failed.append(participant)
+                ending.last_error = f"{topic}: internal error"
+                self._silent.pop(topic, None)
+            else:
+                self._silent.pop(topic, None)
+                self._delayed.discard(topic)

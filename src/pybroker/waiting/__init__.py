@@ -1,0 +1,1 @@
+"""Primitives for requests and tasks that wait: locks by name, fair queues, and rates."""

@@ -1,0 +1,102 @@
+"""Shares of a limited resource whose units stay with their holders until the holders give them back.
+
+Pure. A resource has a limit in units (transactions, leases, streams, bytes). One client could exhaust it by taking
+units and keeping them, because the broker cannot ask for them back. The rule:
+
+- one sixteenth of the limit is a reserve for operators (super users);
+- a holder may take more while it has less than three times the free units of the rest.
+
+A single holder therefore gets at most three quarters of the unreserved units, and two greedy holders get three sevenths
+each. A new holder always finds free units. The rule refuses no request while less than three quarters are in use.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RESERVE_DIVISOR = 16
+"""The reserve for operators is the limit divided by this number."""
+FREE_MULTIPLE = 3
+"""A holder may take more while it has less than this multiple of the free units."""
+
+
+class Holder(NamedTuple):
+    """The account that units are counted for: a role, or without authentication a connection or a client address."""
+
+    name: str
+    is_operator: bool = False
+    """True for a super user, which may use the reserve and is not limited to a share."""
+
+
+UNKNOWN = Holder("unknown")
+"""The holder of units that clients without a role took before the broker restarted."""
+
+
+def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
+    """Return the holder of a role; `UNKNOWN` for None."""
+    return UNKNOWN if role is None else Holder(f"role {role}", is_operator)
+
+
+class FairShares:
+    """The units of one resource that each holder has. Owned by the resource.
+
+    The limit is an argument, because configuration keys can change while the broker runs. Invariant: every listed
+    holder has at least one unit, and `used` is the sum.
+    """
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._used_by: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Return the number of holders that have units."""
+        return len(self._used_by)
+
+    def used_by(self, name: str) -> int:
+        return self._used_by.get(name, 0)
+
+    def largest(self, count: int) -> list[tuple[str, int]]:
+        """Return the `count` largest holders with their units."""
+        return sorted(self._used_by.items(), key=lambda each: (-each[1], each[0]))[:count]
+
+    def may_take(self, holder: Holder, limit: int) -> bool:
+        """Return whether `holder` may take another unit now."""
+        if holder.is_operator:
+            return self.used < limit
+        return self.used_by(holder.name) < FREE_MULTIPLE * self._free(limit)
+
+    def is_full(self, limit: int) -> bool:
+        """Return whether only operators may take units. Spares the caller a check of each holder."""
+        return self._free(limit) <= 0
+
+    def _free(self, limit: int) -> int:
+        return limit - limit // RESERVE_DIVISOR - self.used
+
+    def add(self, name: str, count: int) -> None:
+        """Add `count` units, which may be negative, to the holder `name`. Existing units are counted even over the
+        limit."""
+        now = self.used_by(name) + count
+        assert now >= 0, f"{name} gave back more than it took"
+        self.used += count
+        if now:
+            self._used_by[name] = now
+        else:
+            self._used_by.pop(name, None)
+
+    def refusal(self, holder: Holder, limit: int, unit: str, key: str) -> str:
+        """Return an error text: why `holder` may not take more, and how to free units."""
+        used = self.used_by(holder.name)
+        if used and self._free(limit) > 0:
+            return (
+                f"{holder.name} holds {used} of {limit} {unit} ({key}), its share while others use {self.used - used}: "
+                "end some of them, or retry when others have ended"
+            )
+        return (
+            f"{self.used} of {limit} {unit} are in use ({key}), the rest is reserved for super users: retry when some have ended. "
+            "GET /admin/v3/shares shows who holds them"
+        )
+
+    def check_invariants(self) -> None:
+        """Check the invariants (for tests)."""
+        assert self.used == sum(self._used_by.values())
+        assert all(count > 0 for count in self._used_by.values())

@@ -1,0 +1,83 @@
+"""Tables are aligned, fit the terminal, and cannot be used to write to it what they should not."""
+
+import io
+
+import pytest
+
+from pybroker.cli.output import BOLD, Output
+from pybroker.cli.text_tables import age, columns_of, cut, facts, moment, printable, rate, size, table, value_text
+
+
+def test_columns_are_as_wide_as_what_is_in_them_and_numbers_stand_to_the_right() -> None:
+    assert table(["NAME", "N", "DONE"], [["a", 5, True], ["longer", 12_345, False], ["b", None, True]]) == [
+        "NAME         N  DONE",
+        "a            5  yes",
+        "longer  12,345  no",
+        "b            -  yes",
+    ]
+
+
+def test_the_widest_columns_are_cut_until_a_line_fits() -> None:
+    lines = table(["A", "B", "C"], [["x" * 100, "y" * 50, "z"]], width=60)
+    assert 58 <= max(map(len, lines)) <= 60
+    assert lines[1].endswith("  z")
+    assert "…" in lines[1]
+    assert table(["A", "B"], [["x" * 50, "y" * 50]], width=5)[1].count("…") == 2  # narrow, but still a table
+
+
+def test_wide_characters_take_two_columns_and_marks_none() -> None:
+    assert columns_of("日本") == 4
+    assert columns_of("e\u0301") == 1
+    assert columns_of(cut("日本語テキスト", 8)) <= 8
+    first, second = table(["K", "V"], [["日本", "x"]])
+    assert columns_of(first.partition("V")[0]) == columns_of(second.partition("x")[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[31mred", "two\nlines", "bell\a", "\u202eturned", "\x9b2J", "nul\0", "\ud800", "\x7f", "a\rb"]
+)
+def test_what_does_not_print_is_escaped(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert "\\" in shown
+    assert all(line.isprintable() for line in table(["A"], [[text]]))
+    assert facts([("a", text), ("left out", None)])[0].isprintable()
+
+
+def test_bytes_are_shown_as_text_where_they_are_text() -> None:
+    assert value_text("grün".encode()) == "grün"
+    assert value_text(b"\xff\x00") == "0xff00"
+    assert value_text(None) == "(null)"
+    assert value_text(b"") == ""
+
+
+def test_ages_sizes_rates_and_moments_are_short() -> None:
+    assert [age(each) for each in (0, 350, 12_300, 250_000, 3_600_000, 266_400_000, -5, None)] == [
+        "0ms",
+        "350ms",
+        "12.3s",
+        "4m 10s",
+        "1h",
+        "3d 2h",
+        "-5ms",
+        None,
+    ]
+    assert [size(each) for each in (0, 1023, 1536, 5 << 30, 1 << 70)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "5.0 GiB",
+        "1024 EiB",
+    ]
+    assert [rate(each) for each in (0, 0.25, 3.14159, 12_345.6)] == ["0", "0.25", "3.1", "12,346"]
+    assert moment(1_795_406_400_123) == "2026-11-23T04:00:00.123Z"
+    assert moment(0) is None
+    assert moment(10**18) == f"{10**18} ms"
+
+
+def test_colours_are_for_terminals_only() -> None:
+    plain, coloured = io.StringIO(), io.StringIO()
+    Output(plain).line("x", BOLD)
+    Output(coloured, has_colours=True).line("x", BOLD)
+    assert plain.getvalue() == "x\n"
+    assert coloured.getvalue() == "\x1b[1mx\x1b[0m\n"

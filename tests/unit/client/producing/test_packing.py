@@ -1,0 +1,140 @@
+"""What a producer packs a consumer unpacks, in batches, alone and in parts; and what others pack badly is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.client.consuming import unpacking
+from pybroker.client.consuming.unpacking import ChunkedMessages, EncryptedMessage, unpack
+from pybroker.client.frames import ReceivedEntry
+from pybroker.client.message import Message, OutgoingMessage
+from pybroker.client.producing.packing import PackedEntry, Packing, pack_batch, pack_chunks, pack_one
+from pybroker.model.txn_id import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.compression import DamagedPayload
+from pybroker.wire.entry_builder import framed
+from pybroker.wire.entry_metadata import message_metadata
+
+TOPIC = "persistent://a/b/c"
+codecs = st.sampled_from([pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY])
+texts = st.text(max_size=5)
+messages = st.builds(
+    OutgoingMessage,
+    st.none() | st.binary(max_size=40),
+    st.none() | texts,
+    st.booleans(),
+    st.none() | st.binary(max_size=4),
+    st.dictionaries(texts, texts, max_size=2),
+    st.integers(0, 1 << 50),
+    st.just(0),
+    st.none(),
+)
+
+
+def received(entry: PackedEntry, entry_id: int = 3, ack_set: tuple[int, ...] = ()) -> ReceivedEntry:
+    return ReceivedEntry(0, 9, entry_id, 2, entry.data, ack_set)
+
+
+def shown(message: Message | OutgoingMessage) -> tuple[object, ...]:
+    return message.value, message.key, message.ordering_key, dict(message.properties), message.event_time_ms
+
+
+@given(st.lists(messages, min_size=1, max_size=5), codecs, st.none() | st.just(TxnId(3, 9)))
+def test_a_batch_holds_its_messages(sent: list[OutgoingMessage], codec: pb.CompressionType, txn: TxnId | None) -> None:
+    entry = pack_batch(Packing("p", codec, b"v"), sent, range(5, 5 + len(sent)), 77, txn)
+    found = unpack(received(entry), TOPIC, 4, ChunkedMessages())
+    assert [shown(message) for message in found.messages] == [shown(message) for message in sent]
+    assert [message.id for message in found.messages] == [
+        (9, 3, 4, index, len(sent), None) for index in range(len(sent))
+    ]
+    assert [message.sequence_id for message in found.messages] == [*range(5, 5 + len(sent))]
+    assert {
+        (message.publish_time_ms, message.schema_version, message.redelivery_count) for message in found.messages
+    } == {(77, b"v", 2)}
+    assert (entry.sequence_id, entry.highest_sequence_id, entry.message_count) == (5, 4 + len(sent), len(sent))
+    metadata = message_metadata(entry.data)
+    assert metadata.HasField("txnid_least_bits") == (txn is not None)
+
+
+@given(messages, codecs)
+def test_a_message_alone_is_no_batch(sent: OutgoingMessage, codec: pb.CompressionType) -> None:
+    entry = pack_one(Packing("p", codec), sent, 5, 77)
+    found = unpack(received(entry), TOPIC, -1, ChunkedMessages())
+    assert [shown(message) for message in found.messages] == [shown(sent)]
+    assert found.messages[0].id == (9, 3, -1, -1, 0, None)
+
+
+@given(st.binary(min_size=1, max_size=300), codecs, st.integers(1, 50))
+def test_parts_come_together_again(value: bytes, codec: pb.CompressionType, most: int) -> None:
+    entries = [*pack_chunks(Packing("p", codec), OutgoingMessage(value, "k"), 5, 77, most)]
+    chunked = ChunkedMessages()
+    if len(entries) == 1:
+        return
+    *before, last = [unpack(received(entry, number), TOPIC, -1, chunked) for number, entry in enumerate(entries)]
+    assert not any(found.messages for found in before)
+    assert last.messages[0].value == value
+    assert last.messages[0].id.first_chunk == (9, 0)
+    assert last.chunk_entries == [(9, number) for number in range(len(entries))]
+    assert not len(chunked)
+
+
+def test_messages_that_were_acknowledged_before_are_left_out() -> None:
+    entry = pack_batch(Packing("p"), [OutgoingMessage(b"%d" % index) for index in range(70)], range(70), 1, None)
+    bits = (1 << 69) | (1 << 2)
+    found = unpack(received(entry, ack_set=(bits & (1 << 64) - 1, bits >> 64)), TOPIC, -1, ChunkedMessages())
+    assert [message.value for message in found.messages] == [b"2", b"69"]
+    assert found.permits == 70
+
+
+def test_parts_of_many_messages_that_never_end_are_given_up() -> None:
+    chunked = ChunkedMessages(max_messages=3)
+    for number in range(10):
+        packing = Packing(f"p{number}")
+        first = next(pack_chunks(packing, OutgoingMessage(b"x" * 100), 1, 1, 10))
+        unpack(received(first), TOPIC, -1, chunked)
+    assert len(chunked) == 3
+    assert chunked.given_up_count == 7
+
+
+def test_a_part_that_does_not_follow_makes_no_message() -> None:
+    entries = [*pack_chunks(Packing("p"), OutgoingMessage(b"x" * 100), 1, 1, 40)]
+    chunked = ChunkedMessages()
+    for entry in (entries[0], entries[2], entries[2]):
+        assert not unpack(received(entry), TOPIC, -1, chunked).messages
+    # It begins anew with its first part.
+    assert [len(unpack(received(entry), TOPIC, -1, chunked).messages) for entry in entries] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pb.MessageMetadata(num_messages_in_batch=1_000_000_000),
+        pb.MessageMetadata(num_messages_in_batch=2),
+        pb.MessageMetadata(compression=pb.LZ4, uncompressed_size=(1 << 32) - 1),
+        pb.MessageMetadata(uuid="u", num_chunks_from_msg=2, total_chunk_msg_size=-1),
+    ],
+)
+def test_what_is_damaged_is_refused_at_once(metadata: pb.MessageMetadata) -> None:
+    metadata.producer_name, metadata.sequence_id, metadata.publish_time = "p", 1, 1
+    entry = ReceivedEntry(0, 9, 3, 0, framed(metadata, b"\xff" * 30))
+    with pytest.raises(DamagedPayload):
+        unpack(entry, TOPIC, -1, ChunkedMessages())
+
+
+def test_what_comes_to_more_than_a_message_may_be_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MAX_MESSAGE_BYTES", 1000)
+    for size, is_opened in ((1000, True), (1001, False)):
+        entry = pack_one(Packing("p", pb.ZSTD), OutgoingMessage(bytes(size)), 1, 1).data
+        received = ReceivedEntry(0, 9, 3, 0, entry)
+        if is_opened:
+            assert unpack(received, TOPIC, -1, ChunkedMessages()).messages[0].value == bytes(size)
+        else:
+            with pytest.raises(DamagedPayload, match="limit is 1000"):
+                unpack(received, TOPIC, -1, ChunkedMessages())
+
+
+def test_what_is_encrypted_is_said_to_be() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    with pytest.raises(EncryptedMessage, match="no keys"):
+        unpack(ReceivedEntry(0, 9, 3, 0, framed(metadata, b"x")), TOPIC, -1, ChunkedMessages())

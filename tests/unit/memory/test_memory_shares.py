@@ -1,0 +1,54 @@
+"""Shares of a part: who is full stops alone, and goes on once others have given back."""
+
+from __future__ import annotations
+
+from pybroker.memory.memory_budget import MemoryBudget
+from pybroker.memory.memory_shares import MemoryShares
+
+
+def shares_of(bound_bytes: int = 100) -> MemoryShares[str]:
+    budget: MemoryBudget[object] = MemoryBudget(1000)
+    return MemoryShares(budget.add_part("some", 0, bound_bytes), 5)
+
+
+def test_one_alone_may_have_all_there_is() -> None:
+    shares = shares_of()
+    shares.report("a", 99)
+    assert not shares.stops("a")
+    shares.report("a", 100)
+    assert shares.stops("a")
+
+
+def test_a_second_one_gets_half_and_the_first_stops_until_it_has_less() -> None:
+    shares = shares_of()
+    shares.report("a", 80)
+    shares.report("b", 1)
+    assert shares.stops("a")
+    assert not shares.stops("b")
+    shares.report("b", 50)
+    assert shares.stops("b")
+    assert shares.freed() == []
+    shares.report("a", 20)
+    assert shares.freed() == ["a"]
+    shares.report("b", 0)
+    assert shares.waiting == 0
+    shares.check_invariants()
+
+
+def test_a_little_each_may_always_have() -> None:
+    shares = shares_of()
+    for name in "abcdefghijklmnopqrstuvwxyz":
+        shares.report(name, 4)
+    assert shares.allowed_bytes() == 5
+    assert not shares.stops("a")
+
+
+def test_who_is_gone_frees_those_that_wait() -> None:
+    shares = shares_of()
+    shares.report("a", 60)
+    shares.report("b", 60)
+    assert shares.stops("a")
+    assert shares.stops("b")
+    shares.report("b", 0)
+    assert shares.freed() == ["a"]
+    assert len(shares) == 1

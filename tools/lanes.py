@@ -1,0 +1,210 @@
+"""Runs the test lanes: each test file belongs to exactly one lane, and a run ends with a list of its lanes.
+
+    python -m tools.lanes unit broker      the tests of two lanes, without those that take minutes
+    python -m tools.lanes long             the tests that take minutes, of all lanes
+    python -m tools.lanes lint simulate    other checks of the project
+
+`LANES` is the one place that says which directory belongs to which lane. A lane, or a part of a lane, whose programs are missing
+on this machine is skipped, and the list names the reason. All lanes run even if an earlier one fails; the exit code is 1 if one
+failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ANALYTICS_UNITS = tuple(f"tests/unit/{name}" for name in ("columns", "lake", "pipelines", "reading", "spark"))
+LANES: dict[str, tuple[str, ...]] = {
+    "unit": (
+        "tests/unit",
+        "benchmarks",
+        "tests/differential",
+        "tests/churn",
+        "tests/storm",
+        "tests/fuzz_server",
+    ),
+    "broker": ("tests/protocol", "tests/crash", "tests/fuzz", "tests/simulate", "tests/embedding"),
+    "clients": ("tests/clients", "tests/console", "tests/examples"),
+    "analytics": (*ANALYTICS_UNITS, "tests/pipelines", "tests/spark", "tests/tables"),
+}
+"""The directories of each lane of tests. A directory of another lane inside of one of these belongs to that lane."""
+LONG = "long"
+LONG_ALONE = ("tests/churn", "tests/storm")
+"""Directories whose long tests measure what happens within seconds: each runs alone. The other long tests run in parallel."""
+COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "lint": (
+        ("ruff", "format", "--check", "."),
+        ("ruff", "check", "."),
+        ("mypy",),
+    ),
+    # Always the same seeds, which have all been seen to pass. `make simulate` runs others.
+    "simulate": (
+        ("python", "-m", "tests.simulate", "--seed", "100000", "--seeds", "600", "--jobs", "{workers}", "--quiet"),
+    ),
+}
+MARKERS = {"clients": ("java", "go"), "analytics": ("spark", "java"), LONG: ("spark", "java", "go")}
+"""The markers of tests in each lane that need programs which a machine may lack. Other lanes have none."""
+NO_TEST_SELECTED = 5
+COUNTED = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected)\b")
+LEAST_JAVA = 17
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of one lane."""
+
+    lane: str
+    is_failed: bool = False
+    took_s: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    """What was skipped, and the reason."""
+
+    def line(self) -> str:
+        result = "FAILED" if self.is_failed else "ok"
+        counted = ", ".join(f"{count} {word}" for word, count in self.counts.items() if word != "deselected")
+        texts = [
+            f"{self.lane:10} {result:6} {self.took_s:6.0f} s",
+            counted,
+            *(f"skipped {text}" for text in self.skipped),
+        ]
+        return "  ".join(text for text in texts if text)
+
+
+def lane_of(path: str) -> str:
+    """The lane of a test file or directory: that of the longest directory of `LANES` which contains it. Raises KeyError."""
+    owners = {
+        directory: lane
+        for lane, directories in LANES.items()
+        for directory in directories
+        if path == directory or path.startswith(directory + "/")
+    }
+    return owners[max(owners, key=len, default="")]
+
+
+def arguments_of(lane: str) -> list[str]:
+    """The directories of `lane` as arguments of pytest, without those inside of them that belong to other lanes."""
+    own = [directory for directory in LANES[lane] if (ROOT / directory).is_dir()]
+    others = [directory for name, directories in LANES.items() if name != lane for directory in directories]
+    inside = [other for other in others if any(other.startswith(directory + "/") for directory in own)]
+    return [*own, *(f"--ignore={directory}" for directory in inside)]
+
+
+def missing_programs(markers: Collection[str], jars: Path) -> dict[str, str]:
+    """Those of `markers` whose tests cannot run on this machine, and the reason of each."""
+    missing = {}
+    if "spark" in markers:
+        if importlib.util.find_spec("pyspark") is None:
+            missing["spark"] = "PySpark is not installed (make .venv/.installed-spark)"
+        elif java_version() < LEAST_JAVA:
+            missing["spark"] = f"Java {LEAST_JAVA} or newer is not on the PATH"
+    if "java" in markers and not jars.exists():
+        missing["java"] = f"the jars of the Java client are not there: {jars} (baseline setup)"
+    if "go" in markers:
+        if shutil.which("go") is None:
+            missing["go"] = "the go command is not on the PATH"
+        elif subprocess.run(
+            ["go", "mod", "download"], cwd=ROOT / "tests/clients/go", check=False, capture_output=True
+        ).returncode:
+            missing["go"] = "the Go client cannot be fetched"
+    return missing
+
+
+def java_version() -> int:
+    """The major version of the java command; 0 without one."""
+    if shutil.which("java") is None:
+        return 0
+    told = subprocess.run(["java", "-version"], check=False, capture_output=True, text=True).stderr
+    found = re.search(r'version "(\d+)', told)
+    return int(found[1]) if found else 0
+
+
+def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[str]) -> Outcome:
+    """Run one lane of tests with pytest."""
+    outcome = Outcome(lane)
+    is_long = lane == LONG
+    chosen = " and ".join(["long" if is_long else "not long", *(f"not {marker}" for marker in missing)])
+    if is_long:
+        alone = [f"--ignore={directory}" for directory in LONG_ALONE]
+        # A file stays in one process: its tests share brokers and compiled clients.
+        parts = [["-n", "0", *LONG_ALONE], ["-n", str(workers), "--dist", "loadfile", "tests", "benchmarks", *alone]]
+    else:
+        parts = [["-n", str(workers), *arguments_of(lane)]]
+    for part in parts:
+        last = run_and_show(
+            [sys.executable, "-m", "pytest", *part, "-m", chosen, *more], outcome, is_fine=(0, NO_TEST_SELECTED)
+        )
+        for count, word in COUNTED.findall(last):
+            outcome.counts[word] = outcome.counts.get(word, 0) + int(count)
+    outcome.skipped = [
+        f"tests marked {marker}: {missing[marker]}" for marker in MARKERS.get(lane, ()) if marker in missing
+    ]
+    return outcome
+
+
+def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ...]) -> str:
+    """Run `command`, pass its output on, and return its last line."""
+    last = ""
+    started_s = time.monotonic()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            last = line if line.strip() else last
+    outcome.is_failed |= process.returncode not in is_fine
+    outcome.took_s += time.monotonic() - started_s
+    return last
+
+
+def run_commands(lane: str, workers: int) -> Outcome:
+    outcome = Outcome(lane)
+    for command in COMMANDS[lane]:
+        program, *arguments = (word.format(workers=workers) for word in command)
+        run_and_show([str(Path(sys.executable).with_name(program)), *arguments], outcome, is_fine=(0,))
+    return outcome
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.lanes", description="Run test lanes and list them at the end."
+    )
+    parser.add_argument("lanes", nargs="+", choices=[*COMMANDS, *LANES, LONG])
+    parser.add_argument("--workers", type=int, default=2, help="test processes that run in parallel")
+    options, more = parser.parse_known_args(arguments)
+    home = Path(os.environ.get("PULSAR_BASELINE_HOME", Path.home() / ".cache" / "pulsar-baseline"))
+    is_test = any(lane not in COMMANDS for lane in options.lanes)
+    missing = missing_programs({*chain(*(MARKERS.get(lane, ()) for lane in options.lanes))}, home / "tools" / "cp.txt")
+    outcomes = []
+    for lane in options.lanes:
+        sys.stdout.write(f"\n=== lane {lane}\n")
+        sys.stdout.flush()
+        is_command = lane in COMMANDS
+        outcomes.append(
+            run_commands(lane, options.workers) if is_command else run_tests(lane, options.workers, missing, more)
+        )
+    sys.stdout.write("\nLanes of this run:\n" + "".join(f"  {outcome.line()}\n" for outcome in outcomes))
+    not_run = [lane for lane in (*COMMANDS, *LANES, LONG) if lane not in options.lanes]
+    if not_run:
+        sys.stdout.write(f"Lanes that were not asked for: {', '.join(not_run)}\n")
+    totals = [sum(outcome.counts.get(word, 0) for outcome in outcomes) for word in ("passed", "failed", "skipped")]
+    totals[1] += sum(outcome.counts.get(word, 0) for outcome in outcomes for word in ("error", "errors"))
+    if is_test:
+        sys.stdout.write(f"Total: {totals[0]} passed, {totals[1]} failed, {totals[2]} skipped\n")
+    return int(any(outcome.is_failed for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
