@@ -140,6 +140,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "policies": ("entry_filters", "context", "lifecycle"),
         "maintenance": ("entry_filters", "context", "delivery", "topic", "lifecycle"),
         "inspection": ("context", "delivery", "topic"),
+        "snapshots": ("publishing", "delivery", "topic", "transactions"),
         "explain": (
             "limits",
             "context",
@@ -149,6 +150,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
             "topic",
             "lifecycle",
             "inspection",
+            "snapshots",
         ),
         "service": ("...",),
     },
@@ -252,6 +254,7 @@ PURE = (
     "broker.delivery.entry_kinds",
     "broker.delivery.markers",
     "broker.delivery.stages",
+    "broker.snapshots",
     "broker.explain",
     "broker.inspection.hashes",
     "broker.inspection.pages",

@@ -68,6 +68,13 @@ class FakeLedger:
     ledgers: LedgerList = field(default_factory=LedgerList)
     counters: LedgerCounters = field(default_factory=LedgerCounters)
     compacted: CompactedInfo | None = None
+    created_ms: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    pending_entries: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.ledgers.size_bytes
 
 
 @dataclass
@@ -93,6 +100,8 @@ class FakeOldest:
 @dataclass
 class FakeCursor:
     ledger: FakeLedger
+    name: str
+    is_durable: bool = True
     backlog_entries: int = 0
     mark_delete_position: Position = EARLIEST
     state: FakeCursorState = field(default_factory=FakeCursorState)
@@ -109,6 +118,10 @@ class FakeDispatcher:
     blocked: bool = False
     look_ahead_size_bytes: int = 0
     key_order: None = None
+    chunk_order: None = None
+    active_consumer: None = None
+    redelivery_entry_count: int = 0
+    kind: str = "Shared"
 
 
 @dataclass
@@ -122,12 +135,26 @@ class FakeConsumerState:
     unacked_messages: int = 0
     blocked: bool = False
     permits: int = 0
+    max_unacked_messages: int = 0
+    writable: bool = True
+    messages_per_entry: float = 0.0
+    draining_hashes_cleared_total: int = 0
+
+
+@dataclass(eq=False)
+class FakePeer:
+    address: str = "/127.0.0.1:1"
+    client_version: str = ""
+    role: None = None
 
 
 @dataclass(eq=False)
 class FakeConsumer:
     name: str = "c"
     consumer_id: int = 1
+    peer: FakePeer = field(default_factory=FakePeer)
+    properties: dict[str, str] = field(default_factory=dict)
+    connected_since_ms: int = 0
     counters: DeliveryCounters = field(default_factory=DeliveryCounters)
     state: FakeConsumerState = field(default_factory=FakeConsumerState)
 
@@ -145,10 +172,18 @@ class FakeSubscription:
     topic: FakeTopic
     cursor: FakeCursor
     counters: DeliveryCounters = field(default_factory=DeliveryCounters)
+    is_durable: bool = True
     dispatcher: FakeDispatcher | None = None
     consumers: list[FakeConsumer] = field(default_factory=list)
     delayed: FakeDelayed = field(default_factory=FakeDelayed)
-    is_durable: bool = True
+    is_replicated: bool = False
+    properties: dict[str, str] = field(default_factory=dict)
+    draining_hashes_cleared_total: int = 0
+    transactions: None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.dispatcher is not None and self.dispatcher.blocked
 
 
 NO_QUOTA = BacklogQuota(BacklogQuotaPolicy.HOLD, limitSize=-1, limitTime=-1)
@@ -161,6 +196,22 @@ class FakeCompaction:
 
 
 @dataclass(eq=False)
+class FakeProducerRegistry:
+    waiting_count: int = 0
+    epoch: int | None = None
+
+
+@dataclass(eq=False)
+class FakeDeduplication:
+    status: str = "Disabled"
+
+
+@dataclass(eq=False)
+class FakeTopicTransactions:
+    buffer: None = None
+
+
+@dataclass(eq=False)
 class FakeTopic:
     name: TopicName
     ledger: FakeLedger = field(default_factory=FakeLedger)
@@ -169,14 +220,18 @@ class FakeTopic:
     subscriptions: dict[str, FakeSubscription] = field(default_factory=dict)
     policies: EffectivePolicies = NO_LIMITS
     backlog_age_s: int = -1
+    backlog_age_subscription: str = ""
     compaction: FakeCompaction = field(default_factory=FakeCompaction)
+    producer_registry: FakeProducerRegistry = field(default_factory=FakeProducerRegistry)
+    deduplication: FakeDeduplication = field(default_factory=FakeDeduplication)
+    transactions: FakeTopicTransactions = field(default_factory=FakeTopicTransactions)
 
     @property
     def ledger_counters(self) -> LedgerCounters:
         return self.ledger.counters
 
     def subscribe(self, name: str) -> FakeSubscription:
-        self.subscriptions[name] = FakeSubscription(name, self, FakeCursor(self.ledger))
+        self.subscriptions[name] = FakeSubscription(name, self, FakeCursor(self.ledger, name))
         return self.subscriptions[name]
 
 

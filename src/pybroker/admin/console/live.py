@@ -20,8 +20,8 @@ from pybroker.admin.console.console_pages import HEADERS
 from pybroker.admin.console.topic_table import counters_of
 from pybroker.admin.slices import exhaust
 from pybroker.admin.stats.resource_usage import process_cpu_ms
-from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.topic.topic import Topic
+from pybroker.broker.snapshots.subscription_snapshot import subscription_snapshot
+from pybroker.broker.snapshots.topic_snapshot import topic_snapshot
 from pybroker.errors import AdminError
 from pybroker.memory.broker_memory import Holding
 from pybroker.runtime import logs
@@ -296,39 +296,34 @@ class LiveSampler:
         backlog = unacked = consumers = 0
         subscriptions = list(topic.subscriptions.values())
         for index, subscription in enumerate(subscriptions):
-            backlog = max(backlog, subscription.backlog_entries)
-            consumers += len(subscription.consumers)
-            if isinstance(subscription, Subscription):
-                unacked += subscription.unacked_messages
+            snapshot = subscription_snapshot(subscription)
+            backlog = max(backlog, snapshot.backlog_entries)
+            consumers += snapshot.consumer_count
+            unacked += snapshot.unacked_messages
             if index % 50 == 49:
                 yield
         clock = self._runtime.clock
         rates = watched.rates(topic, counters_of(topic), clock.monotonic_ms())
-        size_bytes = topic.ledger.size_bytes if isinstance(topic, Topic) else 0
-        figures = (backlog, unacked, size_bytes, len(topic.producers), consumers, len(subscriptions))
+        of_topic = topic_snapshot(topic)
+        figures = (backlog, unacked, of_topic.stored_bytes, of_topic.producer_count, consumers, len(subscriptions))
         watched.add(clock.wall_ms(), (*rates, *figures))
 
     def _subscription(self, watched: Watched, subscription: SubscriptionBase) -> Numbers:
-        counters = subscription.counters
+        snapshot = subscription_snapshot(subscription)
+        counters = snapshot.counters
         rates = watched.rates(
             subscription,
             (counters.messages_out, counters.bytes_out, counters.acked_messages, counters.redelivered_messages),
             self._runtime.clock.monotonic_ms(),
         )
-        permits = sum(consumer.state.permits for consumer in subscription.consumers)
-        unacked = delayed = draining = 0
-        if isinstance(subscription, Subscription):
-            unacked, delayed = subscription.unacked_messages, subscription.delayed.entry_count
-            if (key_order := subscription.key_order) is not None:
-                draining = len(key_order.draining)
         return (
             *rates,
-            subscription.backlog_entries,
-            unacked,
-            delayed,
-            permits,
-            len(subscription.consumers),
-            draining,
+            snapshot.backlog_entries,
+            snapshot.unacked_messages,
+            snapshot.delayed_entries,
+            sum(consumer.state.permits for consumer in subscription.consumers),
+            snapshot.consumer_count,
+            0 if snapshot.key_order is None else len(snapshot.key_order.draining),
         )
 
 

@@ -15,10 +15,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybroker.admin.slices import exhaust
-from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.stuck import StuckTopic, stuck_topic, worst_first
+from pybroker.broker.snapshots.subscription_snapshot import subscription_snapshot
+from pybroker.broker.snapshots.topic_snapshot import topic_snapshot
 from pybroker.broker.topic.backlog_quota import exceeded_if_known, may_be_exceeded
-from pybroker.broker.topic.topic import Topic
 from pybroker.memory.broker_memory import Holding
 from pybroker.model.names import NamespaceName
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
     from pybroker.broker.topic.backlog_quota import Exceeded
+    from pybroker.broker.topic.topic import Topic
     from pybroker.broker.topic.topic_base import TopicBase
 
 FRESH_MS = 2_000
@@ -246,11 +247,11 @@ class TopicTable:
         for index, subscription in enumerate(subscriptions):
             if index % 50 == 49:
                 yield
-            backlog = max(backlog, subscription.backlog_entries)
-            consumers += len(subscription.consumers)
-            if isinstance(topic, Topic) and isinstance(subscription, Subscription):
-                unacked += subscription.unacked_messages
-        rates = self._topic_rates(topic, table, before)
+            snapshot = subscription_snapshot(subscription)
+            backlog = max(backlog, snapshot.backlog_entries)
+            consumers += snapshot.consumer_count
+            unacked += snapshot.unacked_messages
+        rates, of_topic = self._topic_rates(topic, table, before), topic_snapshot(topic)
         rows.append(
             Row(
                 name,
@@ -258,8 +259,8 @@ class TopicTable:
                 *rates,
                 backlog,
                 unacked,
-                topic.ledger.size_bytes if isinstance(topic, Topic) else 0,
-                len(topic.producers),
+                of_topic.stored_bytes,
+                of_topic.producer_count,
                 consumers,
                 len(subscriptions),
                 0 if stuck is None else stuck.subscriptions,

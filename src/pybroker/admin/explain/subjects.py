@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.inspection.asked import consumer_json, key_json
 from pybroker.broker.inspection.hashes import HashOfKey, hash_of_key, look_up
+from pybroker.broker.snapshots.subscription_snapshot import subscription_snapshot
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
 
 
 def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
+    snapshot = subscription_snapshot(subscription)
     return {
         "kind": "subscription",
-        "type": subscription.type_name,
-        "consumers": len(subscription.consumers),
-        "backlogEntries": subscription.backlog_entries,
+        "type": snapshot.type_name,
+        "consumers": snapshot.consumer_count,
+        "backlogEntries": snapshot.backlog_entries,
     }
 
 

@@ -113,7 +113,7 @@ def _sum_ledgers(broker: BrokerService, rates: RateSampler, sums: dict[str, Ledg
     for topic in list(broker.loaded.persistent.values()):
         key = f"{topic.name.namespace}/{topic.name.domain}"
         backlog = sum(subscription.cursor.backlog_entries for subscription in topic.subscriptions.values())
-        sums.setdefault(key, LedgerSums()).add(topic, rates.topic(topic), backlog)
+        sums.setdefault(key, LedgerSums()).add(topic.ledger, rates.topic(topic), backlog)
         yield
 
 

@@ -9,7 +9,8 @@ from pybroker.admin.metrics.exposition_text import Number
 from pybroker.admin.metrics.metric_values import LATENCY_SUFFIXES
 
 if TYPE_CHECKING:
-    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_compaction import CompactionCounters
+    from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 
 _MS_PER_S = 1000
 _US_PER_MS = 1000
@@ -29,9 +30,8 @@ COMPACTION_NAMES = (
 )
 
 
-def compaction_values(topic: Topic) -> Sequence[Number]:
-    """In the order of the names; throughput is over the time in which a compaction ran."""
-    counters, view = topic.compaction.counters, topic.ledger.compacted
+def compaction_values(counters: CompactionCounters, view: CompactedInfo | None) -> Sequence[Number]:
+    """Return the values in the order of COMPACTION_NAMES. Throughput is relative to the time in which a compaction ran."""
     running_s = counters.running_ms / _MS_PER_S
     latency = counters.write_latency_ms
     return (

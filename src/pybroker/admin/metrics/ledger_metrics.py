@@ -1,7 +1,7 @@
-"""The `pulsar_ml_...` metrics: what managed ledgers did in the last window, summed over each namespace.
+"""The `pulsar_ml_...` metrics: the operations of managed ledgers in the last window, summed over each namespace.
 
-Entries are stored once, so what Pulsar counts with its replicas is the same as without. What takes appends changes from
-one ledger to the next at once, so no append ever waits for that: these buckets stay empty.
+Each entry is stored once, so the figures with replicas equal those without. A managed ledger switches to the next ledger without a
+pause, so the buckets of the switch latency stay empty.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pybroker.model.counters import ENTRY_SIZE_BOUNDS_BYTES, LATENCY_BOUNDS_MS
 from pybroker.model.rates import TopicRates
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.subscription import Subscription
-    from pybroker.broker.topic.topic import Topic
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+    from pybroker.model.names import TopicName
 
 LEDGER_NAMES = (
     "AddEntryBytesRate",
@@ -62,7 +63,7 @@ class LedgerSums:
         self.latency_counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
         self.size_counts = [0] * (len(ENTRY_SIZE_BOUNDS_BYTES) + 1)
 
-    def add(self, topic: Topic, rates: TopicRates, backlog_entries: float) -> None:
+    def add(self, ledger: ManagedLedger, rates: TopicRates, backlog_entries: float) -> None:
         own = (
             rates.bytes_in.per_second,
             rates.bytes_in.per_second,
@@ -76,7 +77,7 @@ class LedgerSums:
             rates.store_entries_read.per_second,
             rates.mark_deletes.per_second,
             backlog_entries,
-            topic.ledger.ledgers.size_bytes,
+            ledger.size_bytes,
         )
         self.values = [a + b for a, b in zip(self.values, own, strict=True)]
         if not rates.publish_latency_ms.count and not rates.entry_size_bytes.count:
@@ -115,9 +116,8 @@ def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float)
         yield from samples.gauges(f"pulsar_ml_{name}_{OVERFLOW}", "namespace", above)
 
 
-def cursor_values(subscription: Subscription) -> tuple[int, ...]:
-    """In the order of CURSOR_NAMES; nothing of a cursor goes to ZooKeeper, or is read but when it is opened."""
-    cursor = subscription.cursor
+def cursor_values(cursor: ManagedCursor) -> tuple[int, ...]:
+    """Return the values in the order of CURSOR_NAMES. No cursor is stored in ZooKeeper or read after it was opened."""
     written_bytes = cursor.written_bytes
     return (
         cursor.writes,
@@ -131,6 +131,5 @@ def cursor_values(subscription: Subscription) -> tuple[int, ...]:
     )
 
 
-def cursor_labels(samples: Samples, subscription: Subscription) -> str:
-    name = subscription.topic.name
-    return samples.labels(namespace=str(name.namespace), ledger_name=name.storage_path, cursor_name=subscription.name)
+def cursor_labels(samples: Samples, topic: TopicName, cursor: ManagedCursor) -> str:
+    return samples.labels(namespace=str(topic.namespace), ledger_name=topic.storage_path, cursor_name=cursor.name)

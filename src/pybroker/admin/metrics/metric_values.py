@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes
-from pybroker.broker.topic.topic import Topic
 from pybroker.model.rates import BucketsWindow, DeliveryRates, ProducerRates, TopicRates
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
-    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.broker.snapshots.subscription_snapshot import ConsumerSnapshot, SubscriptionSnapshot
+    from pybroker.broker.snapshots.topic_snapshot import TopicSnapshot
     from pybroker.model.counters import DeliveryCounters
 
 LATENCY_SUFFIXES = ("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200", "le_1000", "overflow")
@@ -67,56 +64,33 @@ class SubscriptionValues(NamedTuple):
     pybroker_subscription_oldest_unacked_age_seconds: int
 
 
-_NO_SUBSCRIPTION_VALUES = SubscriptionValues(*[0] * len(SubscriptionValues._fields))
-
-
-def any_subscription_values(subscription: SubscriptionBase, rates: DeliveryRates) -> SubscriptionValues:
-    """Zeros where it is about a backlog, for subscriptions that keep no messages."""
-    if isinstance(subscription, Subscription):
-        return _subscription_values(subscription, rates)
-    counters = subscription.counters
-    return _NO_SUBSCRIPTION_VALUES._replace(
-        pulsar_subscription_msg_rate_out=rates.messages_out.per_second,
-        pulsar_subscription_msg_throughput_out=rates.bytes_out.per_second,
-        pulsar_subscription_msg_drop_rate=rates.dropped_messages.per_second,
-        pulsar_subscription_consumers_count=len(subscription.consumers),
-        pulsar_subscription_last_consumed_flow_timestamp=counters.last_consumed_flow_ms,
-        pulsar_subscription_last_consumed_timestamp=counters.last_consumed_ms,
-        pulsar_subscription_filter_processed_msg_count=counters.filter_processed,
-        pulsar_subscription_filter_accepted_msg_count=counters.filter_accepted,
-        pulsar_subscription_filter_rejected_msg_count=counters.filter_rejected,
-        pulsar_subscription_filter_rescheduled_msg_count=counters.filter_rescheduled,
-    )
-
-
-def _subscription_values(subscription: Subscription, rates: DeliveryRates) -> SubscriptionValues:
-    counters, delayed, dispatcher = subscription.counters, subscription.delayed, subscription.dispatcher
-    backlog_entries, delayed_entries = subscription.cursor.backlog_entries, delayed.entry_count
-    key_order = dispatcher.key_order if dispatcher else None
+def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) -> SubscriptionValues:
+    """Return the values of one subscription; zeros of stored entries for a non-persistent topic."""
+    counters = snapshot.counters
     return SubscriptionValues(
-        pulsar_subscription_back_log=backlog_entries,
-        pulsar_subscription_back_log_no_delayed=backlog_entries - delayed_entries,
-        pulsar_subscription_delayed=delayed_entries,
-        pulsar_subscription_delayed_message_index_size_bytes=delayed.index_size_bytes,
-        pulsar_subscription_in_replay=dispatcher.replay_entry_count if dispatcher else 0,
+        pulsar_subscription_back_log=snapshot.backlog_entries,
+        pulsar_subscription_back_log_no_delayed=snapshot.backlog_entries - snapshot.delayed_entries,
+        pulsar_subscription_delayed=snapshot.delayed_entries,
+        pulsar_subscription_delayed_message_index_size_bytes=snapshot.delayed_index_bytes,
+        pulsar_subscription_in_replay=snapshot.replay_entries,
         pulsar_subscription_msg_rate_out=rates.messages_out.per_second,
         pulsar_subscription_msg_throughput_out=rates.bytes_out.per_second,
         pulsar_subscription_msg_rate_redeliver=rates.redelivered_messages.per_second,
         pulsar_subscription_msg_ack_rate=rates.acked_messages.per_second,
         pulsar_subscription_msg_rate_expired=rates.expired_entries.per_second,
-        pulsar_subscription_msg_drop_rate=0.0,
+        pulsar_subscription_msg_drop_rate=rates.dropped_messages.per_second,
         pulsar_subscription_total_msg_expired=counters.expired_entries,
-        pulsar_subscription_unacked_messages=dispatcher.unacked_messages if dispatcher else 0,
-        pulsar_subscription_blocked_on_unacked_messages=int(dispatcher.blocked) if dispatcher else 0,
-        pulsar_subscription_consumers_count=len(subscription.consumers),
+        pulsar_subscription_unacked_messages=snapshot.unacked_messages,
+        pulsar_subscription_blocked_on_unacked_messages=int(snapshot.is_blocked),
+        pulsar_subscription_consumers_count=snapshot.consumer_count,
         pulsar_subscription_last_expire_timestamp=counters.last_expired_ms,
         pulsar_subscription_last_acked_timestamp=counters.last_acked_ms,
         pulsar_subscription_last_consumed_flow_timestamp=counters.last_consumed_flow_ms,
         pulsar_subscription_last_consumed_timestamp=counters.last_consumed_ms,
         pulsar_subscription_last_mark_delete_advanced_timestamp=counters.last_mark_delete_advanced_ms,
-        pybroker_subscription_look_ahead_bytes=dispatcher.look_ahead_size_bytes if dispatcher else 0,
-        pybroker_subscription_hashes_set_aside=len(key_order.parked) if key_order else 0,
-        pybroker_subscription_oldest_unacked_age_seconds=subscription.cursor.oldest.known_age_s(),
+        pybroker_subscription_look_ahead_bytes=snapshot.look_ahead_bytes,
+        pybroker_subscription_hashes_set_aside=snapshot.parked_hash_count,
+        pybroker_subscription_oldest_unacked_age_seconds=snapshot.oldest_unacked_age_s,
         pulsar_subscription_filter_processed_msg_count=counters.filter_processed,
         pulsar_subscription_filter_accepted_msg_count=counters.filter_accepted,
         pulsar_subscription_filter_rejected_msg_count=counters.filter_rejected,
@@ -206,30 +180,26 @@ def _with_totals(window: BucketsWindow) -> list[float]:
     return [*window.counts, window.count, window.total]
 
 
-def _stored_bytes(topic: TopicBase) -> tuple[int, int]:
-    """What is stored, and what of it somebody has not read yet."""
-    return (topic.ledger.ledgers.size_bytes, estimated_backlog_bytes(topic)) if isinstance(topic, Topic) else (0, 0)
-
-
-def summed_values(topic: TopicBase, rates: TopicRates, delivered: Sequence[SubscriptionValues]) -> SummedValues:
-    is_stored = isinstance(topic, Topic)
-    size_bytes, backlog_bytes = _stored_bytes(topic)
+def summed_values(
+    snapshot: TopicSnapshot, backlog_bytes: int, rates: TopicRates, delivered: Sequence[SubscriptionValues]
+) -> SummedValues:
+    """Return the values of a topic; `delivered` are those of its subscriptions."""
     return SummedValues(
-        pulsar_subscriptions_count=len(topic.subscriptions),
-        pulsar_producers_count=len(topic.producers),
+        pulsar_subscriptions_count=snapshot.subscription_count,
+        pulsar_producers_count=snapshot.producer_count,
         pulsar_consumers_count=sum([each.pulsar_subscription_consumers_count for each in delivered]),
         pulsar_rate_in=rates.messages_in.per_second,
         pulsar_rate_out=sum([each.pulsar_subscription_msg_rate_out for each in delivered]),
         pulsar_throughput_in=rates.bytes_in.per_second,
         pulsar_throughput_out=sum([each.pulsar_subscription_msg_throughput_out for each in delivered]),
-        pulsar_in_bytes_total=topic.counters.bytes_in,
-        pulsar_in_messages_total=topic.counters.messages_in,
+        pulsar_in_bytes_total=snapshot.counters.bytes_in,
+        pulsar_in_messages_total=snapshot.counters.messages_in,
         pulsar_msg_backlog=sum([each.pulsar_subscription_back_log for each in delivered]),
-        pulsar_storage_size=size_bytes,
-        pulsar_storage_logical_size=size_bytes,
+        pulsar_storage_size=snapshot.stored_bytes,
+        pulsar_storage_logical_size=snapshot.stored_bytes,
         pulsar_storage_backlog_size=backlog_bytes,
         pulsar_storage_offloaded_size=0,
-        pulsar_storage_write_rate=rates.entries_in.per_second if is_stored else 0,
+        pulsar_storage_write_rate=0 if snapshot.ledger is None else rates.entries_in.per_second,
         pulsar_storage_read_rate=rates.entries_read.per_second,
         pulsar_storage_read_cache_misses_rate=rates.store_entries_read.per_second,
         pulsar_delayed_message_index_size_bytes=sum(
@@ -248,15 +218,15 @@ def delivery_sums(subscriptions: Collection[SubscriptionBase], delivered: Sequen
     )
 
 
-def single_values(topic: TopicBase, rates: TopicRates) -> SingleValues:
-    policies = topic.policies
-    is_stored = isinstance(topic, Topic)
+def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
+    """Return the values of a topic that are not summed over topics. A non-persistent topic has no backlog quotas."""
+    policies, is_stored = snapshot.policies, snapshot.ledger is not None
     return SingleValues(
         pulsar_average_msg_size=rates.average_message_bytes,
-        pulsar_publish_rate_limit_times=topic.counters.publish_rate_limited,
+        pulsar_publish_rate_limit_times=snapshot.counters.publish_rate_limited,
         pulsar_storage_backlog_quota_limit=policies.size_quota.limitSize if is_stored else 0,
         pulsar_storage_backlog_quota_limit_time=policies.age_quota.limitTime if is_stored else -1,
-        pulsar_storage_backlog_age_seconds=topic.backlog_age_s if isinstance(topic, Topic) else 0,
+        pulsar_storage_backlog_age_seconds=snapshot.backlog_age_s if is_stored else 0,
     )
 
 
@@ -272,16 +242,15 @@ class ConsumerValues(NamedTuple):
     pulsar_consumer_available_permits: int
 
 
-def consumer_values(consumer: Consumer, rates: DeliveryRates) -> ConsumerValues:
-    state = consumer.state
+def consumer_values(snapshot: ConsumerSnapshot, rates: DeliveryRates) -> ConsumerValues:
     return ConsumerValues(
         pulsar_consumer_msg_rate_out=rates.messages_out.per_second,
         pulsar_consumer_msg_throughput_out=rates.bytes_out.per_second,
         pulsar_consumer_msg_rate_redeliver=rates.redelivered_messages.per_second,
         pulsar_consumer_msg_ack_rate=rates.acked_messages.per_second,
-        pulsar_consumer_unacked_messages=state.unacked_messages,
-        pulsar_consumer_blocked_on_unacked_messages=int(state.blocked),
-        pulsar_consumer_available_permits=state.permits,
+        pulsar_consumer_unacked_messages=snapshot.unacked_messages,
+        pulsar_consumer_blocked_on_unacked_messages=int(snapshot.is_blocked),
+        pulsar_consumer_available_permits=snapshot.permits,
     )
 
 
@@ -304,9 +273,9 @@ def producer_values(rates: ProducerRates) -> ProducerValues:
 NEVER_THROTTLED = (0, 0)
 
 
-def throttled_events(subscription: SubscriptionBase, reason: str) -> tuple[int, int]:
-    """How often a limit of `reason` held messages back, and how often bytes."""
-    events = subscription.counters.throttled_events
+def throttled_events(counters: DeliveryCounters, reason: str) -> tuple[int, int]:
+    """Return how often a limit of `reason` delayed messages, and how often it delayed bytes."""
+    events = counters.throttled_events
     if not events:
         return NEVER_THROTTLED
     level = reason.capitalize()

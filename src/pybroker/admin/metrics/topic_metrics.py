@@ -1,6 +1,7 @@
-"""One scrape's look at all topics: their rows, and the sums over namespaces and the broker.
+"""The metrics of all topics for one scrape: their rows, and the sums over namespaces and the broker.
 
-Topics come and go while a scrape gives way to the loop: one that goes is still written, one that comes is in the next.
+A scrape yields to the event loop. A topic that is unloaded meanwhile is still written; a topic that is loaded meanwhile is in the
+next scrape.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from pybroker.admin.metrics import metric_values
 from pybroker.admin.metrics.compaction_metrics import COMPACTION_NAMES, compaction_values
 from pybroker.admin.metrics.exposition_text import Number, Samples, Table, escape, is_free_label
 from pybroker.admin.metrics.ledger_metrics import CURSOR_NAMES, LedgerSums, cursor_labels, cursor_values
-from pybroker.broker.delivery.subscription import Subscription
-from pybroker.broker.topic.backlog_rules import estimated_bytes_behind
-from pybroker.broker.topic.topic import Topic
+from pybroker.broker.snapshots.subscription_snapshot import consumer_snapshot, subscription_snapshot
+from pybroker.broker.snapshots.topic_snapshot import topic_snapshot
+from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes
 from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.service import BrokerService
+    from pybroker.broker.snapshots.subscription_snapshot import SubscriptionSnapshot
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.config import BrokerConfig
     from pybroker.model.names import NamespaceName
@@ -91,13 +93,14 @@ class Reading:
             labels = self._topic_labels(topic)
             delivered: list[metric_values.SubscriptionValues] = []
             for subscription in list(topic.subscriptions.values()):
-                delivered.append(
-                    metric_values.any_subscription_values(subscription, self._rates.subscription(subscription))
-                )
+                snapshot = subscription_snapshot(subscription)
+                delivered.append(metric_values.subscription_values(snapshot, self._rates.subscription(subscription)))
+                if has_cursors and snapshot.cursor is not None and snapshot.is_durable:
+                    self._cursors.add(
+                        cursor_labels(self._samples, topic.name, snapshot.cursor), cursor_values(snapshot.cursor)
+                    )
                 if self._has_topics:
-                    yield from self._subscription_rows(labels, subscription, delivered[-1])
-                if has_cursors and isinstance(subscription, Subscription) and subscription.is_durable:
-                    self._cursors.add(cursor_labels(self._samples, subscription), cursor_values(subscription))
+                    yield from self._subscription_rows(labels, subscription, snapshot, delivered[-1])
                 yield
             if self._has_topics:
                 yield from self._producer_rows(labels, topic)
@@ -122,11 +125,9 @@ class Reading:
         if not allowed:
             return ""
         partitioned = self._broker.partitioned.get(topic.name.partitioned_name)
-        properties: Mapping[str, str]
-        if partitioned is not None:
-            properties = partitioned.properties or {}
-        else:
-            properties = topic.ledger.properties if isinstance(topic, Topic) else {}
+        properties: Mapping[str, str] = (
+            topic_snapshot(topic).properties if partitioned is None else partitioned.properties or {}
+        )
         return "".join(
             f',{key}="{escape(properties[key])}"'
             for key in sorted(set(allowed))
@@ -134,24 +135,27 @@ class Reading:
         )
 
     def _subscription_rows(
-        self, topic_labels: str, subscription: SubscriptionBase, read: metric_values.SubscriptionValues
+        self,
+        topic_labels: str,
+        subscription: SubscriptionBase,
+        snapshot: SubscriptionSnapshot,
+        values: metric_values.SubscriptionValues,
     ) -> Iterator[None]:
-        labels = f'{topic_labels},subscription="{escape(subscription.name)}"'
-        self._subscriptions.add(labels + "}", read)
-        self._out.add(labels + "}", metric_values.out_values(subscription.counters))
+        labels, counters = f'{topic_labels},subscription="{escape(subscription.name)}"', snapshot.counters
+        self._subscriptions.add(labels + "}", values)
+        self._out.add(labels + "}", metric_values.out_values(counters))
         for reason in metric_values.THROTTLE_REASONS:
             row_labels = f'{labels},reason="{reason}"}}'
-            self._throttled.add(row_labels, metric_values.throttled_events(subscription, reason))
+            self._throttled.add(row_labels, metric_values.throttled_events(counters, reason))
         if self._config.expose_subscription_backlog_size_in_prometheus:
-            behind_bytes = 0
-            if isinstance(subscription, Subscription):
-                cursor = subscription.cursor
-                behind_bytes = estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
-            self._subscription_backlogs.add(labels + "}", (behind_bytes,))
+            self._subscription_backlogs.add(labels + "}", (snapshot.estimated_backlog_bytes(),))
         if self._config.expose_consumer_level_metrics_in_prometheus:
             for consumer in list(subscription.consumers):
                 own = f'{labels},consumer_name="{escape(consumer.name)}",consumer_id="{consumer.consumer_id}"}}'
-                self._consumers.add(own, metric_values.consumer_values(consumer, self._rates.consumer(consumer)))
+                values_of_consumer = metric_values.consumer_values(
+                    consumer_snapshot(consumer), self._rates.consumer(consumer)
+                )
+                self._consumers.add(own, values_of_consumer)
                 self._out.add(own, metric_values.out_values(consumer.counters))
                 yield
 
@@ -165,25 +169,27 @@ class Reading:
 
     def _add(self, labels: str, topic: TopicBase, delivered: list[metric_values.SubscriptionValues]) -> None:
         rates, namespace = self._rates.topic(topic), str(topic.name.namespace)
-        summed = metric_values.summed_values(topic, rates, delivered)
+        snapshot = topic_snapshot(topic)
+        counters = snapshot.counters
+        summed = metric_values.summed_values(snapshot, estimated_backlog_bytes(topic), rates, delivered)
         buckets = metric_values.bucket_values(rates)
         of_namespace = self.namespaces.get(namespace)
         if of_namespace is None:
             of_namespace = self.namespaces[namespace] = NamespaceSums()
         of_namespace.add(topic, summed)
         if self._has_topics:
-            self._topics.add(labels + "}", (*summed, *buckets, *metric_values.single_values(topic, rates)))
-            if isinstance(topic, Topic) and topic.compaction.counters.has_run:
-                self._compactions.add(labels + "}", compaction_values(topic))
-            self._add_evictions(labels, (topic.counters.size_evictions, topic.counters.age_evictions))
+            self._topics.add(labels + "}", (*summed, *buckets, *metric_values.single_values(snapshot, rates)))
+            if snapshot.ledger is not None and snapshot.compaction is not None and snapshot.compaction.has_run:
+                self._compactions.add(labels + "}", compaction_values(snapshot.compaction, snapshot.ledger.compacted))
+            self._add_evictions(labels, (counters.size_evictions, counters.age_evictions))
         else:
             of_namespace.add_rows(buckets, metric_values.delivery_sums(topic.subscriptions.values(), delivered))
-        if self._config.expose_managed_ledger_metrics_in_prometheus and isinstance(topic, Topic):
+        if self._config.expose_managed_ledger_metrics_in_prometheus and snapshot.ledger is not None:
             key = f"{namespace}/{topic.name.domain}"
             if key not in self.ledgers:
                 self.ledgers[key] = LedgerSums()
-            self.ledgers[key].add(topic, rates, summed.pulsar_msg_backlog)
-        is_system, counters = is_system_topic(topic.name), topic.counters
+            self.ledgers[key].add(snapshot.ledger, rates, summed.pulsar_msg_backlog)
+        is_system = is_system_topic(topic.name)
         self.bytes_in[is_system] += counters.bytes_in
         delivered_bytes = sum([each.counters.bytes_out for each in topic.subscriptions.values()])
         self.bytes_out[is_system] += counters.bytes_out_of_removed + delivered_bytes

@@ -1,13 +1,13 @@
-"""The short form of a topic's stats, as `broker-stats/topics` shows it for all of them at once."""
+"""The short form of a topic's stats, which `broker-stats/topics` shows for all topics of the broker."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.time_text import iso_text
-from pybroker.broker.delivery.subscription import Subscription
+from pybroker.broker.snapshots.subscription_snapshot import consumer_snapshot, subscription_snapshot
+from pybroker.broker.snapshots.topic_snapshot import producer_snapshot, topic_snapshot
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes
-from pybroker.broker.topic.topic import Topic
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -29,13 +29,14 @@ NO_LEDGER_OPERATIONS = {
     "cursorLedgerCreateOp": 0,
     "cursorLedgerDeleteOp": 0,
 }
-"""What `broker-stats/bookieops` says of a topic that no BookKeeper stores."""
+"""The entry of `broker-stats/bookieops` for a topic that is not stored in BookKeeper."""
 _TRACKING_TYPES = ("Shared", "Key_Shared")
 
 
 def broker_topic_stats(topic: TopicBase, rates: RateSampler) -> Document:
-    """Without a look at the store: the size of the backlog is an estimate."""
-    counters, incoming = topic.counters, rates.topic(topic)
+    """Return the document of one topic. It does not read from the store, so the size of the backlog is an estimate."""
+    snapshot, incoming = topic_snapshot(topic), rates.topic(topic)
+    counters = snapshot.counters
     subscriptions = list(topic.subscriptions.values())
     outgoing = [rates.subscription(subscription) for subscription in subscriptions]
     delivered = [subscription.counters for subscription in subscriptions]
@@ -43,7 +44,7 @@ def broker_topic_stats(topic: TopicBase, rates: RateSampler) -> Document:
         "publishers": [_publisher(producer, rates) for _, producer in sorted(topic.producers.items())],
         "replication": {},
         "subscriptions": {each.name: _subscription(each, rates) for each in subscriptions},
-        "producerCount": len(topic.producers),
+        "producerCount": snapshot.producer_count,
         "averageMsgSize": incoming.average_message_bytes,
         "msgRateIn": incoming.messages_in.per_second,
         "msgRateOut": sum(each.messages_out.per_second for each in outgoing),
@@ -53,25 +54,25 @@ def broker_topic_stats(topic: TopicBase, rates: RateSampler) -> Document:
         "bytesOutCount": counters.bytes_out_of_removed + sum(each.bytes_out for each in delivered),
         "msgThroughputIn": incoming.bytes_in.per_second,
         "msgThroughputOut": sum(each.bytes_out.per_second for each in outgoing),
-        "storageSize": topic.ledger.size_bytes if isinstance(topic, Topic) else 0,
-        "backlogSize": estimated_backlog_bytes(topic) if isinstance(topic, Topic) else 0,
-        "pendingAddEntriesCount": topic.ledger.pending_entries if isinstance(topic, Topic) else 0,
+        "storageSize": snapshot.stored_bytes,
+        "backlogSize": estimated_backlog_bytes(topic),
+        "pendingAddEntriesCount": snapshot.pending_entries,
         "filteredEntriesCount": sum(each.filter_processed - each.filter_accepted for each in delivered),
     }
 
 
 def _publisher(producer: Producer, rates: RateSampler) -> Document:
-    sent = rates.producer(producer)
+    snapshot, sent = producer_snapshot(producer), rates.producer(producer)
     return {
         "msgRateIn": sent.messages_in.per_second,
         "msgThroughputIn": sent.bytes_in.per_second,
         "averageMsgSize": sent.average_message_bytes,
-        "address": producer.peer.address,
-        "producerId": producer.producer_id,
-        "producerName": producer.name,
-        "connectedSince": iso_text(producer.connected_since_ms),
-        "clientVersion": producer.peer.client_version,
-        "metadata": producer.properties,
+        "address": snapshot.address,
+        "producerId": snapshot.producer_id,
+        "producerName": snapshot.name,
+        "connectedSince": iso_text(snapshot.connected_since_ms),
+        "clientVersion": snapshot.client_version,
+        "metadata": snapshot.properties,
     }
 
 
@@ -85,45 +86,43 @@ def _rates(delivered: DeliveryRates) -> Document:
 
 
 def _subscription(subscription: SubscriptionBase, rates: RateSampler) -> Document:
-    delivered, counters = rates.subscription(subscription), subscription.counters
+    snapshot, delivered = subscription_snapshot(subscription), rates.subscription(subscription)
+    counters = snapshot.counters
+    tracks_unacked = snapshot.type_name in _TRACKING_TYPES
     document: Document = {
-        "consumers": [_consumer(consumer, subscription, rates) for consumer in subscription.consumers],
-        "msgBacklog": subscription.backlog_entries,
+        "consumers": [_consumer(each, rates, tracks_unacked=tracks_unacked) for each in subscription.consumers],
+        "msgBacklog": snapshot.backlog_entries,
         "msgRateExpired": delivered.expired_entries.per_second,
         **_rates(delivered),
-        "numberOfEntriesSinceFirstNotAckedMessage": 0,
-        "totalNonContiguousDeletedMessagesRange": 0,
-        "type": subscription.type_name,
+        "numberOfEntriesSinceFirstNotAckedMessage": snapshot.entries_since_first_unacked(),
+        "totalNonContiguousDeletedMessagesRange": snapshot.deleted_range_count,
+        "type": snapshot.type_name,
         "filterProcessedMsgCount": counters.filter_processed,
         "filterAcceptedMsgCount": counters.filter_accepted,
         "filterRejectedMsgCount": counters.filter_rejected,
         "filterRescheduledMsgCount": counters.filter_rescheduled,
     }
-    if not isinstance(subscription, Subscription):
-        return document | {"msgDropRate": delivered.dropped_messages.per_second}
-    cursor = subscription.cursor
-    document["numberOfEntriesSinceFirstNotAckedMessage"] = cursor.ledger.ledgers.entries_between(
-        cursor.mark_delete_position, cursor.read_position
-    )
-    document["totalNonContiguousDeletedMessagesRange"] = cursor.state.deleted_range_count
-    if subscription.type_name in _TRACKING_TYPES:
-        document["blockedSubscriptionOnUnackedMsgs"] = subscription.is_blocked
-        document["unackedMessages"] = subscription.unacked_messages
+    if snapshot.cursor is None:
+        document["msgDropRate"] = delivered.dropped_messages.per_second
+    elif tracks_unacked:
+        document["blockedSubscriptionOnUnackedMsgs"] = snapshot.is_blocked
+        document["unackedMessages"] = snapshot.unacked_messages
     return document
 
 
-def _consumer(consumer: Consumer, subscription: SubscriptionBase, rates: RateSampler) -> Document:
+def _consumer(consumer: Consumer, rates: RateSampler, *, tracks_unacked: bool) -> Document:
+    snapshot = consumer_snapshot(consumer)
     document: Document = {
-        "address": consumer.peer.address,
-        "consumerName": consumer.name,
-        "availablePermits": consumer.state.permits,
-        "connectedSince": iso_text(consumer.connected_since_ms),
+        "address": snapshot.address,
+        "consumerName": snapshot.name,
+        "availablePermits": snapshot.permits,
+        "connectedSince": iso_text(snapshot.connected_since_ms),
         **_rates(rates.consumer(consumer)),
-        "avgMessagesPerEntry": round(consumer.state.messages_per_entry),
-        "clientVersion": consumer.peer.client_version,
-        "metadata": consumer.properties,
+        "avgMessagesPerEntry": round(snapshot.messages_per_entry),
+        "clientVersion": snapshot.client_version,
+        "metadata": snapshot.properties,
     }
-    if subscription.type_name in _TRACKING_TYPES:
-        document["unackedMessages"] = consumer.state.unacked_messages
-        document["blockedConsumerOnUnackedMsgs"] = consumer.state.blocked
+    if tracks_unacked:
+        document["unackedMessages"] = snapshot.unacked_messages
+        document["blockedConsumerOnUnackedMsgs"] = snapshot.is_blocked
     return document

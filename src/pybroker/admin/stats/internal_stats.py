@@ -1,22 +1,52 @@
-"""What a topic's managed ledger looks like from inside: the JSON of `internalStats`."""
+"""The JSON of a topic's `internalStats`: the state of its managed ledger and of its cursors."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.stats.managed_ledger_stats import cursor_stats, managed_ledger_stats
+from pybroker.broker.topic.topic import Topic
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
-    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 
 _NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
 
-def internal_stats(topic: Topic, *, with_metadata: bool = False) -> dict[str, Any]:
-    """The members are Pulsar's."""
+_NO_CURSOR = {
+    "waitingReadOp": False,
+    "pendingReadOps": 0,
+    "messagesConsumedCounter": 0,
+    "cursorLedger": 0,
+    "cursorLedgerLastEntry": 0,
+    "active": False,
+    "numberOfEntriesSinceFirstNotAckedMessage": 0,
+    "totalNonContiguousDeletedMessagesRange": 0,
+    "subscriptionHavePendingRead": False,
+    "subscriptionHavePendingReplayRead": False,
+}
+
+
+def internal_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
+    """Return the document with the members of Pulsar. A non-persistent topic has no ledger, and its subscriptions no cursors."""
+    if isinstance(topic, Topic):
+        return _of_ledger(topic, with_metadata)
+    return {
+        "entriesAddedCounter": topic.counters.entries_in,
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "cursors": dict.fromkeys(topic.subscriptions, _NO_CURSOR),
+    }
+
+
+def _of_ledger(topic: Topic, with_metadata: bool) -> dict[str, Any]:
     ledger = topic.ledger
     shown = managed_ledger_stats(
         ledger,

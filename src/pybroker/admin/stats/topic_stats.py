@@ -1,11 +1,11 @@
-"""What happens on one topic: the JSON of `stats`, Pulsar's members.
+"""The JSON of a topic's `stats`, with the members of Pulsar.
 
-Built from live objects without waiting for anything: a generator that pauses after each slice of work, so that a topic
-with thousands of consumers, or a subscription with thousands of draining hashes, holds nobody up. What has to be asked
-of the store is measured before and handed in. Members that do not apply are left out; all others are always there.
+The document is made of snapshots (`broker/snapshots`) by a generator that pauses after each slice of work, so a topic with
+thousands of consumers, or a subscription with thousands of draining hashes, does not block the event loop. The caller measures
+the figures that need reads from the store before, and passes them in. Members that do not apply are absent; all others are always
+present.
 
-Invariant: sums are over what is shown, in one turn of the generator's owner; a consumer that leaves meanwhile is shown
-as it left.
+Invariant: sums are over the subscriptions that are shown. A consumer that leaves meanwhile is shown in the state in which it left.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.stats import transaction_stats
 from pybroker.admin.time_text import iso_text
+from pybroker.broker.snapshots.subscription_snapshot import (
+    ConsumerSnapshot,
+    SubscriptionSnapshot,
+    consumer_snapshot,
+    subscription_snapshot,
+)
+from pybroker.broker.snapshots.topic_snapshot import ProducerSnapshot, TopicSnapshot, producer_snapshot, topic_snapshot
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.look_ahead import ChunkLookAhead, LookAhead, WaitingOfHash
 from pybroker.dispatch.selectors.hash_selector import HashRange
@@ -24,42 +31,43 @@ from pybroker.model.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
-    from pybroker.broker.delivery.consumer import Consumer
-    from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
-    from pybroker.broker.publishing.producer import Producer
-    from pybroker.broker.topic.topic import Topic
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.dispatch.consumer_state import ConsumerState
     from pybroker.dispatch.draining_hashes import DrainingHash
+    from pybroker.dispatch.key_shared.hash_owners import HashOwners
     from pybroker.dispatch.views import KeyOrderView
-    from pybroker.model.rates import DeliveryRates, TopicRates
+    from pybroker.model.counters import DeliveryCounters
+    from pybroker.model.rates import DeliveryRates, ProducerRates, TopicRates
 
 Document = dict[str, Any]
 Steps = Generator[None, None, Document]
-"""A document in the making: whoever has it made lets others run at each pause."""
+"""A document in the making. The caller yields to the event loop at each pause."""
 
 OBJECTS_PER_SLICE = 50
 HASHES_PER_SLICE = 1000
 MAX_WAITING_HASHES = 10
-"""How many of the hashes that hold back most are shown."""
+"""The number of hashes with most waiting entries that are shown."""
 THROTTLED_EVENTS = {
     f"dispatchThrottled{unit}EventsBy{limit}Limit": (unit, limit)
     for limit in ("Subscription", "Topic", "Broker")
     for unit in ("Msg", "Bytes")
 }
-"""How often a rate has held up a subscription: the members, and what they are counted by."""
-NEVER_COMPACTED = {
-    "lastCompactionRemovedEventCount": 0,
-    "lastCompactionSucceedTimestamp": 0,
-    "lastCompactionFailedTimestamp": 0,
-    "lastCompactionDurationTimeInMills": 0,
-}
+"""The members that count how often a dispatch rate delayed a subscription, and the keys of their counters."""
+NOT_STORED = (
+    "bytesOutInternalCounter",
+    "offloadedStorageSize",
+    "lastOffloadLedgerId",
+    "lastOffloadSuccessTimeStamp",
+    "lastOffloadFailureTimeStamp",
+)
+"""Members of topics that are always 0: no ledger is offloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What only the store knows of a subscription; -1 where nobody asked, 0 as the time where nothing is unread."""
+    """Figures of a subscription that need reads from the store; -1 if the request does not ask for them. The time is 0 if no entry
+    is unread."""
 
     backlog_bytes: int
     earliest_publish_ms: int
@@ -67,73 +75,78 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class StatsRequest:
-    """What is to be shown, and what was measured for it."""
+    """The members that a request asks for, and the figures that were measured for it."""
 
-    measured: Mapping[Subscription, Measured]
+    measured: Mapping[SubscriptionBase, Measured]
+    """The subscriptions to show."""
     backlog_bytes: int
-    """Of the slowest subscription."""
+    """The size of the backlog of the slowest subscription."""
     broker_id: str
     with_publishers: bool
     with_consumers: bool
 
 
-def topic_stats(topic: Topic, rates: RateSampler, request: StatsRequest) -> Steps:
-    """The document of one topic."""
+def topic_stats(topic: TopicBase, rates: RateSampler, request: StatsRequest) -> Steps:
+    """Return the document of one topic."""
     subscriptions: dict[str, Document] = {}
     for name, subscription in list(topic.subscriptions.items()):
         measured = request.measured.get(subscription)
-        if measured is not None:  # else it was made while others were measured
+        if measured is not None:  # Otherwise it was created during the measurement.
             subscriptions[name] = yield from _subscription(subscription, rates, measured, request.with_consumers)
     publishers: list[Document] = []
-    if request.with_publishers:
-        for _, producer in sorted(topic.producers.items()):
-            publishers.append(publisher_stats(producer, rates, topic.runtime.clock.monotonic_ms()))
-            if not len(publishers) % OBJECTS_PER_SLICE:
-                yield
-    shown = subscriptions.values()
-    counters, incoming, policies = topic.counters, rates.topic(topic), topic.policies
+    for _, producer in sorted(topic.producers.items()) if request.with_publishers else ():
+        sent = rates.producer(producer)
+        publisher = _publisher(producer_snapshot(producer), sent, topic.runtime.clock.monotonic_ms())
+        if not topic.name.is_persistent:
+            publisher["msgDropRate"] = sent.dropped_messages.per_second
+        publishers.append(publisher)
+        if not len(publishers) % OBJECTS_PER_SLICE:
+            yield
+    shown, incoming, snapshot = subscriptions.values(), rates.topic(topic), topic_snapshot(topic)
+    counters = snapshot.counters
     document = {
-        **traffic_stats(topic, incoming, shown),
-        "bytesOutInternalCounter": 0,
+        **dict.fromkeys(NOT_STORED, 0),
+        **_traffic(snapshot, incoming, shown),
+        "systemTopicBytesInCounter": counters.bytes_in if is_system_topic(topic.name) else 0,
         "averageMsgSize": incoming.average_message_bytes,
         "msgChunkPublished": counters.chunks_in > 0,
-        "storageSize": topic.ledger.size_bytes,
+        "storageSize": snapshot.stored_bytes,
         "backlogSize": request.backlog_bytes,
-        "backlogQuotaLimitSize": policies.size_quota.limitSize,
-        "backlogQuotaLimitTime": policies.age_quota.limitTime,
-        "oldestBacklogMessageAgeSeconds": topic.backlog_age_s,
+        **_backlog_quotas(snapshot),
         "publishRateLimitedTimes": counters.publish_rate_limited,
         "earliestMsgPublishTimeInBacklogs": _earliest(request.measured.values()),
-        "offloadedStorageSize": 0,
-        "lastOffloadLedgerId": 0,
-        "lastOffloadSuccessTimeStamp": 0,
-        "lastOffloadFailureTimeStamp": 0,
-        **transaction_stats.of_topic(topic),
+        **transaction_stats.of_topic(snapshot, topic.runtime.clock.wall_ms()),
         "publishers": publishers,
-        "waitingPublishers": topic.producer_registry.waiting_count,
+        "waitingPublishers": snapshot.waiting_producers,
         "subscriptions": subscriptions,
         "replication": {},
-        "deduplicationStatus": topic.deduplication.status,
-        "nonContiguousDeletedMessagesRanges": sum(each["nonContiguousDeletedMessagesRanges"] for each in shown),
-        "nonContiguousDeletedMessagesRangesSerializedSize": sum(
-            each["nonContiguousDeletedMessagesRangesSerializedSize"] for each in shown
-        ),
-        "delayedMessageIndexSizeInBytes": sum(each["delayedMessageIndexSizeInBytes"] for each in shown),
-        "compaction": _compaction(topic),
+        **{
+            key: sum(each[key] for each in shown)
+            for key in (
+                "nonContiguousDeletedMessagesRanges",
+                "nonContiguousDeletedMessagesRangesSerializedSize",
+                "delayedMessageIndexSizeInBytes",
+            )
+        },
+        "compaction": _compaction(snapshot),
         "ownerBroker": request.broker_id,
-        "topicCreationTimeStamp": topic.ledger.created_ms,
+        "topicCreationTimeStamp": snapshot.created_ms,
         "lastPublishTimeStamp": counters.last_publish_ms,
     }
-    if topic.producer_registry.epoch is not None:
-        document["topicEpoch"] = topic.producer_registry.epoch
-    if topic.backlog_age_subscription:
-        document["oldestBacklogMessageSubscriptionName"] = topic.backlog_age_subscription
+    if snapshot.deduplication_status is not None:
+        document["deduplicationStatus"] = snapshot.deduplication_status
+    if snapshot.epoch is not None:
+        document["topicEpoch"] = snapshot.epoch
+    if snapshot.ledger is None:
+        document["msgDropRate"] = sum(
+            rates.producer(each).dropped_messages.per_second for each in topic.producers.values()
+        )
     return document
 
 
-def traffic_stats(topic: TopicBase, incoming: TopicRates, subscriptions: Collection[Document]) -> Document:
-    """What came in and went out, whether it is stored or not."""
-    counters = topic.counters
+def _traffic(snapshot: TopicSnapshot, incoming: TopicRates, subscriptions: Collection[Document]) -> Document:
+    """Return the messages that the topic received and sent."""
+    counters = snapshot.counters
     return {
         "msgRateIn": incoming.messages_in.per_second,
         "msgThroughputIn": incoming.bytes_in.per_second,
@@ -141,29 +154,41 @@ def traffic_stats(topic: TopicBase, incoming: TopicRates, subscriptions: Collect
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in subscriptions),
         "bytesInCounter": counters.bytes_in,
         "msgInCounter": counters.messages_in,
-        "systemTopicBytesInCounter": counters.bytes_in if is_system_topic(topic.name) else 0,
         "bytesOutCounter": counters.bytes_out_of_removed + sum(each["bytesOutCounter"] for each in subscriptions),
         "msgOutCounter": counters.messages_out_of_removed + sum(each["msgOutCounter"] for each in subscriptions),
     }
 
 
-def _compaction(topic: Topic) -> Document:
-    counters = topic.compaction.counters
+def _backlog_quotas(snapshot: TopicSnapshot) -> Document:
+    """Return the backlog quotas; zeros for a non-persistent topic, which has no backlog."""
+    if snapshot.ledger is None:
+        return {"backlogQuotaLimitSize": 0, "backlogQuotaLimitTime": 0, "oldestBacklogMessageAgeSeconds": 0}
+    document: Document = {
+        "backlogQuotaLimitSize": snapshot.policies.size_quota.limitSize,
+        "backlogQuotaLimitTime": snapshot.policies.age_quota.limitTime,
+        "oldestBacklogMessageAgeSeconds": snapshot.backlog_age_s,
+    }
+    if snapshot.backlog_age_subscription:
+        document["oldestBacklogMessageSubscriptionName"] = snapshot.backlog_age_subscription
+    return document
+
+
+def _compaction(snapshot: TopicSnapshot) -> Document:
+    counters = snapshot.compaction
     return {
-        "lastCompactionRemovedEventCount": counters.last_removed_messages,
-        "lastCompactionSucceedTimestamp": counters.last_succeeded_ms,
-        "lastCompactionFailedTimestamp": counters.last_failed_ms,
-        "lastCompactionDurationTimeInMills": counters.last_duration_ms,
+        "lastCompactionRemovedEventCount": 0 if counters is None else counters.last_removed_messages,
+        "lastCompactionSucceedTimestamp": 0 if counters is None else counters.last_succeeded_ms,
+        "lastCompactionFailedTimestamp": 0 if counters is None else counters.last_failed_ms,
+        "lastCompactionDurationTimeInMills": 0 if counters is None else counters.last_duration_ms,
     }
 
 
-def _earliest(measured: Any) -> int:
+def _earliest(measured: Collection[Measured]) -> int:
     return min((each.earliest_publish_ms for each in measured if each.earliest_publish_ms > 0), default=0)
 
 
-def publisher_stats(producer: Producer, rates: RateSampler, now_ms: float) -> Document:
-    """`now_ms` is monotonic."""
-    sent = rates.producer(producer)
+def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -> Document:
+    """Return the document of a producer; `now_ms` is of the monotonic clock."""
     return {
         "accessMode": producer.access_mode.value,
         "msgRateIn": sent.messages_in.per_second,
@@ -171,47 +196,48 @@ def publisher_stats(producer: Producer, rates: RateSampler, now_ms: float) -> Do
         "averageMsgSize": sent.average_message_bytes,
         "chunkedMessageRate": sent.chunks_in.per_second,
         "producerId": producer.producer_id,
-        "supportsPartialProducer": producer.peer.supports_partial_producer,
+        "supportsPartialProducer": producer.supports_partial_producer,
         "producerName": producer.name,
-        "address": producer.peer.address,
+        "address": producer.address,
         "connectedSince": iso_text(producer.connected_since_ms),
-        "clientVersion": producer.peer.client_version,
+        "clientVersion": producer.client_version,
         "metadata": producer.properties,
-        **_waits_for_memory(producer.peer.memory_waits.publishes_since_ms, now_ms),
+        **_waits_for_memory(producer.waits_for_memory_since_ms, now_ms),
     }
 
 
 def _waits_for_memory(since_ms: float | None, now_ms: float) -> Document:
-    """Ours, and so shown only while it waits; both times are monotonic."""
+    """Return a member beyond Pulsar's, present only during the wait. Both times are of the monotonic clock."""
     return {} if since_ms is None else {"waitsForMemory": {"forMillis": round(now_ms - since_ms)}}
 
 
-def _subscription(subscription: Subscription, rates: RateSampler, measured: Measured, with_consumers: bool) -> Steps:
-    key_order = subscription.key_order
+def _subscription(
+    subscription: SubscriptionBase, rates: RateSampler, measured: Measured, with_consumers: bool
+) -> Steps:
     consumers: list[Document] = []
     if with_consumers:
-        keys = None if key_order is None else _KeyView(key_order)
+        first = subscription_snapshot(subscription)
+        keys = None if first.owners is None else _KeyView(first.owners, first.key_order)
         for index, consumer in enumerate(list(subscription.consumers)):
-            document = consumer_stats(consumer, rates)
+            document = _consumer(consumer_snapshot(consumer), rates.consumer(consumer))
             consumers.append(document)
             if keys is not None:
                 yield from keys.add_to(document, consumer.state)
             if index % OBJECTS_PER_SLICE == OBJECTS_PER_SLICE - 1:
                 yield
-    counters, cursor, delayed = subscription.counters, subscription.cursor, subscription.delayed
-    delivered = rates.subscription(subscription)
-    backlog_entries = cursor.backlog_entries
+    snapshot, delivered = subscription_snapshot(subscription), rates.subscription(subscription)
+    counters = snapshot.counters
     document = {
-        **delivery_stats(subscription, delivered),
-        "msgBacklog": backlog_entries,
+        **_delivery(counters, delivered),
+        "msgBacklog": snapshot.backlog_entries,
         "backlogSize": measured.backlog_bytes,
         "earliestMsgPublishTimeInBacklog": measured.earliest_publish_ms,
-        "msgBacklogNoDelayed": backlog_entries - delayed.entry_count,
-        "blockedSubscriptionOnUnackedMsgs": subscription.is_blocked,
-        "msgDelayed": delayed.entry_count,
-        "msgInReplay": subscription.replay_entry_count,
-        "unackedMessages": subscription.unacked_messages,
-        "type": subscription.type_name,
+        "msgBacklogNoDelayed": snapshot.backlog_entries - snapshot.delayed_entries,
+        "blockedSubscriptionOnUnackedMsgs": snapshot.is_blocked,
+        "msgDelayed": snapshot.delayed_entries,
+        "msgInReplay": snapshot.replay_entries,
+        "unackedMessages": snapshot.unacked_messages,
+        "type": snapshot.type_name,
         "msgRateExpired": delivered.expired_entries.per_second,
         "msgExpired": counters.expired_last_run_entries,
         "totalMsgExpired": counters.expired_entries,
@@ -221,47 +247,52 @@ def _subscription(subscription: Subscription, rates: RateSampler, measured: Meas
         "lastAckedTimestamp": counters.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": counters.last_mark_delete_advanced_ms,
         "consumers": consumers,
-        "isDurable": subscription.is_durable,
-        "durable": subscription.is_durable,
-        "isReplicated": subscription.is_replicated,
-        "replicated": subscription.is_replicated,
-        **_draining(key_order, subscription),
-        "nonContiguousDeletedMessagesRanges": cursor.state.deleted_range_count,
-        "nonContiguousDeletedMessagesRangesSerializedSize": cursor.state.deleted_ranges_bytes,
-        "delayedMessageIndexSizeInBytes": delayed.index_size_bytes,
-        **_oldest_unacked(subscription),
-        **_redeliveries(subscription),
-        **transaction_stats.of_subscription(subscription),
-        "subscriptionProperties": subscription.properties,
+        "isDurable": snapshot.is_durable,
+        "durable": snapshot.is_durable,
+        "isReplicated": snapshot.is_replicated,
+        "replicated": snapshot.is_replicated,
+        **_hashes(snapshot),
+        **_beyond_pulsar(subscription, snapshot),
+        "nonContiguousDeletedMessagesRanges": snapshot.deleted_range_count,
+        "nonContiguousDeletedMessagesRangesSerializedSize": snapshot.deleted_ranges_bytes,
+        "delayedMessageIndexSizeInBytes": snapshot.delayed_index_bytes,
+        **transaction_stats.of_subscription(snapshot, subscription.runtime.clock.wall_ms()),
+        "subscriptionProperties": snapshot.properties,
         "filterProcessedMsgCount": counters.filter_processed,
         "filterAcceptedMsgCount": counters.filter_accepted,
         "filterRejectedMsgCount": counters.filter_rejected,
         "filterRescheduledMsgCount": counters.filter_rescheduled,
         **{name: counters.throttled_events[event] for name, event in THROTTLED_EVENTS.items()},
     }
-    active = None if subscription.dispatcher is None else subscription.dispatcher.active_consumer
-    if active is not None:
-        document["activeConsumerName"] = active.name
+    if snapshot.active_consumer is not None:
+        document["activeConsumerName"] = snapshot.active_consumer
+    if snapshot.cursor is None:
+        document["msgDropRate"] = delivered.dropped_messages.per_second
     return document
 
 
-def _oldest_unacked(subscription: Subscription) -> Document:
-    """Ours, and so shown only while something is not acknowledged of which it is known."""
-    age_s = subscription.cursor.oldest.known_age_s()
-    return {} if age_s < 0 else {"oldestUnackedMessageAgeSeconds": age_s}
+def _beyond_pulsar(subscription: SubscriptionBase, snapshot: SubscriptionSnapshot) -> Document:
+    """Return members that Pulsar does not have. Each is present only while it has something to report."""
+    document: Document = {}
+    if snapshot.cursor is None:
+        return document
+    stall = subscription.stall
+    if stall is not None and stall.blocked_reason is BlockedReason.MEMORY:
+        document |= _waits_for_memory(stall.since_ms, subscription.runtime.clock.monotonic_ms())
+    chunk_order, key_order = snapshot.chunk_order, snapshot.key_order
+    if chunk_order is not None and chunk_order.holds_chunks_back:
+        document["lookAhead"] = _chunk_look_ahead(chunk_order.look_ahead())
+    if key_order is not None and (key_order.waiting or key_order.parked):
+        document["lookAhead"] = _look_ahead(key_order.look_ahead(MAX_WAITING_HASHES))
+    if snapshot.oldest_unacked_age_s >= 0:
+        document["oldestUnackedMessageAgeSeconds"] = snapshot.oldest_unacked_age_s
+    if snapshot.redelivery_entries:  # Pulsar's `msgInReplay` also counts entries that were never sent.
+        document["entriesToRedeliver"] = snapshot.redelivery_entries
+    return document
 
 
-def _redeliveries(subscription: Subscription) -> Document:
-    """Return a field beyond Pulsar's, only if it is not 0. Pulsar's `msgInReplay` also counts entries that were never
-    sent."""
-    dispatcher = subscription.dispatcher
-    waiting = dispatcher.redelivery_entry_count if dispatcher is not None else 0
-    return {"entriesToRedeliver": waiting} if waiting else {}
-
-
-def delivery_stats(counters_of: SubscriptionBase | Consumer, rates: DeliveryRates) -> Document:
-    """What subscriptions and consumers have in common."""
-    counters = counters_of.counters
+def _delivery(counters: DeliveryCounters, rates: DeliveryRates) -> Document:
+    """Return the members that subscriptions and consumers have in common."""
     return {
         "msgRateOut": rates.messages_out.per_second,
         "msgThroughputOut": rates.bytes_out.per_second,
@@ -273,37 +304,24 @@ def delivery_stats(counters_of: SubscriptionBase | Consumer, rates: DeliveryRate
     }
 
 
-def _draining(key_order: KeyOrderView | None, subscription: Subscription) -> Document:
-    """What subscriptions say of Key_Shared; zeros for the other types."""
+def _hashes(snapshot: SubscriptionSnapshot) -> Document:
+    """Return the members about key hashes; zeros for types that do not look at keys."""
+    owners, key_order = snapshot.owners, snapshot.key_order
+    joined = [] if key_order is None else key_order.recently_joined()
     document: Document = {
-        "allowOutOfOrderDelivery": False,
-        "consumersAfterMarkDeletePosition": {},
-        "drainingHashesCount": 0,
-        "drainingHashesClearedTotal": subscription.draining_hashes_cleared_total,
-        "drainingHashesUnackedMessages": 0,
+        "allowOutOfOrderDelivery": owners is not None and owners.allows_out_of_order_delivery,
+        "consumersAfterMarkDeletePosition": {state.name: str(position) for state, position in joined},
+        "drainingHashesCount": 0 if key_order is None else len(key_order.draining),
+        "drainingHashesClearedTotal": snapshot.draining_hashes_cleared_total,
+        "drainingHashesUnackedMessages": 0 if key_order is None else key_order.draining.unacked_messages(),
     }
-    stall = subscription.stall
-    if stall is not None and stall.blocked_reason is BlockedReason.MEMORY:
-        document |= _waits_for_memory(stall.since_ms, subscription.runtime.clock.monotonic_ms())
-    if (chunk_order := subscription.chunk_order) is not None and chunk_order.holds_chunks_back:
-        document["lookAhead"] = _chunk_look_ahead(chunk_order.look_ahead())
-    if key_order is None:
-        return document
-    document |= {
-        "allowOutOfOrderDelivery": key_order.owners.allows_out_of_order_delivery,
-        "keySharedMode": key_order.owners.mode,
-        "drainingHashesCount": len(key_order.draining),
-        "drainingHashesUnackedMessages": key_order.draining.unacked_messages(),
-    }
-    if key_order.waiting or key_order.parked:
-        document["lookAhead"] = _look_ahead(key_order.look_ahead(MAX_WAITING_HASHES))
-    if joined := key_order.recently_joined():
-        document["consumersAfterMarkDeletePosition"] = {state.name: str(position) for state, position in joined}
+    if owners is not None:
+        document["keySharedMode"] = owners.mode
     return document
 
 
 def _look_ahead(look_ahead: LookAhead) -> Document:
-    """What Key_Shared holds back, and because of whom: shown while there is something, Pulsar has no such field."""
+    """Return the entries of a Key_Shared subscription that wait for their consumers, and the consumers that block them."""
     return {
         "entries": look_ahead.entries,
         "hashesSetAside": look_ahead.parked_hashes,
@@ -325,7 +343,7 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
 
 
 def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
-    """What Shared holds back of large messages, since one consumer each must put them together."""
+    """Return the chunks of a Shared subscription that wait for the consumer that received the first chunk of their message."""
     most = nlargest(MAX_WAITING_HASHES, look_ahead.consumers, key=lambda each: each.entries)
     return {
         "entries": look_ahead.entries,
@@ -351,21 +369,21 @@ def _reason(each: WaitingOfHash) -> str:
     return "nobody has this hash" if each.consumer is None else "consumer drains this hash"
 
 
-def consumer_stats(consumer: Consumer, rates: RateSampler) -> Document:
-    counters, state, peer = consumer.counters, consumer.state, consumer.peer
+def _consumer(consumer: ConsumerSnapshot, rates: DeliveryRates) -> Document:
+    counters = consumer.counters
     document = {
-        **delivery_stats(consumer, rates.consumer(consumer)),
+        **_delivery(counters, rates),
         "consumerName": consumer.name,
-        "availablePermits": state.permits,
-        "unackedMessages": state.unacked_messages,
-        "avgMessagesPerEntry": round(state.messages_per_entry),
-        "blockedConsumerOnUnackedMsgs": state.blocked,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "avgMessagesPerEntry": round(consumer.messages_per_entry),
+        "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
         "drainingHashesCount": 0,
-        "drainingHashesClearedTotal": state.draining_hashes_cleared_total,
+        "drainingHashesClearedTotal": consumer.draining_hashes_cleared_total,
         "drainingHashesUnackedMessages": 0,
-        "address": peer.address,
+        "address": consumer.address,
         "connectedSince": iso_text(consumer.connected_since_ms),
-        "clientVersion": peer.client_version,
+        "clientVersion": consumer.client_version,
         "lastAckedTimestamp": counters.last_acked_ms,
         "lastConsumedTimestamp": counters.last_consumed_ms,
         "lastConsumedFlowTimestamp": counters.last_consumed_flow_ms,
@@ -375,29 +393,33 @@ def consumer_stats(consumer: Consumer, rates: RateSampler) -> Document:
         "lastConsumedTime": iso_text(counters.last_consumed_ms),
         "metadata": consumer.properties,
     }
-    if peer.role is not None:
-        document["appId"] = peer.role
+    if consumer.role is not None:
+        document["appId"] = consumer.role
     return document
 
 
 class _KeyView:
-    """What a Key_Shared subscription knows of its consumers' hashes, looked up once for all of them."""
+    """The key hashes of all consumers of a subscription, looked up once."""
 
-    def __init__(self, key_order: KeyOrderView) -> None:
-        self._ranges: dict[ConsumerState, list[HashRange]] = key_order.owners.selector.ranges()
-        self._draining: dict[ConsumerState, list[tuple[int, DrainingHash]]] = key_order.draining.by_consumer()
+    def __init__(self, owners: HashOwners, key_order: KeyOrderView | None) -> None:
+        """`key_order` is None for a non-persistent topic, where no hash drains."""
+        self._ranges: dict[ConsumerState, list[HashRange]] = owners.selector.ranges()
+        self._draining: dict[ConsumerState, list[tuple[int, DrainingHash]]] | None = None
+        if key_order is not None:
+            self._draining = key_order.draining.by_consumer()
 
     def add_to(self, document: Document, consumer: ConsumerState) -> Generator[None, None, None]:
         """Complete the document of one consumer."""
-        draining = self._draining.get(consumer, [])
+        document["keyHashRangeArrays"] = self._ranges.get(consumer, [])
+        if self._draining is None:
+            return
         listed: list[Document] = []
-        for sticky_hash, each in draining:
+        for sticky_hash, each in self._draining.get(consumer, []):
             listed.append(
                 {"hash": sticky_hash, "unackMsgs": each.unacked_messages, "blockedAttempts": each.blocked_attempts}
             )
             if not len(listed) % HASHES_PER_SLICE:
                 yield
-        document["keyHashRangeArrays"] = self._ranges.get(consumer, [])
         document["drainingHashes"] = listed
         document["drainingHashesCount"] = len(listed)
         document["drainingHashesUnackedMessages"] = sum(each["unackMsgs"] for each in listed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -17,12 +17,11 @@ from pybroker.admin.calls.partitions import topics_of
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.route_paths import TOPIC
 from pybroker.admin.calls.routing import route
-from pybroker.admin.stats.non_persistent_stats import NonPersistentRequest, any_internal_stats, non_persistent_stats
+from pybroker.admin.stats.internal_stats import internal_stats
 from pybroker.admin.stats.partitioned_stats import partitioned_stats
 from pybroker.admin.stats.topic_stats import Document, Measured, StatsRequest, topic_stats
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes, slowest_subscription
 from pybroker.broker.topic.backlog_rules import estimated_bytes_behind
-from pybroker.broker.topic.non_persistent_topic import NonPersistentTopic
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, StoreError, TopicNotFound
 from pybroker.model.names import TopicName
@@ -31,6 +30,7 @@ from pybroker.runtime.time_slices import in_slices
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.topic.topic_base import TopicBase
 
 NOT_ASKED_FOR = -1
@@ -76,22 +76,18 @@ class TopicStatsRoutes:
 
     async def get_partitioned_internal(self, call: Call) -> Response:
         name, metadata = _partitioned(call)
-        partitions = {str(topic.name): any_internal_stats(topic) async for topic in _partitions(call, name)}
+        partitions = {str(topic.name): internal_stats(topic) async for topic in _partitions(call, name)}
         if not partitions:
             raise AdminError(404, "Internal topics have not been generated yet")
         return json_with_nulls({"metadata": metadata, "partitions": partitions})
 
     async def _document(self, call: Call, topic: TopicBase) -> Document:
-        with_publishers = call.config.expose_publisher_stats and not call.flag("excludePublishers")
-        if isinstance(topic, NonPersistentTopic):
-            shown = NonPersistentRequest(broker_id(call), with_publishers, not call.flag("excludeConsumers"))
-            return await in_slices(non_persistent_stats(topic, self._rates, shown), call.runtime.clock)
-        assert isinstance(topic, Topic)
+        measured, backlog_bytes = await _measure(call, topic)
         request = StatsRequest(
-            measured=await _measure(call, topic),
-            backlog_bytes=await _topic_backlog_bytes(topic),
+            measured=measured,
+            backlog_bytes=backlog_bytes,
             broker_id=broker_id(call),
-            with_publishers=with_publishers,
+            with_publishers=call.config.expose_publisher_stats and not call.flag("excludePublishers"),
             with_consumers=not call.flag("excludeConsumers"),
         )
         return await in_slices(topic_stats(topic, self._rates, request), call.runtime.clock)
@@ -118,15 +114,18 @@ async def _partitions(call: Call, name: TopicName) -> AsyncIterator[TopicBase]:
             yield await call.broker.topics.any(partition, may_create=False)
 
 
-async def _measure(call: Call, topic: Topic) -> dict[Subscription, Measured]:
+async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBase, Measured], int]:
+    """Return the figures that need reads from the store, for each subscription, and the size of the largest backlog."""
+    if not isinstance(topic, Topic):
+        return dict.fromkeys(topic.subscriptions.values(), Measured(0, 0)), 0
     with_size = call.query("subscriptionBacklogSize") is None or call.flag("subscriptionBacklogSize")
     with_time = call.flag("getEarliestTimeInBacklog")
-    measured: dict[Subscription, Measured] = {}
+    measured: dict[SubscriptionBase, Measured] = {}
     for subscription in list(topic.subscriptions.values()):
         size_bytes = await _backlog_bytes(subscription) if with_size else NOT_ASKED_FOR
         earliest_ms = await _earliest_publish_ms(subscription) if with_time else 0
         measured[subscription] = Measured(size_bytes, earliest_ms)
-    return measured
+    return measured, await _topic_backlog_bytes(topic)
 
 
 async def _backlog_bytes(subscription: Subscription) -> int:

@@ -1,4 +1,4 @@
-"""Open transactions in the stats of a topic and of a subscription: which they are, whose, and how long they hold things back."""
+"""Open transactions in the stats of a topic and of a subscription: id, owner, duration, and entries that they block."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pybroker.broker.delivery.subscription import Subscription
-    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.snapshots.subscription_snapshot import SubscriptionSnapshot
+    from pybroker.broker.snapshots.topic_snapshot import TopicSnapshot
 
 SHOWN = 100
-"""The oldest so many; the counts say how many there are."""
+"""The maximum number of listed transactions, oldest first. The counts are of all transactions."""
 
 
-def of_topic(topic: Topic) -> dict[str, Any]:
-    """The counts of Pulsar, and while transactions are open what holds delivery back."""
-    buffer = topic.transactions.buffer
+def of_topic(snapshot: TopicSnapshot, now_ms: int) -> dict[str, Any]:
+    """Return the counts of Pulsar, and the open transactions if there are any. `now_ms` is in milliseconds since 1970."""
+    buffer = snapshot.transactions
     if buffer is None:
         return {"ongoingTxnCount": 0, "abortedTxnCount": 0, "committedTxnCount": 0}
     document: dict[str, Any] = {
@@ -24,7 +24,6 @@ def of_topic(topic: Topic) -> dict[str, Any]:
         "committedTxnCount": buffer.committed_total,
     }
     if buffer.open:
-        now_ms = topic.runtime.clock.wall_ms()
         document["openTransactions"] = [
             {
                 "txnId": str(txn),
@@ -38,19 +37,18 @@ def of_topic(topic: Topic) -> dict[str, Any]:
     return document
 
 
-def of_subscription(subscription: Subscription) -> dict[str, Any]:
-    """Nothing, unless transactions hold acknowledgements."""
-    held = subscription.cursor.state.held
-    if not held:
+def of_subscription(snapshot: SubscriptionSnapshot, now_ms: int) -> dict[str, Any]:
+    """Return the pending transaction acks; nothing if there are none. `now_ms` is in milliseconds since 1970."""
+    pending, transactions = snapshot.pending_transaction_acks, snapshot.transactions
+    if pending is None or transactions is None:
         return {}
-    now_ms = subscription.runtime.clock.wall_ms()
     rows = []
-    for txn, hold in islice(held.open.items(), SHOWN):
-        since_ms, owner = subscription.transactions.first_seen.get(txn, (None, ""))
+    for txn, hold in islice(pending.open.items(), SHOWN):
+        since_ms, owner = transactions.first_seen.get(txn, (None, ""))
         row: dict[str, Any] = {"txnId": str(txn), "entries": hold.entry_count, "owner": owner}
         if since_ms is not None:
             row["openForMs"] = max(0, now_ms - since_ms)
         if hold.up_to is not None:
             row["cumulativeUpTo"] = str(hold.up_to)
         rows.append(row)
-    return {"pendingAckTransactionCount": len(held.open), "pendingAckTransactions": rows}
+    return {"pendingAckTransactionCount": len(pending.open), "pendingAckTransactions": rows}

@@ -23,7 +23,7 @@ from pybroker.admin.calls.queries import WITH_METADATA
 from pybroker.admin.calls.route_paths import TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.stats.internal_info import backlog_summary, internal_info
-from pybroker.admin.stats.non_persistent_stats import any_internal_stats
+from pybroker.admin.stats.internal_stats import internal_stats
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, TopicNotFound
 from pybroker.model.names import TopicName
@@ -81,7 +81,7 @@ async def _unloaded(call: Call, name: TopicName) -> bool:
 async def get_internal_stats(call: Call) -> Response:
     call.require_lookup(call.topic_name())
     topic = await existing_any_topic(call)
-    return json_response(any_internal_stats(topic, with_metadata=call.flag("metadata")))
+    return json_response(internal_stats(topic, with_metadata=call.flag("metadata")))
 
 
 async def get_internal_info(call: Call) -> Response:

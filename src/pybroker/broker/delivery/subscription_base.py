@@ -12,6 +12,7 @@ from pybroker.model.position import Position
 if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
     from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.dispatch.blocked_reasons import Stall
     from pybroker.model.events import Ack
 
 
@@ -46,6 +47,11 @@ class SubscriptionBase(ABC):
     @abstractmethod
     def properties(self) -> dict[str, str]:
         """What the application keeps with it."""
+
+    @property
+    def stall(self) -> Stall | None:
+        """The reason why nothing is delivered now, and the start of the stall; None during dispatch, and without a backlog."""
+        return None
 
     @abstractmethod
     async def set_properties(self, properties: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pybroker.broker.explain import actions
 from pybroker.broker.explain.steps import LISTED, PIECE, counted, duration, for_long, names, wall_ms
 from pybroker.broker.explain.topics import throttled_client
+from pybroker.broker.snapshots.subscription_snapshot import consumer_snapshot
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.model.findings import Code, Finding
 from pybroker.model.position import Position
@@ -38,22 +39,23 @@ def reference(consumer: Consumer) -> dict[str, Any]:
 
 
 def described(consumer: Consumer) -> dict[str, Any]:
-    """What is known of it, with the times since 1970, None for what never was."""
-    subscription = cast("Subscription", consumer.subscription)
-    state, counters, peer = consumer.state, consumer.counters, consumer.peer
+    """Return the state of a consumer. Times are in milliseconds since 1970, None for events that have not happened."""
+    subscription, peer = cast("Subscription", consumer.subscription), consumer.peer
+    snapshot = consumer_snapshot(consumer)
+    counters = snapshot.counters
     shown = reference(consumer) | {
-        "permits": state.permits,
-        "unackedMessages": state.unacked_messages,
-        "connectedAt": consumer.connected_since_ms,
+        "permits": snapshot.permits,
+        "unackedMessages": snapshot.unacked_messages,
+        "connectedAt": snapshot.connected_since_ms,
         "lastAskedAt": counters.last_consumed_flow_ms or None,
         "lastAcknowledgedAt": counters.last_acked_ms or None,
         "lastSentAt": counters.last_consumed_ms or None,
         "heldSince": held_since_ms(subscription, consumer),
-        "clientVersion": peer.client_version,
+        "clientVersion": snapshot.client_version,
     }
-    if state.max_unacked_messages:
-        shown["maxUnackedMessages"] = state.max_unacked_messages
-    if not state.writable:
+    if snapshot.max_unacked_messages:
+        shown["maxUnackedMessages"] = snapshot.max_unacked_messages
+    if not snapshot.is_writable:
         shown["unsentBytes"] = peer.unsent_bytes
     if peer.not_heard_because is not None:
         shown["notHeardBecause"] = peer.not_heard_because

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pybroker.broker.delivery import cursor_moves
 from pybroker.broker.topic import backlog_rules
@@ -28,6 +28,7 @@ from pybroker.runtime import logs
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_base import TopicBase
 
 
 MEASURED_WITHIN_S = 5.0
@@ -40,12 +41,15 @@ def slowest_subscription(topic: Topic) -> Subscription | None:
     return min(_durable(topic), key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
 
 
-def estimated_backlog_bytes(topic: Topic) -> int:
-    """Bytes that the slowest subscription has not read, without a look at the store."""
-    slowest = slowest_subscription(topic)
+def estimated_backlog_bytes(topic: TopicBase) -> int:
+    """Return the approximate size of the slowest durable subscription's backlog, without reading from the store.
+
+    A non-persistent topic has no backlog."""
+    slowest = slowest_subscription(cast("Topic", topic)) if topic.name.is_persistent else None
     if slowest is None:
         return 0
-    return backlog_rules.estimated_bytes_behind(topic.ledger.ledgers, slowest.cursor.mark_delete_position)
+    cursor = slowest.cursor
+    return backlog_rules.estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
 
 
 def _durable(topic: Topic) -> list[Subscription]:

@@ -1,0 +1,201 @@
+"""Snapshots of subscriptions and their consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from pybroker.broker.topic.backlog_rules import estimated_bytes_behind
+
+if TYPE_CHECKING:
+    from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.broker.delivery.non_persistent_subscription import NonPersistentSubscription
+    from pybroker.broker.delivery.subscription import Subscription
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.delivery.subscription_transactions import SubscriptionTransactions
+    from pybroker.dispatch.key_shared.hash_owners import HashOwners
+    from pybroker.dispatch.views import ChunkOrderView, KeyOrderView
+    from pybroker.managed_ledger.managed_cursor import ManagedCursor
+    from pybroker.managed_ledger.pending_transaction_acks import PendingTransactionAcks
+    from pybroker.model.counters import DeliveryCounters
+
+
+class SubscriptionSnapshot(NamedTuple):
+    """The state of a subscription at one moment.
+
+    A subscription of a non-persistent topic has no cursor, and its figures of stored entries are 0. Figures that are expensive to
+    compute are methods; `counters`, `cursor`, and the views are live, so a caller that yields to the event loop must take a new
+    snapshot.
+    """
+
+    type_name: str
+    """The subscription type in Pulsar's spelling; `None` before the first consumer."""
+    is_durable: bool
+    is_replicated: bool
+    properties: Mapping[str, str]
+    counters: DeliveryCounters
+    consumer_count: int
+    active_consumer: str | None
+    """The name of the consumer that receives all entries, for types with one active consumer."""
+    owners: HashOwners | None
+    """The owners of key hashes; None for types that do not look at keys."""
+    cursor: ManagedCursor | None = None
+    backlog_entries: int = 0
+    """Stored entries that are not acknowledged."""
+    delayed_entries: int = 0
+    delayed_index_bytes: int = 0
+    replay_entries: int = 0
+    """Entries that were read and wait to be sent, with those that are to be redelivered."""
+    redelivery_entries: int = 0
+    """Entries that were sent before and wait to be sent again."""
+    unacked_messages: int = 0
+    is_blocked: bool = False
+    """Whether a limit of unacknowledged messages stops dispatch: that of the subscription, or that of the broker."""
+    look_ahead_bytes: int = 0
+    oldest_unacked_age_s: int = 0
+    """The age of the oldest unacknowledged entry in seconds, -1 if it is unknown."""
+    draining_hashes_cleared_total: int = 0
+    key_order: KeyOrderView | None = None
+    chunk_order: ChunkOrderView | None = None
+    transactions: SubscriptionTransactions | None = None
+
+    @property
+    def deleted_range_count(self) -> int:
+        """The number of ranges of individually deleted entries."""
+        return 0 if self.cursor is None else self.cursor.state.deleted_range_count
+
+    @property
+    def deleted_ranges_bytes(self) -> int:
+        """The serialized size of these ranges."""
+        return 0 if self.cursor is None else self.cursor.state.deleted_ranges_bytes
+
+    @property
+    def parked_hash_count(self) -> int:
+        return 0 if self.key_order is None else len(self.key_order.parked)
+
+    @property
+    def pending_transaction_acks(self) -> PendingTransactionAcks | None:
+        """The acknowledgements of open transactions; None if there are none."""
+        return None if self.cursor is None else self.cursor.state.held or None
+
+    def entries_since_first_unacked(self) -> int:
+        """Return the number of stored entries between the mark-delete position and the read position."""
+        cursor = self.cursor
+        if cursor is None:
+            return 0
+        return cursor.ledger.ledgers.entries_between(cursor.mark_delete_position, cursor.read_position)
+
+    def estimated_backlog_bytes(self) -> int:
+        """Return the approximate size of the backlog, without reading from the store."""
+        cursor = self.cursor
+        return 0 if cursor is None else estimated_bytes_behind(cursor.ledger.ledgers, cursor.mark_delete_position)
+
+
+class ConsumerSnapshot(NamedTuple):
+    """The state of an attached consumer at one moment. `counters` are live."""
+
+    name: str
+    consumer_id: int
+    address: str
+    client_version: str
+    role: str | None
+    properties: Mapping[str, str]
+    connected_since_ms: int
+    counters: DeliveryCounters
+    permits: int
+    unacked_messages: int
+    max_unacked_messages: int
+    """The limit of unacknowledged messages, 0 for none."""
+    is_blocked: bool
+    """Whether this limit stops dispatch to the consumer."""
+    is_writable: bool
+    """Whether the client's connection has capacity for more messages."""
+    messages_per_entry: float
+    draining_hashes_cleared_total: int
+
+
+def subscription_snapshot(subscription: SubscriptionBase) -> SubscriptionSnapshot:
+    """Return the state of a subscription of any topic."""
+    if subscription.topic.name.is_persistent:
+        return _persistent(cast("Subscription", subscription))
+    return _non_persistent(cast("NonPersistentSubscription", subscription))
+
+
+def _persistent(subscription: Subscription) -> SubscriptionSnapshot:
+    cursor, delayed, dispatcher = subscription.cursor, subscription.delayed, subscription.dispatcher
+    of_cursor = (cursor, cursor.backlog_entries, delayed.entry_count, delayed.index_size_bytes)
+    if dispatcher is None:
+        return SubscriptionSnapshot(
+            "None",
+            cursor.is_durable,
+            subscription.is_replicated,
+            subscription.properties,
+            subscription.counters,
+            0,
+            None,
+            None,
+            *of_cursor,
+            is_blocked=subscription.is_blocked,
+            oldest_unacked_age_s=cursor.oldest.known_age_s(),
+            draining_hashes_cleared_total=subscription.draining_hashes_cleared_total,
+            transactions=subscription.transactions,
+        )
+    active, key_order = dispatcher.active_consumer, dispatcher.key_order
+    return SubscriptionSnapshot(
+        dispatcher.kind,
+        cursor.is_durable,
+        subscription.is_replicated,
+        subscription.properties,
+        subscription.counters,
+        len(subscription.consumers),
+        None if active is None else active.name,
+        None if key_order is None else key_order.owners,
+        *of_cursor,
+        dispatcher.replay_entry_count,
+        dispatcher.redelivery_entry_count,
+        dispatcher.unacked_messages,
+        subscription.is_blocked,
+        dispatcher.look_ahead_size_bytes,
+        cursor.oldest.known_age_s(),
+        subscription.draining_hashes_cleared_total,
+        key_order,
+        dispatcher.chunk_order,
+        subscription.transactions,
+    )
+
+
+def _non_persistent(subscription: NonPersistentSubscription) -> SubscriptionSnapshot:
+    dispatcher = subscription.dispatcher
+    active = None if dispatcher is None else dispatcher.active_consumer
+    return SubscriptionSnapshot(
+        subscription.type_name,
+        False,
+        False,
+        subscription.properties,
+        subscription.counters,
+        len(subscription.consumers),
+        None if active is None else active.name,
+        None if dispatcher is None else dispatcher.owners,
+    )
+
+
+def consumer_snapshot(consumer: Consumer) -> ConsumerSnapshot:
+    """Return the state of a consumer."""
+    state, peer = consumer.state, consumer.peer
+    return ConsumerSnapshot(
+        consumer.name,
+        consumer.consumer_id,
+        peer.address,
+        peer.client_version,
+        peer.role,
+        consumer.properties,
+        consumer.connected_since_ms,
+        consumer.counters,
+        state.permits,
+        state.unacked_messages,
+        state.max_unacked_messages,
+        state.blocked,
+        state.writable,
+        state.messages_per_entry,
+        state.draining_hashes_cleared_total,
+    )

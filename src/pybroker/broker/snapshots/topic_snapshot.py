@@ -1,0 +1,115 @@
+"""Snapshots of topics and their producers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from pybroker.broker.topic.backlog_rules import UNKNOWN_AGE_S
+
+if TYPE_CHECKING:
+    from pybroker.broker.publishing.producer import Producer
+    from pybroker.broker.publishing.producer_access import AccessMode
+    from pybroker.broker.topic.topic import Topic
+    from pybroker.broker.topic.topic_base import TopicBase
+    from pybroker.broker.topic.topic_compaction import CompactionCounters
+    from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
+    from pybroker.managed_ledger.managed_ledger import ManagedLedger
+    from pybroker.model.counters import ProducerCounters, TopicCounters
+    from pybroker.model.effective_policies import EffectivePolicies
+
+
+class TopicSnapshot(NamedTuple):
+    """The state of a loaded topic at one moment.
+
+    A non-persistent topic has no ledger, and its figures of stored entries are 0. The size of the largest backlog is not included,
+    because it depends on all subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger`, and `transactions` are
+    live, so a caller that yields to the event loop must take a new snapshot.
+    """
+
+    counters: TopicCounters
+    policies: EffectivePolicies
+    subscription_count: int
+    producer_count: int
+    waiting_producers: int
+    """Producers that wait for exclusive access."""
+    epoch: int | None
+    """The topic's epoch; None before the first producer with exclusive access."""
+    created_ms: int
+    """The creation time of the topic, for a non-persistent topic the time when it was loaded; milliseconds since 1970."""
+    ledger: ManagedLedger | None = None
+    properties: Mapping[str, str] = {}
+    stored_bytes: int = 0
+    pending_entries: int = 0
+    """Entries that the store has not confirmed yet."""
+    backlog_age_s: int = UNKNOWN_AGE_S
+    """The age of the oldest message in a backlog when quotas were checked last, in seconds."""
+    backlog_age_subscription: str = ""
+    """The subscription with that message; empty if the age is unknown."""
+    deduplication_status: str | None = None
+    compaction: CompactionCounters | None = None
+    transactions: TransactionBuffer | None = None
+    """The transactions of the topic; None if it never had one."""
+
+
+class ProducerSnapshot(NamedTuple):
+    """The state of an attached producer at one moment. `counters` are live."""
+
+    name: str
+    producer_id: int
+    access_mode: AccessMode
+    address: str
+    client_version: str
+    supports_partial_producer: bool
+    properties: Mapping[str, str]
+    connected_since_ms: int
+    counters: ProducerCounters
+    waits_for_memory_since_ms: float | None
+    """Start of the wait for memory, by the monotonic clock; None while the producer's client does not wait."""
+
+
+def topic_snapshot(topic: TopicBase) -> TopicSnapshot:
+    """Return the state of any loaded topic."""
+    registry = topic.producer_registry
+    common = (
+        topic.counters,
+        topic.policies,
+        len(topic.subscriptions),
+        len(topic.producers),
+        registry.waiting_count,
+        registry.epoch,
+    )
+    if not topic.name.is_persistent:
+        return TopicSnapshot(*common, topic.loaded_ms)
+    topic = cast("Topic", topic)
+    ledger = topic.ledger
+    return TopicSnapshot(
+        *common,
+        ledger.created_ms,
+        ledger,
+        ledger.properties,
+        ledger.size_bytes,
+        ledger.pending_entries,
+        topic.backlog_age_s,
+        topic.backlog_age_subscription,
+        topic.deduplication.status,
+        topic.compaction.counters,
+        topic.transactions.buffer,
+    )
+
+
+def producer_snapshot(producer: Producer) -> ProducerSnapshot:
+    """Return the state of a producer."""
+    peer = producer.peer
+    return ProducerSnapshot(
+        producer.name,
+        producer.producer_id,
+        producer.access_mode,
+        peer.address,
+        peer.client_version,
+        peer.supports_partial_producer,
+        producer.properties,
+        producer.connected_since_ms,
+        producer.counters,
+        peer.memory_waits.publishes_since_ms,
+    )
