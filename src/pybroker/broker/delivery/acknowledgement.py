@@ -1,8 +1,8 @@
-"""What becomes of an acknowledgement, in two steps: what it does is decided, then it is applied.
+"""Acknowledgements, in two steps: first decide the effect of an ACK command, then apply it.
 
-Deciding takes what a client says and makes values of it that hold by themselves: no consumer, connection or dispatcher is needed
-to apply them later, nor need it have been a client that asked. Applying changes cursor, dispatcher and what else remembers entries
-of the subscription; the way back to the client is one object that is called when the cursor's record is durable.
+The decision converts the client's command to values that are independent of consumer, connection, and dispatcher, so the effect can
+be applied later and does not need a client. The application changes the cursor, the dispatcher, and all other parts of the
+subscription that remember entries. A callback answers the client when the cursor's record is durable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _VALIDATION_ERRORS = {
 
 
 class PartOfBatch(NamedTuple):
-    """Of the batch at `position`, which holds so many messages, those whose bits are 1 in `ack_set` stay unacknowledged."""
+    """Part of a batch: of the batch at `position` with this number of messages, the messages with bit 1 in `ack_set` stay
+    unacknowledged.
+    """
 
     position: Position
     ack_set: list[int]
@@ -43,7 +45,7 @@ class PartOfBatch(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """What is acknowledged, in this order: all up to a position, whole entries by ledger, and batches in part."""
+    """The acknowledged entries, applied in this order: all up to a position, whole entries by ledger, parts of batches."""
 
     up_to: Position | None = None
     groups: Sequence[tuple[int, Sequence[int]]] = ()
@@ -61,7 +63,7 @@ def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
 
 
 def decided(ack: Ack, cursor: ManagedCursor, config: BrokerConfig) -> Acknowledged:
-    """What `ack` does at `cursor`."""
+    """Return the effect of `ack` at `cursor`."""
     if not ack.is_cumulative:
         return Acknowledged(None, ack.groups, _parts(ack.partials, cursor, config) if ack.partials else ())
     if ack.partials:
@@ -84,7 +86,7 @@ def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: Broker
         if left >= 0 and _is_of_same_batch(last, each):
             count = parts[-1].message_count
             more = left_of(count, each.ack_set)
-            # What names a message twice stays apart: transactions refuse it.
+            # An ACK that names a message twice is not merged: transactions refuse it.
             if left | more == full(count):
                 left &= more
                 parts[-1] = parts[-1]._replace(ack_set=to_words(left))
@@ -106,7 +108,7 @@ def _is_of_same_batch(one: PartialAck, other: PartialAck) -> bool:
 
 def _part(partial: PartialAck, cursor: ManagedCursor, max_messages_in_batch: int) -> PartOfBatch:
     position = from_wire(partial.ledger_id, partial.entry_id)
-    # What the entry itself says counts; only for one that left memory the client is believed.
+    # The batch size in the entry itself is authoritative; the client's value is only used for an entry that is no longer in memory.
     words_bits = min(len(partial.ack_set) * WORD_BITS, max_messages_in_batch)
     said_count = min(partial.batch_size, words_bits) or words_bits
     return PartOfBatch(position, partial.ack_set, cursor.ledger.message_count_at_hand(position) or said_count)
@@ -122,8 +124,10 @@ def apply(
     delayed: DelayedDelivery,
     compacted_reads: CompactedReads | None,
 ) -> tuple[int, bool]:
-    """Tell everybody who remembers these entries: how many were not acknowledged whole before and are now, and whether somebody
-    can move again. `dispatcher` is None when nobody has connected since the topic was loaded."""
+    """Apply the acknowledgement to all parts that remember these entries. Return the number of entries that are whole acknowledged
+    only since now, and whether dispatch can continue somewhere. `dispatcher` is None if no consumer has connected since the topic
+    was loaded.
+    """
     state = cursor.state
     entries, can_move = 0, False
     if what.up_to is not None:
@@ -170,7 +174,7 @@ class AckReceipt:
 
 
 def receipt(consumer: Consumer, ack: Ack) -> PersistDone | None:
-    """What is to be told once `ack` is durable; None when its client does not ask."""
+    """Return the callback that answers `ack` when it is durable; None if the client does not request an answer."""
     return AckReceipt(consumer.peer, consumer.consumer_id, ack.request_id).stored if ack.request_id >= 0 else None
 
 
@@ -181,8 +185,9 @@ def refuse(consumer: Consumer, ack: Ack, refusal: BrokerError) -> None:
 
 
 def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
-    """`consumer` has acknowledged so much. Types that do not track their messages tell entries only; those held as many messages
-    as entries do on average."""
+    """Count an acknowledgement of `consumer`. Dispatchers that do not track messages report only entries; their messages are
+    estimated by the average number of messages per entry.
+    """
     delivered = consumer.counters
     if not messages and delivered.entries_out:
         messages = round(entries * delivered.messages_out / delivered.entries_out)
@@ -193,7 +198,9 @@ def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
 
 
 def note_unreadable(consumer: Consumer, ack: Ack) -> None:
-    """The client drops messages that it cannot read, which makes them acknowledged: somebody should know."""
+    """Log that the client cannot read a message. It drops the message, which acknowledges it, so the loss would go unnoticed
+    otherwise.
+    """
     if not consumer.has_unreadable_messages:
         consumer.has_unreadable_messages = True
         logs.warning(

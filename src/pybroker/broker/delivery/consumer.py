@@ -64,7 +64,7 @@ class Consumer:
         self.epoch = -1
         self.reads_compacted = False
         self.takes_any_schema = False
-        """Whether it expects whatever schema messages have."""
+        """Whether it accepts messages of any schema."""
         # Whether there is some never changes while a topic is loaded.
         self._hides_entry_metadata = subscription.topic.has_entry_metadata and not peer.takes_entry_metadata
         self._partition = subscription.topic.name.partition_index
@@ -73,18 +73,20 @@ class Consumer:
         self.has_unreadable_messages = False
 
     def flow(self, permits: int) -> None:
-        """The client has room for `permits` more messages."""
+        """Add `permits` of a FLOW command."""
         if not self.is_closed:
             self.subscription.flow(self, permits)
 
     def set_writable(self, is_writable: bool) -> None:
-        """The client's connection is full, or has room again: nothing is dispatched to it meanwhile."""
+        """Record whether the client's connection has capacity. Nothing is dispatched to the consumer while it has none."""
         self.state.writable = is_writable
         if is_writable and not self.is_closed:
             self.subscription.wake()
 
     def deliver(self, delivery: Delivery, now_ms: int, *, has_chunks: bool) -> None:
-        """Send what the dispatcher assigned to this consumer; `has_chunks` says that parts of large messages may be among it."""
+        """Send the messages that the dispatcher assigned to this consumer. `has_chunks`: chunks of large messages may be among
+        them.
+        """
         size_bytes = sum(map(len, delivery.payloads))
         chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads) if has_chunks else 0
         for counters in (self.counters, self.subscription.counters):
@@ -100,13 +102,13 @@ class Consumer:
         self.peer.send_messages(self.consumer_id, delivery, self.epoch, self._partition)
 
     def reached_end(self) -> None:
-        """Nothing is left for this consumer, for ever; the client is told once."""
+        """Notify the client, once, that no more messages will follow."""
         if not self.has_reached_end:
             self.has_reached_end = True
             self.peer.reached_end_of_topic(self.consumer_id)
 
     def detach(self) -> None:
-        """Leave the subscription; what is unacknowledged is delivered to others."""
+        """Leave the subscription. Unacknowledged messages are redelivered to other consumers."""
         if not self.is_closed:
             self.is_closed = True
             self.subscription.remove_consumer(self)

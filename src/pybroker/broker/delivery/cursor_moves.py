@@ -1,4 +1,4 @@
-"""A subscription's cursor goes elsewhere by somebody's order, not by acknowledgements: an administrator, a policy, a SEEK."""
+"""Moves of a subscription's cursor that are not acknowledgements: by an administrator, a policy, or a SEEK command."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
 
 BY_CALL = "somebody asked for it"
-"""Why something is passed over, unless it is a policy."""
+"""Reason of skipped entries that no policy skipped."""
 READER_RETURN_S = 60.0
 """How long a subscription that is not durable waits for its reader after a move."""
 
 
 async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL) -> int:
-    """Count the next `entry_count` entries as read; how many there were. `why` is for people who ask where they are.
+    """Skip the next `entry_count` entries. Return the number of skipped entries. `why` is shown by `explain` of a skipped message.
 
-    Raises StoreError, and SubscriptionNotFound for one that was deleted, or whose topic was closed, meanwhile; so do the
-    others here.
+    Raises StoreError, and SubscriptionNotFound if the subscription is deleted or its topic closed meanwhile, like the other
+    functions here.
     """
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
@@ -44,7 +44,7 @@ async def skip_all(subscription: Subscription) -> None:
 
 
 async def expire(subscription: Subscription, publish_time_ms: int, why: str = BY_CALL) -> int:
-    """Count what was published before then as read; the number of entries. Raises StoreError."""
+    """Skip all entries that were published before that time. Return their number. Raises StoreError."""
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         expired = await subscription.cursor.expire(publish_time_ms)
@@ -53,7 +53,7 @@ async def expire(subscription: Subscription, publish_time_ms: int, why: str = BY
 
 
 async def expire_to(subscription: Subscription, position: Position, why: str = BY_CALL) -> int:
-    """Count what stands up to and including `position` as read; the number of entries. Raises StoreError."""
+    """Skip all entries up to and including `position`. Return their number. Raises StoreError."""
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         expired = await subscription.cursor.expire_to(position)
@@ -62,7 +62,7 @@ async def expire_to(subscription: Subscription, position: Position, why: str = B
 
 
 def _note(subscription: Subscription, before: Position, entries: int, why: str, *, is_expiry: bool) -> None:
-    """Remember it for people who ask what became of a message."""
+    """Record the skipped range, for `explain` of a message."""
     mark = subscription.cursor.mark_delete_position
     if mark <= before:
         return
@@ -93,10 +93,10 @@ def _expired(subscription: Subscription, entry_count: int) -> int:
 
 
 async def reset(subscription: Subscription, position: Position, unacked_words: Sequence[int] = ()) -> None:
-    """In the subscription's turn: go on at `position`, or the first entry behind it. Consumers are disconnected first; they
-    subscribe again.
+    """Move the cursor to `position`, or to the first entry behind it. The caller holds the subscription's lock. Consumers are
+    disconnected first; they subscribe again.
 
-    `unacked_words`: of the batch at `position` only these messages. Raises StoreError.
+    `unacked_words`: of the batch at `position`, only these messages stay unacknowledged. Raises StoreError.
     """
     with _fenced(subscription):
         await _move(subscription, position, unacked_words)
@@ -122,14 +122,14 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
         _note(subscription, before, 0, "the cursor was reset", is_expiry=False)
     finally:
         if not subscription.is_durable:
-            # Its reader comes back on it; one that does not must leave nothing behind.
+            # The reader reconnects to its non-durable subscription. If it does not, the subscription is removed.
             subscription.runtime.call_later(READER_RETURN_S, subscription.drop_if_unused)
     logs.info("cursor.reset", topic=subscription.topic.name, subscription=subscription.name, position=position)
 
 
 @contextmanager
 def _fenced(subscription: Subscription) -> Iterator[None]:
-    """It is not unused while it is without consumers; nobody comes in another's turn."""
+    """Keep the subscription although it has no consumers. The lock keeps new consumers out."""
     assert not subscription.is_resetting, "two moves in one turn"
     subscription.is_resetting = True
     try:

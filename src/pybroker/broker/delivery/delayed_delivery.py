@@ -1,18 +1,17 @@
 """Delayed delivery of one subscription: entries wait outside its dispatcher until they are due.
 
-What is read for consumers of a type that serves several, and is not due, goes into the index instead of to the dispatcher; so it
-holds up nothing, neither the entries behind it nor those of its key. When entries are due they are read once more and assigned
-like new ones. With one active consumer nothing is held back. One alarm, at the time when the next entry is due, wakes the pump.
+For types that serve several consumers, entries that are not due go to an index instead of to the dispatcher, so they block neither
+the entries behind them nor those of their key. Due entries are read again and assigned like new ones. Types with one active
+consumer delay nothing. One timer, set to the time of the next due entry, wakes the pump.
 
-The index of a durable cursor is stored once it is large: each run of it when it is made, everything at checkpoints. After a restart
-it is read back, in slices of the pump's time, and the cursor passes over what is in it; what is missing there, the newest entries,
-is read from the topic again. Smaller ones are not stored: the entries are found again by reading those alone that are not
-acknowledged.
+The index of a durable cursor is stored when it is large: each run when it is created, all of it at checkpoints. After a restart it
+is read back in slices of the pump's time, and the cursor skips the entries in it; the newest entries, which are not stored, are
+read from the topic again. A small index is not stored: its entries are found again by reading only unacknowledged entries.
 
-Somebody may change when an entry is due (`change`): that is kept until the entry is acknowledged, and stored at once.
+The due time of an entry can be changed (`change`). The new time is kept until the entry is acknowledged, and is stored immediately.
 
-Invariants: nothing is stored before the metadata says that there may be something; while entries wait and consumers are served, the
-alarm is set or the pump will run.
+Invariants: nothing is stored before the metadata records that an index may exist. While entries wait and consumers are connected,
+the timer is set or the pump will run.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ MAX_ALARM_S = 60.0
 READ_GAP_ENTRIES = 8
 """Due entries with no more than so many others between them are read at once: cheaper than two reads."""
 ENTRY_BYTES, NEWEST_BYTES = 10, 120
-"""What is counted for an entry that waits, and besides for the newest ones, of which no run is made yet."""
+"""Bytes counted for each waiting entry, and additionally for the newest entries, which are in no run yet."""
 COUNTED_STEP_BYTES = 4096
-"""What is less is not worth telling."""
+"""Smaller changes are not reported to the memory budget."""
 RESTORE_SLICE_MS = 2.0
 STALE_ENTRIES = 65_536
-"""What is stored is written anew when so many more entries of it are gone than wait."""
+"""The stored index is rewritten when it has this many more removed entries than waiting ones."""
 _NOTHING: Mapping[int, BitMap] = {}
 
 
@@ -128,7 +127,9 @@ class DelayedDelivery(CursorOwner, Stage):
 
     @property
     def overdue_entries(self) -> int:
-        """About how many have been due for longer than a tick, and 0 when none has: these wait for somebody to take them."""
+        """The approximate number of entries that have been due for longer than a tick; 0 only if there are none. They wait for a
+        consumer.
+        """
         first_ms = self._index.next_due_ms() if self.serves_several else None
         if first_ms is None:
             return 0
@@ -154,8 +155,10 @@ class DelayedDelivery(CursorOwner, Stage):
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """What of `entries` may be delivered now; the others wait from now on."""
-        if plan.scan is not None:  # What it comes by and is not in the index was due before, unless that was changed.
+        """Return the entries that may be delivered now, and add the others to the index."""
+        if (
+            plan.scan is not None
+        ):  # A scan finds an entry outside of the index: it was due before, unless its due time was changed.
             entries = self._without_waiting(entries)
         times = self._times
         if times is None or not self.serves_several or (plan.scan is not None and not self._has_changed):
@@ -232,7 +235,7 @@ class DelayedDelivery(CursorOwner, Stage):
             self._store_anew_if_stale()
 
     def policies_changed(self) -> None:
-        """Act on what is in force now."""
+        """Apply changed policies."""
         self._times = _delivery_times(self._topic)
         if self._index:
             self.wake()
@@ -253,13 +256,13 @@ class DelayedDelivery(CursorOwner, Stage):
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
-        """The time that somebody set for the entry, 0 for at once; None when its own counts."""
+        """Return the changed due time of the entry, 0 for immediately; None if its own due time applies."""
         return self._changed.get(position)
 
     async def change(self, position: Position, due_ms: int) -> None:
-        """The entry, which nobody holds, is due then, 0 for at once; durable when it returns, if the subscription is.
+        """Set the due time of an entry that no consumer has; 0 for immediately. Durable on return, if the subscription is durable.
 
-        Raises TooManyRequests at `MAX_CHANGED_DELAYS`, StoreError: then it counts now, but may not after a restart.
+        Raises TooManyRequests at `MAX_CHANGED_DELAYS`, and StoreError: the change applies now, but may be lost at a restart.
         """
         clock = self._runtime.clock
         while not self.restore(clock.monotonic_ms() + RESTORE_SLICE_MS):  # noqa: ASYNC110  (each round does a part of it)
@@ -323,7 +326,7 @@ class DelayedDelivery(CursorOwner, Stage):
             self._last_alarm_ms = now_ms
             self.wake()
 
-    # --- reading what is due -----------------------------------------------------------------------------------------
+    # --- reading due entries -----------------------------------------------------------------------------------------
 
     def cached(self, plan: ReadPlan, due: Sequence[Delayed]) -> list[EntryRun] | None:
         """Entries that are due if all are in memory; None when the store must be asked."""
@@ -365,10 +368,10 @@ class DelayedDelivery(CursorOwner, Stage):
             )
         return runs
 
-    # --- what survives a restart -------------------------------------------------------------------------------------
+    # --- storing and restoring the index ------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Read back what was stored, until that time; True when there is no more of it, as usual."""
+        """Read the stored index back until `deadline_ms`. Return True if nothing is left to read, which is the usual case."""
         if self._unread is None or not self.serves_several:
             return True
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
@@ -393,7 +396,7 @@ class DelayedDelivery(CursorOwner, Stage):
         return True
 
     def _restore_changes(self) -> None:
-        """Times that were changed count again, of what is still to be delivered."""
+        """Restore changed due times of entries that are not delivered yet."""
         records, self._unread_records = self._unread_records, []
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         try:
@@ -447,7 +450,9 @@ class DelayedDelivery(CursorOwner, Stage):
         self._append(encode_whole(runs, self._changed), runs)
 
     def _store_anew_if_stale(self) -> None:
-        """So that what is stored stays in proportion to what waits; nothing is left of it when nothing waits."""
+        """Rewrite the stored index if too much of it is stale, so its size stays in proportion to the waiting entries. An empty
+        index is deleted.
+        """
         waiting = len(self._index)
         is_stale = self._stored_entries > (2 * waiting + STALE_ENTRIES if waiting else 0)
         if is_stale and self._record_id and not self._is_closed:
@@ -456,7 +461,7 @@ class DelayedDelivery(CursorOwner, Stage):
     def _append(self, record: bytes, runs: Sequence[DelayedRun]) -> None:
         self._stored_serial = self._index.last_serial
         self._stored_entries += sum(len(run.packed) - run.index for run in runs)
-        # Nobody waits for it: what does not get stored is read from the topic again.
+        # No one awaits this write: entries that are not stored are read from the topic again.
         self._broker_context.ledgers.cursor_store.append_delta(self._record_id, record, None)
 
     def snapshot(self) -> bytes:
@@ -467,7 +472,7 @@ class DelayedDelivery(CursorOwner, Stage):
         return encode_whole(runs, self._changed)
 
     async def close(self) -> None:
-        """Store what is left and stop. Raises StoreError; it is closed all the same."""
+        """Store the rest of the index and stop. Raises StoreError; it is closed in any case."""
         if self._is_closed:
             return
         self._stop_alarm()

@@ -1,8 +1,7 @@
-"""What slows the dispatch of one subscription down: the rates of broker, resource group, topic and subscription
-that are limited.
+"""The dispatch rate limits of one subscription: those of the broker, the resource group, the topic, and the subscription.
 
-A subscription without any has no throttle, and pays nothing. What must hold: whatever is held back goes out by a timer
-as soon as the slowest of the limits allows it.
+A subscription without limits has no throttle and no overhead. Invariant: a timer resumes delayed dispatch as soon as the slowest
+limit allows it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def renew_topic_limit(topic: TopicContext) -> None:
 def throttle_of(
     subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
 ) -> DispatchThrottle | None:
-    """What holds for `subscription` now; None when nothing limits it. `before` is what did so far."""
+    """Return the throttle of `subscription` under the current policies; None without a limit. `before` is its present throttle."""
     topic = subscription.topic
     policies = topic.policies
     own = _renewed_limit(
@@ -57,7 +56,7 @@ def _renewed_limit(
 
 
 class DispatchThrottle:
-    """Owned by its subscription. `own` is the limit that it shares with nobody."""
+    """The throttle of one subscription, which owns it. `own` is the limit that it does not share."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class DispatchThrottle:
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 
     def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
-        """Make the plan read no more than may go out; what it leaves is asked for again."""
+        """Reduce the plan to the entries that may be sent now. The dispatcher asks for the rest again."""
         if self._is_exempt():
             return
         plan.max_bytes = int(max(1, min(plan.max_bytes, self._max_bytes)))

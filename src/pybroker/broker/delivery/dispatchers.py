@@ -1,4 +1,4 @@
-"""Which dispatcher serves a subscription: its type, and what the configuration says of that type."""
+"""Creation of the dispatcher of a subscription, by its type and the configuration."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def new_non_persistent_dispatcher(config: BrokerConfig, kind: str, topic: TopicN
 
 
 def _failover_partition(config: BrokerConfig, topic: TopicName) -> int | None:
-    """The partition that decides who is active; None when a hash ring does."""
+    """Return the partition index that elects the active consumer; None if a hash ring elects it."""
     index = -1 if config.active_consumer_failover_consistent_hashing else topic.partition_index
     return index if index >= 0 else None
 

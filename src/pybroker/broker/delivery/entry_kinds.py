@@ -1,4 +1,4 @@
-"""Which unusual entries a topic may hold, so that nobody looks for them where none can be. Pure."""
+"""The unusual kinds of entries that a topic may contain, so that they are not searched for where none can exist. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pybroker.model.position import Position
 
 
 class EntryKinds:
-    """Owned by its topic. What was published since that was loaded is known; of what is from before, anything may be among it."""
+    """The kinds of entries of one topic, which owns it. Entries that were published since the topic was loaded are known; older
+    entries may be of any kind.
+    """
 
     __slots__ = ("_counters", "_end_when_loaded", "has_markers")
 

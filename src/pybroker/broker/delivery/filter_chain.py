@@ -1,4 +1,4 @@
-"""Entry filters at work on one subscription: what their verdicts do to what is dispatched."""
+"""The entry filters of one subscription, and the effect of their verdicts on dispatch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
 
 RESCHEDULE_S = 1.0
-"""After how long an entry is looked at again."""
+"""The delay before a rescheduled entry is filtered again."""
 
 
 class FilterJury:
-    """What the filters make of the messages of one subscription, which owns it."""
+    """The verdicts of all filters on the messages of one subscription, which owns it."""
 
     def __init__(self, subscription: SubscriptionBase, filters: tuple[EntryFilter, ...]) -> None:
         self.filters = filters
@@ -29,7 +29,7 @@ class FilterJury:
         self._has_failed = False
 
     def accepted(self, payloads: list[bytes], message_counts: list[int]) -> tuple[list[bytes], list[int]]:
-        """Those of the messages, which are not stored, that go out: what is not accepted now cannot be looked at later."""
+        """Return the messages of a non-persistent topic that are sent. A message that is not accepted now is lost."""
         position = Position(0, 0)
         verdicts = [self.verdict(self.entry(position, payload)) for payload in payloads]
         if not self._count(verdicts, message_counts):
@@ -43,11 +43,11 @@ class FilterJury:
         return FilteredEntry(str(judged.topic.name), judged.name, judged.properties, position, payload)
 
     def rejects(self, position: Position, payload: bytes) -> bool:
-        """Whether no consumer may have that entry, by the filters of now; only looked at."""
+        """Return whether the current filters reject that entry. Changes nothing."""
         return self.verdict(self.entry(position, payload)) is Verdict.REJECT
 
     def verdict(self, entry: FilteredEntry) -> Verdict:
-        """What they make of an entry; one that fails is logged once."""
+        """Return the verdict on an entry. A filter that fails is logged once."""
         try:
             for each in self.filters:
                 verdict = each.judge(entry)
@@ -89,11 +89,11 @@ class FilterChain(FilterJury, Stage):
         self._cursor = cursor
         self._pass_over = pass_over
         self.is_waiting = False
-        """With one active consumer: whether the next entry is to be looked at later, so that nothing is read."""
+        """For types with one active consumer: whether the next entry was rescheduled, so that nothing is read."""
         self.deferred_entries = 0
-        """How many entries are to be looked at later, to look at."""
+        """The number of entries that are filtered again later."""
         self.deferred_first: Position | None = None
-        """Where the first of those stands that were put off last."""
+        """The first of the entries that were deferred last."""
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """Those of the entries that go out now; the others are taken care of."""

@@ -1,5 +1,6 @@
-"""What one subscription may remember of messages that cannot go now, for want of a consumer for their keys or for their chunks: its
-key, and its share of the broker's memory."""
+"""The memory that a subscription may use for entries that wait for the consumer of their key or of their chunks: a configuration
+key, and a share of the broker's memory budget.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ if TYPE_CHECKING:
     from pybroker.memory.broker_memory import Memory
 
 STEP_BYTES = 1024
-"""What is less is not worth telling."""
+"""Smaller changes are not reported."""
 
 
 class LookAheadShare:
-    """Owned by its subscription, which says after each pump and each departure what it remembers now."""
+    """The share of one subscription, which owns it and reports after each pump and after each departure of a consumer."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._told_bytes = 0
 
     def update(self, dispatcher: Dispatcher | None) -> None:
-        """Count what `dispatcher` remembers, and tell it what it may from now on."""
+        """Count the memory of `dispatcher`, and set its limit."""
         if dispatcher is not None:
             size_bytes = dispatcher.look_ahead_size_bytes
             if size_bytes or self._told_bytes:

@@ -1,8 +1,8 @@
-"""What readers never get: markers, and messages of aborted transactions.
+"""Entries that consumers never receive: markers, and messages of aborted transactions.
 
-Markers are messages that brokers write for each other between those of applications. No consumer gets them and no permit is spent
-on them; every subscription has them acknowledged as it comes to them. They count as messages that were published, and have an id
-and an index like any other.
+Markers are messages of brokers to other brokers between the messages of applications. No consumer receives them, and they use no
+permits; each subscription acknowledges them when it reads them. They count as published messages, and have an id and an index like
+any other message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pybroker.wire.entry_metadata import is_marker
 
 
 class Markers(Stage):
-    """Of one subscription. They are looked for only where there may be some."""
+    """The markers of one subscription. They are searched for only where some may exist."""
 
     def __init__(self, kinds: EntryKinds, read_limit: ReadLimit, pass_over: PassOver) -> None:
         self._kinds = kinds

@@ -1,7 +1,7 @@
-"""One subscription of a non-persistent topic: its consumers, and what was dropped because none of them could take it.
+"""One subscription of a non-persistent topic: its consumers, and the messages that were dropped because no consumer could receive
+them.
 
-There is no backlog, so there is no difference between the subscriptions of consumers and those of readers: it is there as long as
-it has a consumer.
+Without a backlog, subscriptions of consumers and of readers do not differ: a subscription exists as long as it has a consumer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NonPersistentSubscription(SubscriptionBase):
         properties: Mapping[str, str],
         unused: Callable[[NonPersistentSubscription], None],
     ) -> None:
-        """`unused` is told when its last consumer is gone."""
+        """`unused` is called when the last consumer is gone."""
         super().__init__(topic, name)
         self._unused = unused
         self._properties = dict(properties)
@@ -112,7 +112,7 @@ class NonPersistentSubscription(SubscriptionBase):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def dispatch(self, run: SendRun, now_ms: int) -> None:
-        """Send these messages to who can take them; the others are gone."""
+        """Send these messages to the consumers that can receive them, and drop the others."""
         dispatcher, counters = self.dispatcher, self.counters
         assert dispatcher is not None, "a subscription that is listed has a consumer"
         payloads, message_counts = run.payloads, run.message_counts

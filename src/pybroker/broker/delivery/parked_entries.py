@@ -1,9 +1,10 @@
-"""Entries that were read for consumers and nobody may get yet, because transactions hold all that is left of them. Pure.
+"""Entries that were read for consumers and that none may receive yet, because transactions have acknowledged all that is left of
+them. Pure.
 
-They are known by where they stand: a bitmap for each ledger, and the hash of its key where the type of the subscription asks for
-it. So what a transaction of a million acknowledgements holds takes little, however often it is read.
+Each ledger has a bitmap of these entries, and the hashes of their keys if the subscription type needs them, so the acknowledgements
+of a large transaction take little memory however often its entries are read.
 
-Invariant: what is here was brought by reads that count still; when a dispatcher goes back, it reads everything again.
+Invariant: the entries here come from reads that are still valid; when a dispatcher rewinds, it reads all entries again.
 """
 
 from __future__ import annotations
@@ -49,15 +50,16 @@ class ParkedEntries:
             self._hashes[position] = key_hash
 
     def forget(self, hold: Hold) -> None:
-        """What it held whole is acknowledged. Of batches others may hold the rest: those stay."""
+        """Remove entries that are acknowledged whole. Batches stay, because other transactions may have acknowledged the rest."""
         for ledger_id, taken in self._held(hold, {}):
             if self._hashes:
                 for entry_id in taken:
                     self._hashes.pop(Position(ledger_id, entry_id), None)
 
     def take(self, hold: Hold) -> Iterator[tuple[Dispatcher, ReadPlan, list[int]]]:
-        """What it held is to be read again: the dispatcher that has asked for it, plans of reads that brought nothing, and the
-        hashes of keys."""
+        """Remove the entries of an aborted transaction. Return the dispatcher that must read them again, plans of reads that
+        brought nothing, and the hashes of keys.
+        """
         parts: dict[int, BitMap] = {}
         for position in hold.parts:
             parts.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
@@ -70,7 +72,7 @@ class ParkedEntries:
                 yield self._dispatcher, ReadPlan(len(positions), self._max_bytes, positions, self._epoch), hashes
 
     def _held(self, hold: Hold, parts: dict[int, BitMap]) -> Iterator[tuple[int, BitMap]]:
-        """What of it, and of `parts`, is here, by ledger; it is forgotten."""
+        """Remove the entries of `hold` and `parts` that are here. Return them by ledger."""
         nothing = BitMap()
         for ledger_id, bitmap in [*self._entries.items()]:
             taken = bitmap & (hold.entries.get(ledger_id, nothing) | parts.get(ledger_id, nothing))

@@ -1,8 +1,8 @@
-"""One message of a subscription, by somebody's order: acknowledged, sent again now, put off or brought forward.
+"""Operations of an administrator on one message of a subscription: acknowledge, redeliver now, delay, or deliver earlier.
 
-What must hold: what a client could not do by its consumer is not done here either. An acknowledgement that a transaction holds
-stays with it; what is sent again is taken from its holder first, so no two consumers have it; whoever waits for the freed hash,
-or for room under a limit, goes on.
+Invariants: nothing is done that a client could not do with its consumer. A pending transaction ack stays with its transaction. A
+message is taken from its consumer before it is redelivered, so two consumers never have it. Consumers that wait for the freed hash,
+or for capacity under a limit, continue.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 async def acknowledge(subscription: Subscription, position: Position, batch_index: int | None) -> None:
-    """Acknowledge that entry, or one message of the batch in it, as its consumer would; durable when it returns, also when it was
-    acknowledged before. The caller has the memory to read one entry.
+    """Acknowledge that entry, or one message of the batch in it, as its consumer would. Durable on return, also if it was
+    acknowledged before. The caller has reserved memory for one entry.
 
-    Raises AdminError 404 for what does not exist, 409 for what cannot be read yet, 412 for what the configuration does not allow;
-    TransactionConflict for what a transaction holds; StoreError.
+    Raises AdminError 404 if the entry does not exist, 409 if it cannot be read yet, 412 if the configuration does not allow it;
+    TransactionConflict for a pending transaction ack; StoreError.
     """
     cursor = subscription.cursor
     message_count = await _messages_of_batch(subscription, position, batch_index) if batch_index is not None else 1
@@ -72,9 +72,10 @@ async def _messages_of_batch(subscription: Subscription, position: Position, bat
 
 
 def redeliver(subscription: Subscription, position: Position) -> None:
-    """Take the message from the consumer that holds it and send it again, to whoever's turn it is; all chunks of a large one.
+    """Take the message from its consumer and send it again, to the consumer that the dispatcher chooses; all chunks of a large
+    message.
 
-    Raises AdminError 404, 409 when nobody holds it, 412 for types where one consumer gets everything in order; TransactionConflict.
+    Raises AdminError 404, 409 if no consumer has it, 412 for types with one active consumer; TransactionConflict.
     """
     individual = subscription.individual
     require_unacknowledged(subscription, position)
@@ -92,10 +93,10 @@ def redeliver(subscription: Subscription, position: Position) -> None:
 
 
 async def deliver_at(subscription: Subscription, position: Position, due_ms: int) -> None:
-    """Put the message off until then, or bring it forward; durable when it returns.
+    """Set the due time of the message. Durable on return.
 
-    Raises AdminError 404 for what does not exist; 409 for what is acknowledged, or held by a consumer; 412 where nothing is
-    delayed; TransactionConflict; TooManyRequests; StoreError.
+    Raises AdminError 404 if the message does not exist; 409 if it is acknowledged, or a consumer has it; 412 for types that delay
+    nothing; TransactionConflict; TooManyRequests; StoreError.
     """
     _require_undelivered(subscription, position)
     if not 0 <= due_ms <= MAX_DUE_MS:

@@ -1,4 +1,4 @@
-"""What looks at entries between a read and the dispatcher: markers, delays, filters."""
+"""The stages that entries pass between a read and the dispatcher: markers, transactions, delays, filters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PassOver = Callable[[int, Sequence[int]], None]
 
 
 class Stage(ABC):
-    """One of those that a subscription has; it makes the row of them anew when policies change."""
+    """One stage of a subscription, which rebuilds the list of stages when policies change."""
 
     @abstractmethod
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:

@@ -1,11 +1,11 @@
 """One subscription: moves entries from its cursor through its dispatcher to its consumers.
 
-What they acknowledge is applied by `acknowledgement`, what moves the cursor otherwise by `cursor_moves`.
+`acknowledgement` applies the acknowledgements of consumers; `cursor_moves` has all other moves of the cursor.
 
-The pump never waits. What is in memory is read, assigned and sent within the time budget of the turn; for the rest one read runs
-in the topic's tasks and wakes the pump when it is done.
+The pump never waits. It reads entries in memory, assigns them, and sends them within its time budget of one event loop iteration.
+If entries are in the store, one read runs in the topic's tasks and wakes the pump at its end.
 
-Invariants: at most one read is under way; the subscription is on the broker's pump list at most once.
+Invariants: at most one read is in progress; the subscription is on the broker's pump list at most once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Subscription(SubscriptionBase, Pumped):
         kinds: EntryKinds,
         unused: Callable[[Subscription], None],
     ) -> None:
-        """`kinds` says what may be among the topic's entries; `unused` is told when nobody will come back to it."""
+        """`kinds`: the kinds of entries that the topic may contain. `unused` is called when no client can reconnect to the
+        subscription.
+        """
         super().__init__(topic, name)
         self.cursor = cursor
         self.kinds = kinds
@@ -112,14 +114,14 @@ class Subscription(SubscriptionBase, Pumped):
         if (chain and chain.filters) != (before and before.filters):
             self.filters = chain
             self._stages = self._row_of_stages()
-            self.wake()  # What the ones before put off may go now.
+            self.wake()  # Entries that the previous filters deferred may be sent now.
 
     def _filter_chain(self) -> FilterChain | None:
         filters = self.topic.entry_filters
         return FilterChain(self, filters, self.cursor, self._pass_over) if filters else None
 
     def _row_of_stages(self) -> tuple[Stage, ...]:
-        """What entries pass on their way to the dispatcher, by what is in force now."""
+        """Return the stages that entries pass on their way to the dispatcher, under the current policies."""
         return (self._markers, self.transactions, self.delayed, *(() if self.filters is None else (self.filters,)))
 
     def rates_changed(self) -> None:
@@ -129,7 +131,9 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def is_replicated(self) -> bool:
-        """Whether its state is wanted in other clusters as well: kept and shown, there is no replication yet."""
+        """Whether clients asked for replication of its state to other clusters. The flag is kept and shown; there is no replication
+        yet.
+        """
         return REPLICATED_PROPERTY in self.cursor.properties
 
     @property
@@ -141,7 +145,7 @@ class Subscription(SubscriptionBase, Pumped):
         await self.cursor.set_properties({**properties, **own})
 
     async def set_replicated(self, is_replicated: bool) -> None:
-        """Say whether its state is wanted in other clusters; durable when it returns. Raises StoreError."""
+        """Set whether its state is replicated to other clusters. Durable on return. Raises StoreError."""
         if self.is_durable and is_replicated != self.is_replicated:
             own = {REPLICATED_PROPERTY: "1"} if is_replicated else {}
             await self.cursor.set_properties({**self.properties, **own})
@@ -176,7 +180,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def draining_hashes_cleared_total(self) -> int:
-        """Hashes that were drained since the topic was loaded, whoever drained them."""
+        """The number of drained hashes since the topic was loaded, of all dispatchers."""
         cleared = 0 if (key_order := self.key_order) is None else key_order.draining.cleared_total
         return self._draining_hashes_cleared_before + cleared
 
@@ -233,7 +237,7 @@ class Subscription(SubscriptionBase, Pumped):
         self._apply(redelivery)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """`consumer` is gone: what it did not acknowledge is delivered again."""
+        """Detach `consumer`. Its unacknowledged messages are redelivered."""
         self.consumers.remove(consumer)
         self.cursor.reader = self.consumers[0].peer if self.consumers else None
         self.last_active_ms = self.runtime.clock.wall_ms()
@@ -246,12 +250,12 @@ class Subscription(SubscriptionBase, Pumped):
         self.drop_if_unused()
 
     def release_memory(self) -> None:
-        """It is closed or deleted: what it remembers is gone with it."""
+        """Release all memory, because the subscription is closed or deleted."""
         self._look_ahead.release()
         self.delayed.release()
 
     def drop_if_unused(self) -> None:
-        """Without a reader nobody will come back to a non-durable subscription."""
+        """Remove a non-durable subscription without a reader: no client can reconnect to it."""
         if not self.is_durable and not self.consumers and not self.is_resetting:
             self._unused(self)
 
@@ -281,16 +285,18 @@ class Subscription(SubscriptionBase, Pumped):
         acknowledgement.count(consumer, messages, entries, self.runtime.clock.wall_ms())
 
     async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """That transaction has ended: what it acknowledged here counts, or is sent again. Durable when it returns; of what is
-        unknown nothing is left to do. `low_water_mark`: all of that coordinator up to it have ended. Raises BrokerError: ask again.
+        """Commit or abort the acknowledgements of that transaction here. Durable on return. An unknown transaction has nothing left
+        to do. `low_water_mark`: all transactions of that coordinator up to it have ended. Raises BrokerError: the caller must
+        retry.
         """
         self.topic.require_open()
-        if not self.is_closed:  # else it is deleted, and nobody will ever ask for these messages
+        if not self.is_closed:  # A deleted subscription needs none of these messages.
             await self.transactions.end(txn, action, low_water_mark)
 
     def settle(self, what: Acknowledged, done: PersistDone | None = None) -> int:
-        """Acknowledge this, whoever decided it, with or without consumers; how many entries that acknowledged whole. `done` is
-        told once it is durable."""
+        """Apply an acknowledgement of any origin, with or without consumers. Return the number of entries that it acknowledged
+        whole. `done` is called when it is durable.
+        """
         cursor, dispatcher = self.cursor, self.dispatcher
         before = cursor.mark_delete_position
         entries, can_move = acknowledgement.apply(what, cursor, dispatcher, self.delayed, self.reads.compacted)
@@ -314,7 +320,7 @@ class Subscription(SubscriptionBase, Pumped):
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
         assert self.dispatcher is not None
         if self.dispatcher.active_consumer is not None:
-            consumer.epoch = max(consumer.epoch, epoch)  # The client drops what it is sent with an older one.
+            consumer.epoch = max(consumer.epoch, epoch)  # The client drops messages that were sent with an older epoch.
         before = consumer.state.redelivered_messages
         self._apply(self.dispatcher.redeliver(consumer.state, positions))
         redelivered = consumer.state.redelivered_messages - before
@@ -336,14 +342,14 @@ class Subscription(SubscriptionBase, Pumped):
             consumer.peer.active_consumer_changed(consumer.consumer_id, is_active)
         if (
             redelivery.wake or self._stopped_by is BlockedReason.AT_END
-        ):  # which it is not any more, whoever can take that
+        ):  # The subscription is no longer at the end, whichever consumer can receive the entries.
             self.wake()
         if dispatcher.has_unblocked:
             self.wake_soon()
         self.unacked_changed()
 
     def _choose_reads(self, dispatcher: Dispatcher) -> None:
-        """Somebody else may be active now, who reads compacted or does not."""
+        """Choose the source of entries: the new active consumer may read compacted or not."""
         active = dispatcher.active_consumer and dispatcher.active_consumer.peer
         if isinstance(active, Consumer) and active.reads_compacted:
             if self.reads.compacted is None:
@@ -354,7 +360,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.reads.read_compacted(None)
 
     def limit_unacked(self) -> None:
-        """Other limits of unacknowledged messages may be in force: who is below them goes on."""
+        """Apply changed limits of unacknowledged messages, and resume dispatch below them."""
         policies = self.topic.policies
         if self.dispatcher is not None and self.dispatcher.limit_unacked(
             max(0, policies.max_unacked_per_consumer), max(0, policies.max_unacked_per_subscription)
@@ -369,7 +375,7 @@ class Subscription(SubscriptionBase, Pumped):
                 subscription.wake()
 
     def _start(self, dispatcher: Dispatcher) -> None:
-        """The wait of a new active consumer is over, unless everybody left meanwhile."""
+        """End the delay of a new active consumer, unless all consumers have left."""
         if dispatcher is self.dispatcher:
             self._apply(dispatcher.start())
 
@@ -380,7 +386,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.broker_context.pumps.add(self)
 
     def wake_soon(self) -> None:
-        """What was held back can go: a little later, so that what is released one by one goes together."""
+        """Wake the pump a little later, so that entries which are unblocked one by one are sent together."""
         if not self._is_waking_soon:
             self._is_waking_soon = True
             self.runtime.call_later(self.runtime.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
@@ -404,7 +410,7 @@ class Subscription(SubscriptionBase, Pumped):
         return False
 
     def _dispatch(self, deadline_ms: float) -> BlockedReason | None:
-        """What stops it; None when the time is up."""
+        """Dispatch. Return the blocked reason; None when the time budget is used up."""
         dispatcher = self.dispatcher
         clock = self.runtime.clock
         if not self.delayed.restore(deadline_ms):
@@ -424,7 +430,7 @@ class Subscription(SubscriptionBase, Pumped):
                 return None
 
     def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> BlockedReason | None:
-        """Do what is planned; what stops it, if anything does."""
+        """Read and assign the entries of a plan. Return the blocked reason, or None."""
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
         if plan.replay is None and plan.scan is None:
@@ -446,7 +452,7 @@ class Subscription(SubscriptionBase, Pumped):
         return None
 
     def _blocked_reason(self) -> BlockedReason | None:
-        """What keeps everything from being read, whoever it is for."""
+        """Return the reason that blocks all reads, for any consumer; None without one."""
         if self._is_reading:
             return BlockedReason.READING
         if self.is_closed:
@@ -474,16 +480,18 @@ class Subscription(SubscriptionBase, Pumped):
             return None
         blocked_reason = self._stopped_by
         if blocked_reason is BlockedReason.CONSUMERS and self.dispatcher is not None:
-            blocked_reason = self.dispatcher.blocked_reason()  # Looked at only now: there may be many.
+            blocked_reason = (
+                self.dispatcher.blocked_reason()
+            )  # Computed only on request, because there may be many consumers.
         memory_since_ms = self._waits_for_memory_since_ms(blocked_reason)
         if memory_since_ms is not None:
             return Stall(BlockedReason.MEMORY, memory_since_ms)
         return Stall(blocked_reason, self._stopped_ms)
 
     def _waits_for_memory_since_ms(self, blocked_reason: BlockedReason) -> float | None:
-        """Since when what stops it is that others have the memory; None when it is not."""
+        """Return the start of the wait for memory if that is what blocks the subscription; None otherwise."""
         if blocked_reason is BlockedReason.READING:
-            # Reads of one connection take turns with others together; those that no connection asked for do by topic.
+            # Reads for one connection share a queue position; reads that no connection requested do so by topic.
             reads = self._memory.reads
             since = [reads.waits_since_ms(group) for group in (self.cursor.reader, self.cursor.ledger)]
         elif blocked_reason is BlockedReason.CONNECTION_FULL:
@@ -525,7 +533,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def _go_behind(self, damage: DamagedEntries) -> bool:
-        """Whether reading goes on behind what will never be read."""
+        """Skip entries that can never be read, if that is allowed. Return whether reading can continue."""
 
         def skip(ledger_id: int, entry_ids: range) -> None:
             skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
@@ -536,12 +544,12 @@ class Subscription(SubscriptionBase, Pumped):
         return damaged_entries.go_behind(self.cursor, damage, skip if may_skip else None)
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
-        """Try again after a while, with consumers at it: what cannot be read is not passed over silently."""
+        """Retry after a delay while consumers are connected: unreadable entries are never skipped silently."""
         self._stopped_at(BlockedReason.READ_FAILED)
         self.runtime.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
     def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
-        """Hand what was read to the dispatcher, and tell it how far a scan is."""
+        """Pass the entries of a read to the dispatcher, and report the progress of a scan."""
         entries = self.reads.undelivered(run)
         dispatcher = self.dispatcher
         assert dispatcher is not None
@@ -558,7 +566,7 @@ class Subscription(SubscriptionBase, Pumped):
             dispatcher.scanned(plan, next_position or end, is_at_end=next_position is None)
 
     def _add_columns(self, dispatcher: Dispatcher, entries: AssignInput) -> None:
-        """What this type wants to know of each entry."""
+        """Add the key hashes and chunks that the dispatcher needs."""
         if dispatcher.needs_key_hashes:
             entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
         if dispatcher.keeps_chunks_together and self.kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
@@ -583,10 +591,10 @@ class Subscription(SubscriptionBase, Pumped):
             consumer.deliver(delivery, now_ms, has_chunks=has_chunks)
         self.unacked_changed()
 
-    # --- the end of what there is to do ------------------------------------------------------------------------------
+    # --- the end of a topic -----------------------------------------------------------------------------------------
 
     def moved_up(self) -> None:
-        """The mark-delete position went on without acknowledgements: nobody waits for what is before it."""
+        """React to a mark-delete position that advanced without acknowledgements: entries before it are no longer needed."""
         self.counters.last_mark_delete_advanced_ms = self.runtime.clock.wall_ms()
         self.delayed.forget_up_to(self.cursor.mark_delete_position)
         dispatcher = self.dispatcher

@@ -1,4 +1,4 @@
-"""What a subscription is to its consumers and its topic, whether messages are stored or not."""
+"""The interface of a subscription to its consumers and its topic, for persistent and non-persistent topics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SubscriptionBase(ABC):
     @property
     @abstractmethod
     def type_name(self) -> str:
-        """The type of the connected consumers; `None` when nobody has connected since the topic was loaded."""
+        """The type of the connected consumers; `None` if no consumer has connected since the topic was loaded."""
 
     @property
     @abstractmethod
@@ -46,7 +46,7 @@ class SubscriptionBase(ABC):
     @property
     @abstractmethod
     def properties(self) -> dict[str, str]:
-        """What the application keeps with it."""
+        """The properties that the application stores with the subscription."""
 
     @property
     def stall(self) -> Stall | None:
@@ -59,7 +59,7 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     def filters_changed(self) -> None:
-        """Ask the filters that are wanted now."""
+        """Apply the current entry filters."""
 
     @abstractmethod
     def add_consumer(self, consumer: Consumer, kind: str) -> None:
@@ -71,7 +71,7 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """`consumer` has room for `permits` more messages."""
+        """Add `permits` of a FLOW command of `consumer`."""
 
     @abstractmethod
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
@@ -94,7 +94,7 @@ class SubscriptionBase(ABC):
         """Whether a consumer of this subscription turned out to be dead when asked, and was removed."""
         is_one_gone = False
         for consumer in list(self.consumers):
-            # Only one that has left makes room: who asks tries again, at once.
+            # Only a consumer that was removed frees capacity. The caller then retries immediately.
             if not await consumer.peer.is_alive() and consumer not in self.consumers:
                 is_one_gone = True
         return is_one_gone

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pybroker.model.events import Ack
 
 SLICE_ENTRIES = 5000
-"""Of what a transaction held, the dispatcher is told of so many in one turn of the loop."""
+"""The number of entries of a transaction that the dispatcher processes in one event loop iteration."""
 
 Settle = Callable[[Acknowledged, "PersistDone"], object]
 
@@ -59,8 +59,9 @@ class SubscriptionTransactions(Stage):
         dispatcher: Callable[[], Dispatcher | None],
         apply: Callable[[Redelivery], None],
     ) -> None:
-        """`settle` acknowledges and tells when that is durable; `dispatcher` is the one of now, if there is one; `apply` does what
-        it says of entries that are to be sent again."""
+        """`settle` applies an acknowledgement and calls back when it is durable; `dispatcher` returns the current dispatcher, if
+        any; `apply` redelivers entries.
+        """
         self._topic = topic
         self._name = name
         self._cursor = cursor
@@ -74,7 +75,7 @@ class SubscriptionTransactions(Stage):
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
-        """Hold what `ack` says until `txn` ends; it is answered once that is durable."""
+        """Keep the acknowledgement `ack` pending until `txn` ends. The client is answered when the pending ack is durable."""
         topic = self._topic
         refused = self._refused_before(txn) or topic.broker_context.taking_part(
             txn, consumer.peer.role, str(topic.name), self._name
@@ -90,8 +91,10 @@ class SubscriptionTransactions(Stage):
             refuse(consumer, ack, refused)
 
     def _not_waited_for(self, what: Acknowledged) -> None:
-        """What a transaction holds its consumer has done with: it counts as unacknowledged no more, or a transaction of more than a
-        consumer may have unacknowledged would wait for itself. It stays with the consumer: another one of its key waits."""
+        """Stop counting entries with a pending transaction ack as unacknowledged: otherwise a transaction of more messages than a
+        consumer may have unacknowledged would block itself. The entries stay with the consumer, so another consumer of their key
+        waits.
+        """
         dispatcher = self._dispatcher()
         if dispatcher is None:
             return
@@ -107,7 +110,9 @@ class SubscriptionTransactions(Stage):
         self._apply(Redelivery(rewind=False, wake=can_move))
 
     def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
-        """Hold this for `txn` until it ends; why not, and then nothing of it is held. The cursor's next record stores it."""
+        """Keep this acknowledgement pending for `txn`. Return the refusal if a part of it conflicts; then none of it is pending.
+        The cursor's next record stores it.
+        """
         held, state = self._cursor.state.held, self._cursor.state
         if (refused := self._refused_before(txn)) is not None:
             return refused
@@ -129,7 +134,7 @@ class SubscriptionTransactions(Stage):
         return None
 
     def _refused_before(self, txn: TxnId) -> BrokerError | None:
-        """Why nothing is taken of it, whatever it acknowledges."""
+        """Return the reason for which the transaction accepts no acknowledgements at all; None without one."""
         if not self._cursor.is_durable:
             return NotAllowedError(
                 f"Subscription {self._name} is not durable: a reader acknowledges nothing in transactions"
@@ -185,7 +190,9 @@ class SubscriptionTransactions(Stage):
     # --- ends --------------------------------------------------------------------------------------------------------
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Durable when it returns; of what is unknown here nothing is left to do. Raises BrokerError: ask again."""
+        """End the transaction. Durable on return. An unknown transaction has nothing left to do. Raises BrokerError: the caller
+        must retry.
+        """
         held = self._cursor.state.held
         await self._end(txn, action)
         late = held.raise_low_water_mark(txn.most, low_water_mark)
@@ -221,7 +228,7 @@ class SubscriptionTransactions(Stage):
                 return
             stored, done = completion()
             if action is TxnAction.COMMIT:
-                # One record says both: that it ended, and what it acknowledged.
+                # One record has both: the end of the transaction, and its acknowledgements.
                 parts = [PartOfBatch(*part) for part in hold.left_parts]
                 self._settle(Acknowledged(hold.up_to, hold.groups, parts), done)
                 self._parked.forget(hold)
@@ -233,19 +240,21 @@ class SubscriptionTransactions(Stage):
             raise error.answer(f"the end of transaction {txn} is not stored: ") from error
 
     def _let_go(self, hold: Hold) -> None:
-        """What was held is to be sent again: at once what is first, the rest in slices, while the loop turns to others."""
+        """Redeliver the entries of an aborted transaction: the first ones immediately, the rest in slices that yield to the event
+        loop.
+        """
         steps = self._sent_again(hold)
         if next(steps, None) is not None:
             self._topic.tasks.start(_exhaust(steps), f"abort on {self._name}")
 
     def _sent_again(self, hold: Hold) -> Iterator[int]:
-        """Do it, pausing after so many entries. Whoever became the dispatcher meanwhile reads them by himself."""
+        """Redeliver in slices. A dispatcher that is created meanwhile reads these entries by itself."""
         state, dispatcher = self._cursor.state, self._dispatcher()
         for of, plan, key_hashes in list(self._parked.take(hold)):
             if of is dispatcher:
                 of.put_back(plan, key_hashes)
         if dispatcher is None or dispatcher.individual is None:
-            if dispatcher is not None:  # it goes back once: everything comes again in its order, whatever is named
+            if dispatcher is not None:  # The dispatcher rewinds once: all entries follow in order, whichever are named.
                 self._apply(dispatcher.take_back(()))
             return
         groups = [(ledger_id, list(bitmap - state.deleted_in(ledger_id))) for ledger_id, bitmap in hold.entries.items()]
@@ -265,8 +274,9 @@ class SubscriptionTransactions(Stage):
                 count += len(part)
 
     async def _forgotten_by_dispatcher(self, hold: Hold) -> None:
-        """A dispatcher is told in slices of what it has delivered and a commit acknowledges: it is held until then, so nobody
-        gets it. Whoever is cancelled begins anew."""
+        """Remove committed entries from the dispatcher in slices. The acks stay pending until then, so no consumer receives the
+        entries. A cancelled caller starts again.
+        """
         for ledger_id, bitmap in [*hold.entries.items()]:
             entry_ids = list(bitmap)
             for start in range(0, len(entry_ids), SLICE_ENTRIES):
@@ -277,7 +287,7 @@ class SubscriptionTransactions(Stage):
     # --- delivery ----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """What no transaction holds; the rest is set aside until these have ended."""
+        """Return the entries without pending transaction acks, and park the others until their transactions end."""
         held = self._cursor.state.held
         if not held:
             if self._parked:

@@ -1,7 +1,8 @@
-"""What is being changed as a whole: partitioned topics that are made, grown or deleted, and namespaces that are deleted.
+"""Locks of objects that are changed as a whole: partitioned topics that are created, extended, or deleted, and namespaces that are
+deleted.
 
-Whoever changes one takes its turn here; whoever makes or loads a topic looks here first, and waits. What must hold: nobody in a
-turn waits for somebody who waits for that turn to pass.
+A task that changes such an object holds its lock. A task that creates or loads a topic checks the lock first and waits. Invariant:
+the holder of a lock never waits for a task that waits for this lock.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ class ChangeLocks:
 
     def __init__(self, waiting: WaitingRequests) -> None:
         self.partitioned: Turns[TopicName] = Turns(waiting)
-        """By the partitioned topic's name; also held while a topic, or one partition, is made on demand."""
+        """By the name of the partitioned topic. Also held while a topic, or one partition, is created on demand."""
         self.namespaces: Turns[NamespaceName] = Turns(waiting)
         """Those that are being deleted."""
 
     async def passed(self, name: TopicName) -> None:
-        """Wait, within the caller's deadline and in order of arrival, until nobody changes the namespace of `name`, nor the
-        partitioned topic that it is or belongs to."""
+        """Wait, within the caller's deadline and in order of arrival, until no task changes the namespace of `name` or its
+        partitioned topic.
+        """
         await self.namespaces.passed(name.namespace)
         await self.partitioned.passed(name.partitioned_name)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LoadedTopics:
-    """Owned by the broker service. Loading and making put topics in, closing and deleting take them out."""
+    """The loaded topics of the broker service. Loading and creation add topics, closing and deletion remove them."""
 
     def __init__(self) -> None:
         self.persistent: dict[str, Topic] = {}

@@ -1,11 +1,13 @@
-"""Deleting a namespace: its topics, partitioned ones included, then the namespace itself.
+"""Deletion of a namespace: first its topics and partitioned topics, then the namespace itself.
 
-What must hold:
-- From the mark on nobody begins to make or open a topic there. Who had begun to make one has made it, or failed, before the topics
-  are looked for: none comes into being behind the deletion's back, none is left when the namespace is gone, crash or not.
-- A client that wants a topic there waits until the deletion is over, and then learns that the namespace is gone, or goes on.
-- A namespace that a crash kept from going is still there, marked, and can be deleted again; when that is refused because it is
-  not empty, it is as it was before.
+Invariants:
+- After the namespace is marked as deleted, no task begins to create or open a topic in it. Creations that had begun before are
+  complete, or have failed, before the deletion lists the topics. So no topic is created behind the deletion, and none is left when
+  the namespace is gone, with or without a crash.
+- A client that needs a topic of the namespace waits until the deletion is complete, and then continues or receives an error that
+  the namespace does not exist.
+- A namespace whose deletion was interrupted by a crash still exists, is marked, and can be deleted again. If that is refused
+  because the namespace is not empty, it is in its state from before the deletion.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ class NamespaceDeletion:
                 await self._topics.delete(TopicName.parse(text), force=True)
             except TopicNotFound:
                 logs.info("topic.deleted_meanwhile", topic=text)
-        await self._broker_context.schemas.drop_namespace(namespace)  # Also those of topics that nobody ever made.
+        await self._broker_context.schemas.drop_namespace(
+            namespace
+        )  # Including schemas of topics that were never created.
         await self._resources.delete_namespace(namespace)
 
     async def _require_empty(self, namespace: NamespaceName) -> None:

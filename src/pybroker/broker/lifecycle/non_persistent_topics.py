@@ -1,6 +1,7 @@
-"""Loading, making and deleting non-persistent topics: one exists as long as it is loaded, since nothing of it is stored.
+"""Loading, creation, and deletion of non-persistent topics. A non-persistent topic exists as long as it is loaded, because nothing
+of it is stored.
 
-Its policies are stored, as those of any topic; deleting the topic deletes them, closing it does not.
+Its policies are stored, like those of any topic. Deletion of the topic deletes them, closing does not.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class NonPersistentTopics:
         return True
 
     async def _load(self, name: TopicName) -> NonPersistentTopic:
-        # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
+        # Last, and the topic is registered in the same event loop iteration, so no change in between is lost.
         policies = await self._broker_context.resources.topic_policies(name.partitioned_name)
         self._require_servable(name)
         topic = self._loaded.get(str(name))
@@ -97,7 +98,7 @@ class NonPersistentTopics:
         deleting = self._deleting[key] = asyncio.Event()
         topic.fence()
         try:
-            # First: a topic of that name that is made later must not inherit what is set for this one.
+            # First, because a later topic of that name must not inherit these policies.
             await self._broker_context.resources.forget_topic(name)
             await self._broker_context.schemas.drop(name)
         finally:

@@ -1,7 +1,7 @@
-"""Making what somebody names: a topic, a partition that is missing, or, where automatic creation says so, a partitioned topic.
+"""On-demand creation: of a topic, a missing partition, or, if automatic creation is configured so, a partitioned topic.
 
-A topic that a client names is made as one without partitions, unless the client asks for its partitions first: that is when a
-partitioned one is made automatically. What may be made is in `topic_creation.py`.
+A topic that a client names is created without partitions, unless the client asks for its partition count first: then a partitioned
+topic is created automatically. `topic_creation.py` decides which topics may be created.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class OnDemandCreation:
         self._partitioned_operations = partitioned_operations
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        """Make a topic without partitions, or a missing partition, because somebody asks for just that.
+        """Create a topic without partitions, or a missing partition, on explicit request.
 
-        It exists and can be used when this returns, and when it is refused because it exists: who makes it at the same time is
-        waited for. Raises AdminError 400 for a name of the broker's own, 409 when it exists, 412 for a partition that nobody has,
+        The topic exists and is usable on return, also if the call is refused because it exists: a concurrent creation is awaited.
+        Raises AdminError 400 for a reserved name, 409 if it exists, 412 for a partition beyond the partition count,
         NotAllowedError, TopicNotFound without its namespace, TooManyRequests.
         """
         self._creation.require_own_name(name)
@@ -86,13 +86,13 @@ class OnDemandCreation:
             if not await self._topics.make(name, properties):
                 raise AdminError(409, "This topic already exists")
 
-    # --- what clients ask first --------------------------------------------------------------------------------------
+    # --- partition counts ----------------------------------------------------------------------------------------
 
     async def partition_count(self, name: TopicName, may_create: bool) -> int:
-        """How many partitions `name` has, 0 for a topic without; with `may_create` a missing topic counts as one that the
-        client is about to make, and is made now if it becomes a partitioned one.
+        """Return the partition count of `name`, 0 for a topic without partitions. With `may_create`, a missing topic counts as one
+        that the client is about to create, and is created now if it becomes a partitioned topic.
 
-        Waits while somebody makes or deletes it. Raises TopicNotFound, NotAllowedError, TooManyRequests.
+        Waits during its creation or deletion by another task. Raises TopicNotFound, NotAllowedError, TooManyRequests.
         """
         metadata = self._partitioned.get(name)
         if metadata is not None and not metadata.deleted:
@@ -127,6 +127,6 @@ class OnDemandCreation:
         partitions = automatic.defaultNumPartitions or self._runtime.config.default_num_partitions
         try:
             await self._partitioned_operations.create_automatically(name, partitions)
-        except AdminError:  # Somebody else has made one of that name meanwhile.
+        except AdminError:  # Another task has created a topic of that name meanwhile.
             return await self._partition_count(name, may_create)
         return partitions

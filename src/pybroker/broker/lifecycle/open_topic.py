@@ -1,4 +1,4 @@
-"""Acting on a topic that somebody may be closing: whoever comes then waits until it is closed, and starts over with a fresh one."""
+"""Operations on a topic that may be closing: the caller waits until it is closed, and retries with a newly loaded topic."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ async def on_open_topic(
     find: Callable[[], Awaitable[TopicBase]],
     action: Callable[[TopicBase], Awaitable[Result]],
 ) -> Result:
-    """The result of `action` on the topic that `find` gives; both again, on a fresh topic, when that one was being closed.
+    """Return the result of `action` on the topic that `find` returns. If that topic is closing, both are called again for a new
+    topic.
 
-    `find` waits until the topic is closed. Raises what both raise, and TooManyRequests for a topic that was closed again and
-    again until the deadline of those who wait for a subscription.
+    `find` waits until the topic is closed. Raises the errors of both, and TooManyRequests if the topic was closed repeatedly until
+    the deadline for waiting for a subscription.
     """
     ends_ms = runtime.clock.monotonic_ms() + runtime.config.subscription_turn_timeout_seconds * 1000
     while True:

@@ -1,14 +1,14 @@
-"""Making, growing and deleting partitioned topics: their document and their partitions, which are topics.
+"""Creation, extension, and deletion of partitioned topics: the stored metadata, and the partitions, which are topics.
 
-What must hold:
-- One change of a partitioned topic at a time, in order of arrival; meanwhile no topic without partitions comes into being under its
-  name, and clients that want it, or a partition that it has not got yet, wait.
-- A partitioned topic that was answered as made is durable; partitions that a crash kept from being made are made when
-  somebody names them, or by `create_missing`.
-- New partitions have the subscriptions of the first one before any client can know of them, so that none of them misses
-  a message. A crash before that leaves partitions that nobody sees, which the next attempt takes over.
-- A deletion marks the document first: from then on no partition is loaded or made for a client. `finish_deletions` ends
-  after a restart what a crash has cut off.
+Invariants:
+- There is one change of a partitioned topic at a time, in order of arrival. Meanwhile no topic without partitions is created under
+  its name, and clients that need it, or a partition that does not exist yet, wait.
+- A partitioned topic whose creation was confirmed is durable. Partitions that are missing after a crash are created when a client
+  names them, or by `create_missing`.
+- New partitions have the subscriptions of the first partition before any client can know of them, so no subscription misses a
+  message. A crash before that leaves partitions that no client sees; the next attempt uses them.
+- A deletion first marks the metadata: from then on no partition is loaded or created for a client. `finish_deletions` completes
+  interrupted deletions after a restart.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class PartitionedTopicOperations:
     # --- make --------------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        """A partitioned topic with its partitions. It exists with all of them when this returns, and when this is refused because
-        it exists: who makes it at the same time is waited for.
+        """Create a partitioned topic with its partitions. It is complete on return, also if the call is refused because it exists:
+        a concurrent creation is awaited.
 
         Raises AdminError 400 and 409, NotAllowedError above the namespace's limit, TopicNotFound without the namespace,
         TooManyRequests.
@@ -76,7 +76,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.created", topic=name, partitions=partitions)
 
     async def create_automatically(self, name: TopicName, partitions: int) -> None:
-        """A partitioned topic whose partitions are made by the clients that want them. Raises as `create` does."""
+        """Create a partitioned topic whose partitions are created when clients use them. Raises the errors of `create`."""
         async with self._turns.turn(name):
             await self._topics.settled(name)
             async with self._creation.room(name, partitions):
@@ -84,7 +84,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.created", topic=name, partitions=partitions, automatically=True)
 
     async def _create_document(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        # Who began to make a topic of that name earlier has gone first; who comes later waits for as long as this takes.
+        # A task that began earlier to create a topic of that name has finished. A later one waits for this lock.
         if await self._directory.exists(name):
             raise AdminError(409, "This topic already exists")
         await self._partitioned.create(name, partitions, properties)
@@ -116,7 +116,7 @@ class PartitionedTopicOperations:
     # --- grow --------------------------------------------------------------------------------------------------------
 
     async def update(self, name: TopicName, partitions: int) -> None:
-        """More partitions. Who makes it, or changes it, at the same time is waited for: of two that want as many, both succeed.
+        """Add partitions. A concurrent creation or change is awaited, so of two calls for the same count, both succeed.
 
         Raises AdminError 409 and 422, NotAllowedError above the namespace's limit, TopicNotFound, TooManyRequests.
         """
@@ -163,9 +163,10 @@ class PartitionedTopicOperations:
     # --- delete ------------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, force: bool) -> None:
-        """Drop a partitioned topic with its partitions and all that is stored; with clients on it only when forced.
+        """Delete a partitioned topic with its partitions and all stored data. With connected clients only if forced.
 
-        Raises AdminError 404 and 412, StoreError, TooManyRequests. What went before a failure is gone; the rest can be used again.
+        Raises AdminError 404 and 412, StoreError, TooManyRequests. After a failure, partitions that were deleted stay deleted; the
+        others are usable again.
         """
         async with self._turns.turn(name):
             self._existing(name)
@@ -185,9 +186,9 @@ class PartitionedTopicOperations:
         for partition in () if force else names:
             topic = self._topics.loaded.get(partition)
             if topic is not None:
-                require_no_clients(topic)  # Before any of them goes.
+                require_no_clients(topic)  # Before any partition is deleted.
         for partition in names:
-            # Who was on the way to it when it was marked is there now.
+            # Requests for the partition that began before the mark have finished.
             await self._topics.settled(partition)
             try:
                 await self._topics.delete(partition, force=force)
@@ -229,7 +230,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.deleted", topic=name, reason="no partition exists")
 
     async def finish_deletions(self) -> None:
-        """Delete what was being deleted when the broker stopped; what fails is logged, and can be deleted again."""
+        """Complete deletions that a stop of the broker interrupted. A failure is logged, and the topic can be deleted again."""
         for name in self._partitioned.being_deleted():
             try:
                 await self.delete(name, force=True)

@@ -1,9 +1,8 @@
-"""Which topics may be made, and as what: automatic creation, the limit of a namespace, names that partitions have.
+"""Permission to create topics: automatic creation, the topic limit of a namespace, names of partitions.
 
-Every way to a new topic passes `room`, which keeps the limit of a namespace also when several are made at once; topics of
-the broker itself neither need room nor take it. A name that ends like a partition never becomes anything but a partition
-of a partitioned topic that exists, and such a one is made whenever it is missing, whatever automatic creation says: its
-partitioned topic has been allowed already.
+Each creation of a topic uses `room`, which enforces the limit of a namespace also for concurrent creations; system topics are not
+limited and not counted. A name of the form of a partition can only be a partition of an existing partitioned topic. Such a
+partition is created whenever it is missing, regardless of automatic creation, because its partitioned topic was already permitted.
 """
 
 from __future__ import annotations
@@ -54,15 +53,17 @@ class TopicCreation:
         self._changing = changing
         self._partitioned = partitioned
         self._directory = directory
-        # Of namespaces with a limit, while somebody makes topics there: who counts and who makes are one.
+        # By namespace with a limit, during creations in it: counting and creating must be one step.
         self._locks: WeakValueDictionary[NamespaceName, asyncio.Lock] = WeakValueDictionary()
-        self._makers: dict[NamespaceName, int] = {}  # how many are in `room`
-        self._left: asyncio.Event | None = None  # for who waits until they have left
+        self._makers: dict[NamespaceName, int] = {}  # # the number of tasks in `room`
+        self._left: asyncio.Event | None = None  # # set when they have left
 
-    # --- what may be made --------------------------------------------------------------------------------------------
+    # --- permissions ------------------------------------------------------------------------------------------------
 
     def automatic(self, namespace: NamespaceName) -> AutoTopicCreationOverride:
-        """Whether and as what a missing topic of `namespace` is made: what the namespace says, else the broker."""
+        """Return whether a missing topic of `namespace` is created automatically, and as which type: by the namespace's policy, or
+        else by the broker's configuration.
+        """
         policies = self._resources.namespace(namespace)
         if policies is not None and policies.autoTopicCreationOverride is not None:
             return policies.autoTopicCreationOverride
@@ -72,8 +73,9 @@ class TopicCreation:
         )
 
     def require_loadable(self, name: TopicName) -> None:
-        """Refuse what no topic can have as its name: NotAllowedError for the name of a partitioned topic and for what only
-        transactions use, TopicNotFound for a partition that it does not have, TopicChanging while that may change."""
+        """Refuse names that no topic can have. Raises NotAllowedError for the name of a partitioned topic and for names that only
+        transactions use, TopicNotFound for a partition beyond the partition count, TopicChanging while that count may change.
+        """
         if is_transaction_internal(name):
             raise NotAllowedError(f"Can not create transaction system topic {name}")
         if not self.is_settled(name):
@@ -104,8 +106,9 @@ class TopicCreation:
         raise TopicNotFound(f"Namespace {namespace} is to be deleted")
 
     def is_settled(self, name: TopicName) -> bool:
-        """Whether nobody changes what `name` belongs to now: its namespace, or its partitioned topic. While that grows, the
-        partitions that it has go on."""
+        """Return whether no task changes the namespace or the partitioned topic of `name`. While a partitioned topic is extended,
+        its existing partitions are usable.
+        """
         parent = name.partitioned_name
         if self._changing.namespaces.is_taken(name.namespace):
             return False
@@ -115,9 +118,11 @@ class TopicCreation:
         return metadata is not None and not metadata.deleted and name.partition_index < metadata.partitions
 
     async def once_settled(self, name: TopicName, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What `attempt` returns when nobody changes what `name` belongs to; it is made again when somebody has begun to.
+        """Return the result of `attempt`, called when no task changes the namespace or partitioned topic of `name`, and again if
+        such a change has begun meanwhile.
 
-        Raises TooManyRequests, and what `attempt` does."""
+        Raises TooManyRequests, and the errors of `attempt`.
+        """
         while True:
             if not self.is_settled(name):
                 await self._passed(name)
@@ -132,7 +137,7 @@ class TopicCreation:
 
     def require_automatic(self, name: TopicName) -> None:
         """Refuse to make a missing topic because a client names it. Raises TopicNotFound, NotAllowedError, TopicChanging."""
-        # Whoever makes or deletes the partitions now must not meet, in `room`, somebody who makes a single one.
+        # A task that creates or deletes the partitions now must not meet a task in `room` that creates a single one.
         if self._changing.partitioned.is_taken(name.partitioned_name):
             raise TopicChanging(f"topic {name.partitioned_name} is being made, grown or deleted, try again")
         if name.partition_index >= 0:
@@ -151,15 +156,16 @@ class TopicCreation:
             raise AdminError(400, "Cannot create topic in system topic format!")
 
     def require_strict_name(self, name: TopicName) -> None:
-        """Raises NotAllowedError for a topic that only looks like a partition, where such names are not wanted."""
+        """Raises NotAllowedError for a topic that only looks like a partition, if the configuration forbids such names."""
         if self._runtime.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
             raise NotAllowedError(f"A topic name may not contain {_PARTITION_KEYWORD} (strictTopicNameEnabled): {name}")
 
     @asynccontextmanager
     async def room(self, name: TopicName, topics: int) -> AsyncIterator[None]:
-        """Within this, `topics` more topics may be made in the namespace of `name`, which does not go meanwhile.
+        """Permit the creation of `topics` topics in the namespace of `name` within this context. The namespace is not deleted
+        meanwhile.
 
-        Raises NotAllowedError, and what `require_open_namespace` does.
+        Raises NotAllowedError, and the errors of `require_open_namespace`.
         """
         namespace = name.namespace
         self.require_open_namespace(name)
@@ -182,7 +188,7 @@ class TopicCreation:
                     self._left = None
 
     async def quiet(self, namespace: NamespaceName) -> None:
-        """Wait until nobody makes a topic in `namespace`, which is marked: nobody begins to any more."""
+        """Wait until no task creates a topic in `namespace`. The namespace is marked as deleted, so no creation begins."""
         while namespace in self._makers:
             self._left = self._left or asyncio.Event()
             await self._left.wait()

@@ -1,8 +1,8 @@
-"""Which topics exist, and who wants to know when one comes or goes.
+"""The existing topics, and listeners for topics that are created or deleted.
 
-A persistent topic exists as long as its managed ledger does, another one as long as it is loaded; the directory keeps no list
-of its own. What must hold: listeners hear of a topic once it exists for good, or is gone, whichever way that came about, and in
-that order for one name. They are called on the loop and must not fail.
+A persistent topic exists as long as its managed ledger, a non-persistent one as long as it is loaded; the directory has no list of
+its own. Invariant: listeners are notified when a topic exists durably, or is gone, whatever the cause, and for one name in that
+order. They are called on the event loop and must not fail.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TopicTexts: TypeAlias = list[str]
 """Full names; `TopicDirectory.list` hides the built-in type's name from the class that has it."""
 
 NAMES_PER_TURN = 256
-"""What a list works off in about a millisecond; then others have their turn."""
+"""The names that a list processes in about a millisecond, before it yields to the event loop."""
 NAME_BYTES = 120
-"""What a name takes beside its letters, as an object and in the answer that holds it."""
+"""The size of a name beside its characters, as an object and in the response."""
 UNKNOWN_LIST_BYTES = 16 * 1024
 """A list of a namespace of which nothing is known yet."""
 MAX_KNOWN_SIZES = 10_000
@@ -37,7 +37,7 @@ MAX_KNOWN_SIZES = 10_000
 
 
 class TopicListener(ABC):
-    """Told of topics that come and go; a partition is a topic."""
+    """A listener for created and deleted topics; a partition is a topic."""
 
     @abstractmethod
     def topic_created(self, name: TopicName) -> None:
@@ -49,7 +49,7 @@ class TopicListener(ABC):
 
 
 class TopicDirectory:
-    """Owned by the broker service, which tells it what was made and deleted."""
+    """The directory of the broker service, which reports created and deleted topics to it."""
 
     def __init__(
         self,
@@ -65,12 +65,14 @@ class TopicDirectory:
         self._last_sizes_bytes: OrderedDict[NamespaceName, int] = OrderedDict()  # those listed last come last
 
     def listen(self, listener: TopicListener) -> None:
-        """From now on `listener` is told, for as long as the broker lives."""
+        """Notify `listener` from now on, for the lifetime of the broker."""
         self._listeners.append(listener)
 
     @contextmanager
     def growing(self, topic: TopicName) -> Iterator[None]:
-        """Partitions that `topic` gets within this are told of at its end: a client that came at once would be sent away."""
+        """Delay notifications of new partitions of `topic` until the end of this context: clients that came immediately would be
+        refused.
+        """
         unusable = self._unusable[topic] = set()
         try:
             yield
@@ -125,10 +127,10 @@ class TopicDirectory:
         return sorted(names)
 
     def expected_bytes(self, namespace: NamespaceName) -> int:
-        """About what a list of its topics takes in memory, judged by the last one."""
+        """Return the approximate memory of a list of the namespace's topics, estimated from the last one."""
         return max(UNKNOWN_LIST_BYTES, self._last_sizes_bytes.get(namespace, 0))
 
 
 def listed_bytes(names: Sequence[str]) -> int:
-    """About what a list takes until it is sent: names, the answer in the making, and its bytes."""
+    """Return the approximate memory of a list until it is sent: names, response, and its bytes."""
     return NAME_BYTES * len(names) + 3 * sum(map(len, names))

@@ -1,11 +1,11 @@
-"""Loading persistent topics: each at most once at a time, so many at once, the others in order of arrival.
+"""Loading of persistent topics: each at most once at a time, a limited number at once, the others in order of arrival.
 
-What must hold:
-- At most `maxConcurrentTopicLoadRequest` topics are being loaded for clients. What the broker itself needs is loaded at once:
-  those who are being loaded may be waiting for just that.
-- A load that nobody waits for any more, and that has not begun, never begins: what waits is bounded by who waits for it.
-- A load never waits for the change of a partitioned topic or a namespace, which wait for loads. It fails with TopicChanging, and
-  whoever wants the topic waits and asks again.
+Invariants:
+- At most `maxConcurrentTopicLoadRequest` topics are loaded at once for clients. Topics that the broker itself needs are loaded
+  immediately, because a load in progress may depend on them.
+- A load that no request waits for any more, and that has not begun, never begins, so the number of requests bounds the queue.
+- A load never waits for the change of a partitioned topic or a namespace, because these wait for loads. It fails with
+  TopicChanging, and the request waits and retries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LoadUnderWay(NamedTuple):
 
 
 class _Load:
-    """One load, waiting for its turn or under way."""
+    """A load that is queued or in progress."""
 
     __slots__ = ("has_begun", "loaded", "may_create", "name", "replay", "since_ms", "step", "waiters")
 
@@ -108,10 +108,10 @@ class TopicLoading:
     # --- load --------------------------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool, *, in_turn: bool) -> Topic:
-        """The loaded topic, which was not fenced a moment ago; `in_turn`: it may wait until others are loaded.
+        """Return the loaded topic, which was not fenced a moment ago. `in_turn`: the load may wait in the queue.
 
-        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging when it would be made while what it
-        belongs to is being changed.
+        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging if the topic would be created during a
+        change of its namespace or partitioned topic.
         """
         key = str(name)
         while True:
@@ -133,7 +133,7 @@ class TopicLoading:
                 if not topic.is_fenced:
                     return topic
             except (TopicNotFound, TopicChanging) as error:
-                # Somebody else's attempt, who perhaps did not want the topic made, or did and could not have it made.
+                # The failed attempt was that of another request, which perhaps could not create the topic.
                 if is_own or (in_turn and isinstance(error, TopicChanging)) or not (may_create or not load.may_create):
                     raise
             finally:
@@ -152,7 +152,7 @@ class TopicLoading:
         if self._presence.is_closing:  # No task begins any more.
             del self._loads[str(load.name)]
             load.loaded.set_exception(ServiceNotReady("the broker is starting or stopping, try again"))
-            load.loaded.exception()  # retrieved: nobody may be waiting
+            load.loaded.exception()  # # mark as retrieved: there may be no waiter
         else:
             self._broker_context.tasks.start(self._load(load), f"load {load.name}")
 
@@ -175,7 +175,7 @@ class TopicLoading:
                 max_open = self._runtime.config.max_open_transactions_per_topic
                 buffer = await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
                 load.step = LOOKS_UP
-                # Last, and the topic is registered in the same turn of the loop: no change in between gets lost.
+                # Last, and the topic is registered in the same event loop iteration, so no change in between is lost.
                 policies = await self._broker_context.resources.topic_policies(name.partitioned_name)
             topic = self._topics[key] = Topic(
                 self._broker_context, name, ledger, policies, self._closing.start_unload, buffer
@@ -193,7 +193,7 @@ class TopicLoading:
         except BaseException as error:
             self._runtime.stats.topic_load_failures += 1
             try:
-                await _close(ledger)  # before anybody tries again, who would find it open
+                await _close(ledger)  # # before the next attempt, which would find it open
             finally:
                 if isinstance(error, asyncio.CancelledError):
                     loading.cancel()
@@ -201,7 +201,7 @@ class TopicLoading:
                     is_late = isinstance(error, TimeoutError)
                     refusal = ServiceNotReady(f"topic {name} could not be loaded in time, try again")
                     loading.set_exception(refusal if is_late else error)
-                    loading.exception()  # retrieved: nobody may be waiting any more
+                    loading.exception()  # # mark as retrieved: there may be no waiter
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
@@ -236,7 +236,7 @@ class TopicLoading:
             await self._closing.closed(key)
             if making := self._making.get(key):
                 await making.wait()
-        # Who looks for it from now on finds it made.
+        # From now on, a lookup finds the topic created.
         if key in self._topics or not await self._ledgers.create(metadata_paths.managed_ledger(name), properties):
             return False
         self._directory.created(name)

@@ -1,7 +1,7 @@
-"""Topics by name, persistent or not: got, loaded, made, closed and deleted, whoever else does the same.
+"""Topics by name, persistent or not: lookup, loading, creation, closing, and deletion, also by several tasks at once.
 
-What must hold: a topic is loaded at most once at a time. A client's request waits while what the topic belongs to is being made or
-changed; what the broker itself asks for does not.
+Invariants: a topic is loaded at most once at a time. A client's request waits while the namespace or partitioned topic of the topic
+is created or changed; a request of the broker itself does not.
 """
 
 from __future__ import annotations
@@ -62,16 +62,17 @@ class Topics:
         return self._closing.ending_of(str(name))
 
     def is_settled(self, name: TopicName) -> bool:
-        """Whether nobody makes, grows or deletes what `name` belongs to now."""
+        """Return whether no task creates, extends, or deletes the namespace or partitioned topic of `name`."""
         return self._creation.is_settled(name)
 
     # --- for clients -------------------------------------------------------------------------------------------------
 
     async def get(self, name: TopicName, may_create: bool) -> Topic:
-        """The loaded persistent topic, loading it; with `may_create` also making it, if automatic creation lets it be made.
+        """Return the loaded persistent topic, after loading it if necessary. With `may_create`, create it if automatic creation
+        permits that.
 
-        Waits while what it belongs to is being made or changed, while it is being closed, and for its turn to be loaded. Raises
-        TopicNotFound, NotAllowedError, TooManyRequests after too long a wait, and ServiceNotReady while the broker stops.
+        Waits while its namespace or partitioned topic is created or changed, while it is being closed, and in the load queue.
+        Raises TopicNotFound, NotAllowedError, TooManyRequests after the maximum wait, and ServiceNotReady while the broker stops.
         """
         topic = self.loaded.persistent.get(str(name))
         if topic is not None and not topic.is_fenced and self._creation.is_settled(name):
@@ -106,7 +107,7 @@ class Topics:
         return await self._creation.once_settled(name, load)
 
     def _require_admissible(self, name: TopicName) -> None:
-        """Raises ServiceNotReady, TopicNotFound, NotAllowedError, and TopicChanging for what is to be waited for."""
+        """Raises ServiceNotReady, TopicNotFound, NotAllowedError, and TopicChanging for a change to wait for."""
         self._creation.require_loadable(name)
         if not self._presence.takes_clients:
             raise ServiceNotReady("the broker is starting or stopping, try again")
@@ -115,7 +116,7 @@ class Topics:
     # --- for the broker itself ---------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool) -> Topic:
-        """As `get`, for the broker itself: also what clients may not have now, or not yet."""
+        """Return the topic for the broker itself: like `get`, also for topics that clients may not use now or not yet."""
         return await self._loading.load(name, may_create, in_turn=False)
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
@@ -129,13 +130,13 @@ class Topics:
         await self._loading.settled(name)
 
     async def unload(self, topic: TopicBase) -> None:
-        """Close `topic`; its clients look it up again. Returns once it is closed, whoever began that."""
+        """Close `topic`. Its clients look it up again. Returns when it is closed, also if another task began to close it."""
         await self._closing.unload(topic)
 
     # --- delete ------------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, *, force: bool = True) -> None:
-        """Drop `name` with everything stored; with clients on it, who are disconnected, only when forced.
+        """Delete `name` with all stored data. With connected clients only if forced; they are disconnected.
 
         Raises TopicNotFound, AdminError 412, ServiceNotReady, StoreError.
         """

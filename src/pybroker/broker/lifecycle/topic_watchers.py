@@ -1,10 +1,10 @@
-"""Tells watchers of topic lists what changes, many changes at a time.
+"""Notifications of topic list watchers, with many changes in one update.
 
-Owned by the broker service; the topic directory says what comes and goes. A single change is told in the next turn of the loop.
-After that there is a pause that grows with the work done, so that ten thousand topics made in a row are a few updates and not ten
-thousand hashes of ten thousand names.
+Owned by the broker service; the topic directory reports created and deleted topics. A single change is sent in the next event loop
+iteration. After that there is a pause that grows with the work, so the creation of ten thousand topics results in a few updates
+instead of ten thousand hashes of ten thousand names.
 
-A watched namespace need not exist; its watchers stay when it is deleted, and hear of its topics when it is made again.
+A watched namespace need not exist. Its watchers stay when it is deleted, and are notified when it is created again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MAX_WATCHED_NAMES = 1_000_000  # in all lists together; a client that is refused
 MATCHED_PER_TURN = 256  # about a millisecond
 HASHED_PER_TURN = 10_000  # the same
 PAUSE_MS = 20.0
-HASHED_PER_PAUSE_MS = 1_000  # about a tenth of the loop's time goes into hashes, at most
+HASHED_PER_PAUSE_MS = 1_000  # # at most about a tenth of the event loop's time goes into hashes
 
 
 class TopicWatchers(TopicListener):
-    """All watchers of a broker, by what they watch. A list exists as long as somebody watches it."""
+    """All watchers of a broker, by namespace and pattern. A list exists as long as it has a watcher."""
 
     def __init__(self, broker_context: BrokerContext, directory: TopicDirectory) -> None:
         self._broker_context = broker_context
@@ -47,21 +47,21 @@ class TopicWatchers(TopicListener):
         self._memory = broker_context.runtime.memory
         self._held: dict[WatchedTopics, Holding] = {}
 
-    # --- who watches -------------------------------------------------------------------------------------------------
+    # --- watchers ---------------------------------------------------------------------------------------------------
 
     def watched(self, namespace: NamespaceName, pattern: TopicsPattern) -> WatchedTopics:
-        """The list of those who watch `pattern` in `namespace`; `open` a watcher of it in the same turn of the loop."""
+        """Return the list of `pattern` in `namespace`. The caller opens a watcher of it in the same event loop iteration."""
         found = self._lists.get(namespace, {}).get(pattern)
         return WatchedTopics(namespace, pattern) if found is None else found
 
     def open(self, watcher: TopicWatcher) -> None:
-        """`watcher` is told of changes once it is ready; its list has names after `load`."""
+        """Notify `watcher` of changes once it is ready. Its list has names after `load`."""
         watched = watcher.watched
         self._lists.setdefault(watched.namespace, {})[watched.pattern] = watched
         watched.watchers.append(watcher)
 
     def close(self, watcher: TopicWatcher) -> None:
-        """`watcher` is told nothing any more."""
+        """Stop the notifications of `watcher`."""
         watched = watcher.watched
         if watcher in watched.watchers:
             watched.watchers.remove(watcher)
@@ -85,7 +85,7 @@ class TopicWatchers(TopicListener):
         while not watched.is_loaded:
             loading = self._loading.get(watched)
             if loading is not None:
-                await asyncio.wait([loading])  # If that fails it is this one's turn.
+                await asyncio.wait([loading])  # # If that fails, this task tries.
                 continue
             loading = self._loading[watched] = asyncio.get_running_loop().create_future()
             try:
@@ -107,7 +107,7 @@ class TopicWatchers(TopicListener):
                 loading.set_result(None)
 
     def _count(self, watched: WatchedTopics) -> None:
-        """What its names take, and what its watchers have not been told."""
+        """Count the memory of its names, and of the changes that its watchers have not received."""
         holding = self._held.setdefault(watched, Holding(self._memory, self._memory.lists))
         holding.count(watched.size_bytes if watched.watchers else 0)
         if not watched.watchers:
@@ -143,7 +143,7 @@ class TopicWatchers(TopicListener):
             self._runtime.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
-        """Tell watchers what is new, as many as a turn has time for; who cannot take it now stays on the list."""
+        """Send changes to watchers, as many as one iteration has time for. A watcher without capacity stays in the queue."""
         self._is_scheduled = False
         hashed = 0
         for watched in list(self._changed):

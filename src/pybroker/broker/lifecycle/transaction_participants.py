@@ -1,7 +1,7 @@
-"""Topics and subscriptions as those who take part in transactions: told how one has ended, whether they are loaded or not.
+"""Topics and subscriptions as participants of transactions: notification of the end of a transaction, loaded or not.
 
-A topic or subscription that does not exist, or cannot, has nothing that could be ended and counts as told: a transaction must not
-wait for ever for what was deleted. Everything else that fails is tried again by whoever asks.
+A topic or subscription that does not exist has nothing to end and counts as notified: a transaction must not wait forever for a
+deleted participant. The caller retries all other failures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class TransactionParticipants:
         self._partitioned = partitioned
 
     async def end(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Durable when it returns. Raises BrokerError and StoreError for what may go well another time."""
+        """End the transaction at the participant. Durable on return. Raises BrokerError and StoreError for failures that a retry
+        may solve.
+        """
         try:
             name = TopicName.parse(participant.topic)
         except InvalidTopicName:

@@ -1,7 +1,7 @@
-"""The topics that a pattern means, kept current for those who watch it, and what each watcher has not been told yet.
+"""The topics that match a pattern, kept current for its watchers, and the changes that each watcher has not received.
 
-Watchers of one namespace with one pattern share a list: its names and its hash are the same for all of them. What a watcher was
-told last plus `take` is always the list: a name that came and went in between is no change.
+Watchers of one namespace with one pattern share a list: its names and its hash are the same for all of them. Invariant: the last
+list that a watcher received plus `take` is always the current list; a name that came and went in between is no change.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pybroker.model.names import NamespaceName
 from pybroker.model.topic_patterns import TopicsPattern, topics_hash
 
 WATCHED_NAME_BYTES = 200
-"""What a name takes, which is some sixty letters long."""
+"""The memory of a name of about sixty characters."""
 UNTOLD_NAME_BYTES = 100
-"""What it takes besides for each watcher that has not been told of it."""
+"""The additional memory for each watcher that has not received the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """What became of a list since a watcher was told last, both sorted, and the hash of the list now."""
+    """The changes of a list since the last update of a watcher, both sorted, and the hash of the current list."""
 
     created: list[str]
     deleted: list[str]
@@ -48,7 +48,7 @@ class WatchedTopics:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory this takes: the names, and what each watcher has not been told yet."""
+        """The approximate memory of the names, and of the changes that watchers have not received."""
         return WATCHED_NAME_BYTES * len(self.names) + UNTOLD_NAME_BYTES * sum(each.behind for each in self.watchers)
 
     @property
@@ -68,7 +68,9 @@ class WatchedTopics:
         self._early.clear()
 
     def changed(self, name: str, is_created: bool) -> bool:
-        """A persistent topic of the namespace came or went. True when it is one of this list, and watchers are to be told."""
+        """Process a created or deleted persistent topic of the namespace. Return True if it is in this list and watchers must be
+        notified.
+        """
         if not self.pattern.matches(name):
             return False
         if not self.is_loaded:
@@ -92,9 +94,9 @@ class WatchedTopics:
 
 
 class TopicWatcher(ABC):
-    """One who is told of changes of `watched`; a subclass says how.
+    """A watcher of `watched`; a subclass sends the updates.
 
-    While it cannot take any, changes add up here: to no more than the names before and after.
+    While it has no capacity, changes add up here, to at most the names before and after.
     """
 
     def __init__(self, watched: WatchedTopics) -> None:
@@ -102,26 +104,26 @@ class TopicWatcher(ABC):
         self._pending: dict[str, bool] = {}
 
     def note(self, name: str, is_created: bool) -> None:
-        """To be told later; the opposite change, if that is still to be told, has not happened."""
+        """Add a change. It cancels the opposite change if that has not been sent."""
         if self._pending.pop(name, is_created) == is_created:
             self._pending[name] = is_created
 
     def forget(self) -> None:
-        """Nothing is to be told: the watcher knows the present list."""
+        """Drop all changes: the watcher has the current list."""
         self._pending.clear()
 
     @property
     def behind(self) -> int:
-        """How many names are to be told."""
+        """The number of names in unsent changes."""
         return len(self._pending)
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something to be told."""
+        """Whether there are unsent changes."""
         return bool(self._pending)
 
     def take(self) -> TopicChanges:
-        """What is to be told, once."""
+        """Return the unsent changes, once."""
         created = sorted(name for name, is_created in self._pending.items() if is_created)
         deleted = sorted(name for name, is_created in self._pending.items() if not is_created)
         self._pending.clear()
@@ -130,7 +132,7 @@ class TopicWatcher(ABC):
     @property
     @abstractmethod
     def role(self) -> str | None:
-        """On whose behalf it watches."""
+        """The role of the watching client."""
 
     @property
     @abstractmethod
@@ -143,4 +145,4 @@ class TopicWatcher(ABC):
 
     @abstractmethod
     def close_from_broker(self) -> None:
-        """It may not watch any more, and is told nothing from now on."""
+        """End the watch, because the client has lost its permission. It receives no more updates."""

@@ -1,16 +1,16 @@
-"""Which messages of a producer are stored already: what a topic knows of the sequence ids of each producer name.
+"""Deduplication by sequence ids: the state of each producer name of a topic.
 
-Of each name two numbers are kept: the highest sequence id that was handed to the ledger (pushed), and the highest one that is
-durable (persisted). A message above the first is new, one up to the second is a duplicate; one in between is being stored, and
-nobody knows yet how that ends. A batch counts from its first id and up to its highest; the parts of a larger message share one
-id, which counts as pushed with the last part alone, so that a message that broke off in the middle can be sent again from its
-beginning. Markers, which brokers write for each other, count for nothing.
+Each name has two numbers: the highest sequence id that was passed to the ledger (pushed), and the highest durable one (persisted).
+A message above the first is new, one up to the second is a duplicate. A message in between is being stored, and the result is
+unknown yet. A batch counts from its first id up to its highest. The chunks of a large message share one id, which counts as pushed
+only with the last chunk, so an incomplete message can be sent again from its beginning. Markers of brokers are ignored.
 
-After a message was not stored, nothing more of that session of its producer is taken: what was sent behind it would make a
-duplicate of it when it is sent again. The client reconnects at the refusal, which makes a new session.
+After a message could not be stored, no more messages of that producer session are accepted: if a later message were stored, the
+failed one would be taken for a duplicate when it is sent again. The client reconnects at the refusal, which begins a new session.
 
-Invariants: persisted <= pushed, and equal while nothing is in flight; a duplicate was stored before it is called one. What is
-stored although something before it was not does not count as persisted: it may be stored twice, which is better than never.
+Invariants: persisted <= pushed, and equal while nothing is in flight; a message is stored before a repetition is called a
+duplicate. A message that is stored although an earlier one failed does not count as persisted: it may be stored twice, which is
+better than a loss.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pybroker.model.events import SendRun
 from pybroker.wire.entry_metadata import chunk_of, is_marker
 
 NO_SEQUENCE_ID = -1
-"""What a producer is told that has stored nothing."""
+"""The value for a producer that has stored nothing."""
 _MAX_SEQUENCE_ID = (1 << 63) - 1  # on the wire they are unsigned, but clients count with signed ones
 _BELOW_ALL = -(1 << 63) - 1
 
 
 class Verdict(Enum):
-    """What becomes of a message."""
+    """The decision about a message."""
 
     NEW = auto()
     DUPLICATE = auto()
@@ -42,7 +42,7 @@ class Verdict(Enum):
 
 
 class Part:
-    """Neighbours in a run with the same verdict. `highest` is what they push, None for nothing but parts of larger messages."""
+    """Adjacent messages of a run with the same verdict. `highest` is the id that they push, None if they are only chunks."""
 
     __slots__ = ("highest", "indexes", "verdict")
 
@@ -76,7 +76,7 @@ class Dropped(NamedTuple):
 
 
 class _Known:
-    """One producer name. `epoch` counts failures: what was accepted before the last one counts for nothing any more."""
+    """The state of one producer name. `epoch` counts failures: messages accepted before the last failure do not count any more."""
 
     __slots__ = (
         "dropped",
@@ -114,7 +114,7 @@ class Deduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
-        """What to do with each message, in order. What becomes of the new ones is told before the next run is judged."""
+        """Decide about each message, in order. The caller reports the result of the new ones before the next run is judged."""
         known = self._names.get(name)
         pushed = _BELOW_ALL if known is None else known.pushed
         ids, highs = run.sequence_ids, run.highest_sequence_ids
@@ -165,7 +165,7 @@ class Deduplication:
             known.pushed = highest
 
     def refused(self, accepted: Accepted) -> None:
-        """The ledger did not take it. What was accepted before is not affected."""
+        """Record that the ledger refused a run. Runs that were accepted before are not affected."""
         accepted.known.failed_session = accepted.session
 
     def has_failed(self, name: str, session: object) -> bool:
@@ -174,7 +174,7 @@ class Deduplication:
         return known is not None and known.failed_session is session
 
     def last_accepted(self, name: str) -> Accepted | None:
-        """What of this producer is in flight and was accepted last."""
+        """Return the run of this producer in flight that was accepted last."""
         known = self._names.get(name)
         return None if known is None else known.last_accepted
 
@@ -220,19 +220,19 @@ class Deduplication:
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
 
     def dropped(self, name: str, run: SendRun) -> None:
-        """These messages were duplicates: their producer is told so, and nothing of them is stored."""
+        """Record duplicates. Their producer receives receipts, and nothing is stored."""
         known = self._known(name)
         before = known.dropped
         messages = 0 if before is None or before.pushed != known.pushed else before.messages
         known.dropped = Dropped(messages + len(run.sequence_ids), _signed(run.sequence_ids[-1]), known.pushed)
 
     def dropped_of(self, name: str) -> Dropped | None:
-        """What of this producer was dropped since its last message that was new; None when nothing was."""
+        """Return the duplicates of this producer since its last new message; None if there were none."""
         known = self._names.get(name)
         found = None if known is None else known.dropped
         return None if known is None or found is None or found.pushed != known.pushed else found
 
-    # --- recovery, and what is forgotten -----------------------------------------------------------------------------
+    # --- recovery and expiry -------------------------------------------------------------------------------------------
 
     def found(self, name: str, sequence_id: int) -> None:
         """A snapshot or an entry says that this was stored."""
@@ -241,7 +241,7 @@ class Deduplication:
         known.pushed = max(known.pushed, known.persisted)
 
     def snapshot(self) -> Mapping[str, int]:
-        """What is durable, by name; `found` takes it back."""
+        """Return the durable ids by name. `found` restores them."""
         return {name: known.persisted for name, known in self._names.items() if known.persisted != _BELOW_ALL}
 
     def forget_inactive(self, attached: Container[str], now_ms: float, timeout_ms: float, max_producers: int) -> int:

@@ -45,7 +45,7 @@ class Publisher(Peer):
         raise AssertionError("a producer acknowledges nothing")
 
     def close_producer(self, producer_id: int) -> None:
-        """Not attached, so nobody is to be told."""
+        """Do nothing: no client is attached."""
 
     def producer_ready(self, producer_id: int) -> None:
         raise AssertionError("not attached, so it waits for nothing")
@@ -54,7 +54,7 @@ class Publisher(Peer):
         raise AssertionError("not attached, so it waits for nothing")
 
     def producer_fenced(self, producer_id: int) -> None:
-        """Not attached: what the broker has to say is never fenced."""
+        """Do nothing: an internal producer is never fenced."""
 
     def close_consumer(self, consumer_id: int) -> None:
         """There is none."""

@@ -1,4 +1,4 @@
-"""One attached producer: its name on the topic, and what it has under way."""
+"""One attached producer: its name on the topic, and its messages in flight."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Producer:
         former_epoch: int | None = None,
         request_id: int = 0,
     ) -> None:
-        """`leave` gives its place on the topic up. `is_encrypted`: the client says that it encrypts what it sends. `former_epoch`:
-        the topic's epoch when the client had exclusive access before. `request_id`: of the command that is answered once more
-        when a producer that waits has its turn.
+        """`leave` detaches it from the topic. `is_encrypted`: the client declares that it encrypts its messages. `former_epoch`:
+        the topic's epoch when the client had exclusive access before. `request_id`: of the command that is answered a second time
+        when a waiting producer gets access.
         """
         self._leave = leave
         self.producer_id = producer_id
@@ -72,14 +72,14 @@ class Producer:
         self.former_epoch = former_epoch
         self.request_id = request_id
         self.topic_epoch: int | None = None
-        """The topic's when this one was attached; None when nobody had exclusive access so far."""
+        """The topic's epoch at the attachment; None if no producer has had exclusive access so far."""
         self.is_waiting = False
-        """Its client was told that it has to wait for exclusive access."""
+        """Whether its client has been informed that it must wait for exclusive access."""
         self.refusal: BrokerError | None = None
-        """Why it does not get the exclusive access that it waited for or claimed, or who took it away."""
+        """The reason why it does not get exclusive access, or has lost it."""
         self.counters = ProducerCounters()
         self.schema_version = b""
-        """Of its messages, as its client is told; empty without a schema."""
+        """The version of the schema of its messages; empty without a schema."""
         self.pending = 0
         self.is_closed = False
         self._drained: asyncio.Event | None = None
@@ -99,7 +99,7 @@ class Producer:
             await self._drained.wait()
 
     def detach(self) -> None:
-        """Leave the topic; the client is gone or has asked for it. What is under way is still stored."""
+        """Leave the topic: the client is gone or has closed the producer. Messages in flight are still stored."""
         if not self.is_closed:
             self.is_closed = True
             self._leave(self)

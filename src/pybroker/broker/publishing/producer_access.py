@@ -1,21 +1,21 @@
-"""Who may produce to a topic: the access modes Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive, and the topic's epoch.
+"""Admission of producers to a topic: the access modes Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive, and the epoch.
 
-Pure. A topic is free, shared by any number of producers, or held by one that has exclusive access; behind those who are there
-others may wait for that. What a newcomer gets (E: Exclusive, F: ExclusiveWithFencing, W: WaitForExclusive):
+Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access; other producers may wait for
+exclusive access. The result for a new producer (E: Exclusive, F: ExclusiveWithFencing, W: WaitForExclusive):
 
                             Shared          E                 W          F
     free                    is attached     takes over        takes over takes over
-    shared, nobody waits    is attached     ProducerFenced    waits      takes over, all others are fenced
+    shared, none waits      is attached     ProducerFenced    waits      takes over, all others are fenced
     shared, some wait       ProducerBusy    ProducerFenced    waits      takes over, all others are fenced
     held                    ProducerBusy    ProducerFenced    waits      takes over, all others are fenced
 
-Each take-over has an epoch, one above the one before, and the first is 0. The caller stores it and only then says so here and to
-the producer: until that the producer *claims* the topic, which is closed to others as if it were held, but the epoch is the old
-one. A producer that had exclusive access before says with which epoch. If that is the topic's, nobody took over meanwhile and it
-takes its place again with the same epoch; if it is older, somebody did, and it is fenced: what it still wants to publish must not
-come behind the messages of its successor.
+Each take-over increments the epoch; the first epoch is 0. The caller stores the new epoch, and only then reports it here and to the
+producer. Until then the producer *claims* the topic: the topic is closed to others as if it were held, but has the old epoch. A
+producer that had exclusive access before sends its epoch. If it equals the topic's epoch, no other producer has taken over, and the
+producer becomes the holder again with the same epoch. If it is older, another producer has taken over, and this one is fenced: its
+unsent messages must not follow those of its successor.
 
-Names, limits, connections and storage are the caller's.
+Names, limits, connections, and storage are handled by the caller.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class AccessMode(StrEnum):
 
 
 class Candidate(Protocol):
-    """What is asked of a producer here; compared by identity."""
+    """A producer for these rules; compared by identity."""
 
     @property
     def name(self) -> str:
-        """For texts, and to know who comes back."""
+        """The producer's name, for error texts and to recognize a reconnect."""
 
     @property
     def access_mode(self) -> AccessMode: ...
@@ -56,7 +56,7 @@ P = TypeVar("P", bound=Candidate)
 
 
 class Standing(Enum):
-    """What a newcomer gets."""
+    """The result for a new producer."""
 
     ATTACHED = "attached"
     CLAIMS = "claims"
@@ -65,7 +65,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Generic[P]):
-    """A newcomer's standing, and whom it has driven out: those who were there, or claimed the topic, and those who waited."""
+    """The result for a new producer, and the producers that it has displaced: attached, claiming, and waiting ones."""
 
     standing: Standing
     fenced: Sequence[P] = ()
@@ -74,17 +74,17 @@ class Joined(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Left(Generic[P]):
-    """Who claims the topic now because somebody left, and who waited but is too late, as its former epoch is over."""
+    """The waiting producer that claims the topic because another one left, and waiting producers whose former epoch is over."""
 
     claimant: P | None = None
     fenced_waiting: Sequence[P] = ()
 
 
 class ProducerAccess(Generic[P]):
-    """Owned by its topic.
+    """The producers of one topic, which owns them.
 
-    Invariants: there are producers that share the topic, or one that holds or claims it, or neither, then nobody waits; a producer
-    is in one place only; `epoch` never gets smaller.
+    Invariants: there are either producers that share the topic, or one that holds or claims it, or neither, and then no producer
+    waits; a producer is in one group only; `epoch` never decreases.
     """
 
     def __init__(self, epoch: int | None) -> None:
@@ -102,12 +102,12 @@ class ProducerAccess(Generic[P]):
 
     @property
     def waiting(self) -> Sequence[P]:
-        """Who waits, the next one first."""
+        """The waiting producers in order."""
         return tuple(self._waiting)
 
     @property
     def holder(self) -> P | None:
-        """Who has exclusive access, or claims it."""
+        """The producer that has or claims exclusive access."""
         return self._holder
 
     def join(self, producer: P) -> Joined[P]:
@@ -130,10 +130,11 @@ class ProducerAccess(Generic[P]):
         return Joined(Standing.CLAIMS, fenced, fenced_waiting)
 
     def return_behind(self, producer: P) -> bool:
-        """Have `producer` wait as the very next, if it is who holds the topic and has come back by another way; False if not.
-        One with WaitForExclusive does so by `join`.
+        """Queue `producer` as the next one if it is the holder of the topic, reconnected on another connection; return False
+        otherwise. A producer with WaitForExclusive uses `join`.
 
-        The caller finds out meanwhile whether the old one lives. It lives: `leave`. It is gone: the place goes to `producer`.
+        Meanwhile the caller checks whether the old connection is alive. If it is, call `leave`. If it is gone, `producer` becomes
+        the holder.
         """
         if not self._is_return(producer):
             return False
@@ -147,11 +148,11 @@ class ProducerAccess(Generic[P]):
         return producer.former_epoch is not None and producer.former_epoch == self.epoch
 
     def succeed(self, old: P, new: P) -> None:
-        """`new` takes the place of `old`, which has a place: the same client said so on the same connection."""
+        """Replace `old` by `new`: the same client has reconnected on the same connection."""
         if old is self._holder:
             self._holder = new
         else:
-            # At the same place in order: nobody else notices.
+            # # In the same order: other producers are not affected.
             self._shared = {new if each is old else each: None for each in self._shared}
 
     def claimed_epoch(self, producer: P) -> int | None:
@@ -188,7 +189,7 @@ class ProducerAccess(Generic[P]):
         return Left(None, late)
 
     def clear(self) -> tuple[Sequence[P], Sequence[P]]:
-        """All must go: who was there or claimed the topic, and who waited. Nobody is asked to follow."""
+        """Remove all producers: attached, claiming, and waiting ones. No waiting producer follows."""
         present = [*self._shared] if self._holder is None else [self._holder]
         waiting, self._waiting = self._waiting, []
         self._shared.clear()

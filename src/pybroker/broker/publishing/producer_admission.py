@@ -33,6 +33,6 @@ def require_room_for_producer(topic: TopicContext, attached: Collection[Producer
 
 
 def require_encryption(topic: TopicContext, producer: Producer) -> None:
-    """Raises MetadataError for a producer that does not encrypt, where everybody must."""
+    """Raises MetadataError for a producer that does not encrypt although the topic requires it."""
     if not producer.is_encrypted and topic.is_encryption_required:
         raise MetadataError(f"Encryption is required in {topic.name}")

@@ -1,9 +1,8 @@
-"""The producers of one topic: who is attached under which name, who has exclusive access or waits for it.
+"""The producers of one topic: attached ones by name, the holder of exclusive access, and producers that wait for it.
 
-Owns the carrying out of what `producer_access.py` decides: an epoch is durable before its producer is told of it, who is driven
-out or kept waiting in vain learns it as the protocol has it, and a holder whose client is dead does not keep others away for longer
-than the liveness check takes. Whether a topic takes the producer at all is the topic's question, how many it takes
-`producer_admission.py`'s.
+Carries out the decisions of `producer_access.py`: an epoch is durable before its producer is informed, displaced and refused
+producers are informed as the protocol requires, and a holder with a dead client does not block others for longer than the liveness
+check. The topic decides whether it accepts the producer at all, and `producer_admission.py` how many producers it accepts.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ if TYPE_CHECKING:
 TOPIC_EPOCH_PROPERTY = "pulsar.topic.epoch"
 """Which property of a topic is its epoch; REST shows it among the others."""
 LARGEST_EPOCH = 1 << 62
-"""No topic is taken over so often; the next ones have room in the protocol's 64 bits."""
+"""No topic is taken over so often, so later epochs fit into the protocol's 64 bits."""
 
 
 def stored_epoch(properties: Mapping[str, str]) -> int | None:
-    """The epoch among the properties of a topic, if there is one. Anybody who may change those can write anything there."""
+    """Return the epoch among the properties of a topic, if any. The properties are writable by administrators, so the value may be
+    invalid.
+    """
     text = properties.get(TOPIC_EPOCH_PROPERTY, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_EPOCH))):
         return None
@@ -35,9 +36,9 @@ def stored_epoch(properties: Mapping[str, str]) -> int | None:
 
 
 class ProducerRegistry:
-    """Owned by its topic.
+    """The producers of one topic, which owns the registry.
 
-    Invariants: who is in `attached` may publish; one with exclusive access is there alone.
+    Invariants: each producer in `attached` may publish; one with exclusive access is alone.
     """
 
     def __init__(
@@ -48,9 +49,9 @@ class ProducerRegistry:
         store_epoch: Callable[[int], Awaitable[None]],
         settled: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`epoch` is the last one that the topic has stored, if any. The others are what only a kind of topic knows:
-        `require_admissible` raises what a producer is refused with, `store_epoch` makes a take-over durable, and `settled` waits
-        until it is sure what the producer of a name has stored last.
+        """`epoch` is the stored epoch, if any. The callables depend on the kind of topic: `require_admissible` raises the refusal
+        of a producer, `store_epoch` makes a take-over durable, and `settled` waits until the last stored message of a producer name
+        is known.
         """
         self._topic = topic
         self._require_admissible = require_admissible
@@ -66,12 +67,12 @@ class ProducerRegistry:
 
     @property
     def waiting(self) -> Sequence[Producer]:
-        """Who waits for exclusive access, the next one first."""
+        """The producers that wait for exclusive access, in order."""
         return self._access.waiting
 
     @property
     def holder(self) -> Producer | None:
-        """Who has exclusive access, or is about to."""
+        """The producer that has exclusive access or is about to get it."""
         return self._access.holder
 
     @property
@@ -80,7 +81,7 @@ class ProducerRegistry:
         return self._access.epoch
 
     async def enter(self, producer: Producer) -> None:
-        """Attach `producer`, or have it wait. Raises what `add` does, and StoreError."""
+        """Attach `producer`, or queue it. Raises the errors of `add`, and StoreError."""
         try:
             standing = self.add(producer)
         except (ProducerBusy, ProducerFenced):
@@ -93,9 +94,9 @@ class ProducerRegistry:
             await self._take_over(producer)
 
     def add(self, producer: Producer) -> Standing:
-        """Give `producer` its place; one that claims the topic is not there yet, but everybody else is kept away.
+        """Add `producer`. One that claims the topic is not attached yet, but blocks all others.
 
-        Raises what the topic's `require_admissible` does, ProducerBusy, ProducerFenced.
+        Raises the errors of the topic's `require_admissible`, ProducerBusy, ProducerFenced.
         """
         self._require_admissible(producer)
         if self._succeeds(producer):
@@ -119,7 +120,7 @@ class ProducerRegistry:
         return joined.standing
 
     def _succeeds(self, producer: Producer) -> bool:
-        """Have `producer` take the place of the one with its name, if it is its client's next attempt on the same connection."""
+        """Replace the producer of the same name by `producer` if it is its client's next attempt on the same connection."""
         present = self.attached.get(producer.name)
         if present is None or present.peer is not producer.peer or producer.epoch <= present.epoch:
             return False
@@ -154,7 +155,7 @@ class ProducerRegistry:
         self._topic.broker_context.refusals.admitted(str(self._topic.name), producer.name, producer.peer.address)
 
     def remove(self, producer: Producer) -> None:
-        """`producer` is gone; the next one that waits has its turn, if it was the last in its way."""
+        """Remove `producer`. The next waiting producer gets access if nothing else blocks it."""
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             self._topic.in_use()
@@ -162,7 +163,7 @@ class ProducerRegistry:
         for each in left.fenced_waiting:
             self._refuse(each, ProducerFenced("Topic epoch has already moved"))
         following = left.claimant
-        # One that has come back is looked after by `enter`.
+        # A producer that has reconnected is handled by `enter`.
         if following is not None and following.is_waiting:
             self._topic.tasks.start(self._give_turn(following), "turn of a waiting producer")
 
@@ -198,13 +199,13 @@ class ProducerRegistry:
         return self._access.claimed_epoch(producer) is not None
 
     async def _check_holder(self) -> None:
-        """Somebody waits: see to it that it is for a client that lives, which is closed otherwise."""
+        """Check that the holder's client is alive while other producers wait; close the holder otherwise."""
         holder = self._access.holder
         if holder is not None:
             await holder.peer.is_alive()
 
     def close_all(self, refusal: BrokerError) -> None:
-        """All clients have to look the topic up again; `refusal` is what those are told that wait."""
+        """Close all producers; clients look the topic up again. Waiting producers receive `refusal`."""
         present, waiting = self._access.clear()
         for producer in (*present, *waiting):
             if self.attached.get(producer.name) is producer:
@@ -224,7 +225,9 @@ class ProducerRegistry:
                 self._refuse(producer, error)
 
     def _fence_out(self, producer: Producer, successor: Producer) -> None:
-        """`producer` must not publish any more. Its client is not told, or it would come back at once: its next SEND tells it."""
+        """End the right of `producer` to publish. Its client is not notified, because it would reconnect immediately; its next SEND
+        is answered with an error.
+        """
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             producer.is_closed = True
@@ -237,7 +240,9 @@ class ProducerRegistry:
             self._refuse(producer, ProducerFenced("Fenced out"))
 
     def _refuse(self, producer: Producer, refusal: BrokerError) -> None:
-        """`producer` has waited for, or claimed, exclusive access in vain. Who awaits `take_over` learns it there."""
+        """Refuse exclusive access to a `producer` that waited for it or claimed it. A caller that awaits `take_over` gets the
+        refusal there.
+        """
         producer.is_closed = True
         producer.refusal = refusal
         if producer.is_waiting:
@@ -245,7 +250,7 @@ class ProducerRegistry:
             producer.peer.producer_refused(producer.producer_id, refusal)
 
     def _note(self, producer: Producer, refusal: BrokerError) -> None:
-        """For people who ask why it does not publish. Who awaits `enter` notes what that raises."""
+        """Record the refusal for `explain`. A caller of `enter` records the errors that it raises."""
         topic = self._topic
         topic.broker_context.refusals.note(
             str(topic.name), producer.name, producer.peer.address, refusal, topic.runtime.clock.wall_ms()

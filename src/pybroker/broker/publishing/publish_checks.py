@@ -1,6 +1,6 @@
-"""What a topic refuses to store, message by message: too large, to be delivered too late, or not encrypted though it must be.
+"""Checks of each message before it is stored: too large, delayed too long, or not encrypted although the topic requires it.
 
-Pure. A topic that refuses nothing has no checks, and pays nothing.
+Pure. A topic without such limits has no checks, and no overhead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PublishChecks:
         self._is_encryption_required = is_encryption_required
 
     def split(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """What of `run` may be stored, and what may not, with the reason."""
+        """Split `run` into the part that may be stored, and the refused parts with their reasons."""
         errors = {
             index: error for index, entry in enumerate(run.payloads) if (error := self._refusal(entry)) is not None
         }
@@ -36,7 +36,7 @@ class PublishChecks:
     def _refusal(self, entry: bytes) -> BrokerError | None:
         if self._is_encryption_required and not is_encrypted(entry):
             return MetadataError("Messages must be encrypted")
-        # The parts of a larger message are as large as their producer was told that messages may be.
+        # The chunks of a large message may have the maximum message size that the broker announced to the producer.
         if 0 < self._max_message_bytes < len(entry) and chunk_of(entry) is None:
             return NotAllowedError("Exceed maximum message size")
         if self._max_delay_ms:
@@ -47,7 +47,7 @@ class PublishChecks:
 
 
 def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool) -> PublishChecks | None:
-    """What `policies` have a topic look at; None for nothing."""
+    """Return the checks that `policies` require; None without any."""
     max_message_bytes = max(0, policies.max_message_size)
     max_delay_ms = _max_delay_ms(policies.delayed_delivery)
     if not (max_message_bytes or max_delay_ms or is_encryption_required):
@@ -56,7 +56,7 @@ def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool)
 
 
 def split(run: SendRun, errors: Mapping[int, BrokerError]) -> tuple[SendRun, Refused]:
-    """`run` without the messages at these indexes, and those with what is wrong with them."""
+    """Return `run` without the messages at these indexes, and these messages with their errors."""
     if not errors:
         return run, []
     kept = [index for index in range(len(run.payloads)) if index not in errors]
@@ -78,5 +78,5 @@ def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:
 
 
 def _max_delay_ms(policies: DelayedDeliveryPolicies) -> int:
-    """How long delivery of a message may be put off, in milliseconds; 0 for no limit."""
+    """Return the maximum delivery delay of a message in milliseconds; 0 for no limit."""
     return max(0, policies.maxDeliveryDelayInMillis) if policies.active else 0

@@ -1,17 +1,17 @@
-"""Deduplication of one topic: switched while clients are connected, recovered, stored, and asked about each run of messages.
+"""Deduplication of one topic: switched on and off while clients are connected, recovered, stored, and applied to each run of
+messages.
 
-What is stored is a cursor, `pulsar.dedup`: its properties are a snapshot of the highest durable sequence id of each producer
-name, and everything up to its mark-delete position is in that snapshot. What came behind is read again when the topic is loaded,
-so the cursor keeps it from being trimmed; a snapshot is made after so many entries, after so much time, and when the topic is
-closed. The snapshot is durable before the position moves: a crash in between makes entries count twice, which changes nothing.
+The stored state is a cursor, `pulsar.dedup`: its properties are a snapshot of the highest durable sequence id of each producer
+name, and the snapshot includes all entries up to its mark-delete position. Later entries are read again when the topic is loaded,
+so the cursor protects them from trimming. A snapshot is written after a number of entries, after a time, and when the topic is
+closed. The snapshot is durable before the position moves: after a crash in between, entries count twice, which has no effect.
 
-Operation: one task follows what the policies want, and tries again after an error of the store. Until everything is recovered
-nobody is told that a producer is ready, and what connected producers send waits in their connections (`held_publishers`): so
-nothing is stored that was not judged. Consumers notice nothing. When it is switched off, messages pass at once and the cursor is
-deleted.
+Operation: one task follows the policies, and retries after an error of the store. Until the recovery is complete, no producer is
+reported as ready, and messages of connected producers wait in their connections (`held_publishers`), so no message is stored
+unchecked. Consumers are not affected. When deduplication is switched off, messages pass immediately and the cursor is deleted.
 
-Invariants: `known` is there exactly while deduplication is wanted; once the status is Enabled it knows every message up to the
-last confirmed entry that came behind the making of the cursor; duplicates are answered behind what is in flight of their producer.
+Invariants: `known` exists exactly while deduplication is wanted. While the status is Enabled, it includes each message up to the
+last confirmed entry since the creation of the cursor. Duplicates are answered after the messages in flight of their producer.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SNAPSHOT_PAUSE_MS = 1000
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
 """After an error of the store; publishers wait meanwhile."""
 REPLAY_SLICE_MS = 1.0
-_REPLAY_SLICE_ENTRIES = 64  # between two looks at the clock
+_REPLAY_SLICE_ENTRIES = 64  # # entries between two checks of the clock
 _REPLICATOR_PREFIX = "pulsar.repl"
-_NOT_STORED_ID = -1  # ledger and entry id of a receipt for what was stored before
+_NOT_STORED_ID = -1  # # ledger and entry id of a receipt for a duplicate
 _MS_PER_MINUTE = 60_000
 _BEING_STORED = "Cannot determine whether the message is a duplicate at this time: reconnect and send it again"
 _BEHIND_FAILURE = "An earlier message was not stored: reconnect and send both again"
@@ -75,8 +75,8 @@ class TopicDeduplication:
         append: Callable[[Producer, SendRun, Accepted], bool],
         hold: Callable[[WaitingPublishers | None], None],
     ) -> None:
-        """`attached` are the names of producers that are there. `append` hands a run to the ledger, False when that refuses it,
-        which is answered then; `hold` makes publishers wait in a row, or with None no more.
+        """`attached`: the names of attached producers. `append` passes a run to the ledger and returns False if the ledger refuses
+        it, which is answered then; `hold` makes publishers wait in a queue, or ends that with None.
         """
         self.status = DeduplicationStatus.DISABLED
         self.known: Deduplication | None = None
@@ -87,7 +87,7 @@ class TopicDeduplication:
         self._hold = hold
         self._is_holding = False
         self.replayed_entries = 0
-        """How many entries the recovery has looked at so far; of so many, as far as it is known, `replay_entries`."""
+        """The number of entries that the recovery has read so far, of about `replay_entries`."""
         self.replay_entries = 0
         self.recovering_since_ms = 0.0
         """When the recovery began, in monotonic milliseconds; 0 before there was one."""
@@ -100,7 +100,7 @@ class TopicDeduplication:
         self._saving = asyncio.Lock()
         self._waiting: list[asyncio.Event] = []
         if ledger.cursors.get(DEDUPLICATION_CURSOR) is not None:
-            self.status = DeduplicationStatus.REMOVING  # unless it is wanted
+            self.status = DeduplicationStatus.REMOVING  # # unless deduplication is wanted
 
     @property
     def cursor(self) -> ManagedCursor | None:
@@ -109,13 +109,13 @@ class TopicDeduplication:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether publishers wait until it is known what is stored."""
+        """Whether publishers wait for the recovery."""
         return self._is_holding
 
     # --- on and off --------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Follow what is in force now."""
+        """Follow the current policies."""
         topic = self._topic
         is_wanted = topic.policies.deduplication and not is_system_topic(topic.name)
         if is_wanted and self.known is None:
@@ -132,14 +132,14 @@ class TopicDeduplication:
             topic.tasks.start(self._follow(), "deduplication")
 
     def _release(self) -> None:
-        """Publishing goes on, and so does whoever waits for that."""
+        """Let publishers and other waiters continue."""
         if self._is_holding:
             self._is_holding = False
             self._hold(None)
         self._tell()
 
     async def _follow(self) -> None:
-        """Do what is wanted, which may change meanwhile, until it is done."""
+        """Apply the wanted state, which may change meanwhile, until it is reached."""
         topic, failures = self._topic, 0
         while self.status not in {DeduplicationStatus.DISABLED, DeduplicationStatus.ENABLED}:
             try:
@@ -182,7 +182,7 @@ class TopicDeduplication:
             cursor = await topic.broker_context.ledgers.create_cursor(ledger, DEDUPLICATION_CURSOR, last, {})
         if self.known is known:
             self.status = DeduplicationStatus.RECOVERING
-        # What is on its way to the disk was not judged; behind it everything is.
+        # Entries on their way to the disk were not checked. All later ones are.
         await self._until(lambda: not ledger.pending_entries or self.known is not known)
         for name, sequence_id in cursor.properties.items():
             known.found(name, int(sequence_id))
@@ -197,7 +197,7 @@ class TopicDeduplication:
         self._release()
 
     async def _replay(self, known: Deduplication, cursor: ManagedCursor) -> int:
-        """Note what was stored behind the snapshot; how many entries that were. Raises StoreError."""
+        """Read the entries behind the snapshot. Return their number. Raises StoreError."""
         ledger, clock = self._ledger, self._topic.runtime.clock
         position, entries = cursor.first_unacked_position, 0
         self.replay_entries = cursor.backlog_entries
@@ -226,7 +226,7 @@ class TopicDeduplication:
         return entries
 
     def _behind(self, first: Position, last_entry_id: int, damage: StoreError) -> Position:
-        """Where to go on when entries will never be read: what is behind them has higher sequence ids, as a rule."""
+        """Return the position behind entries that can never be read. Later entries usually have higher sequence ids."""
         last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
         logs.error("deduplication.entries_skipped", topic=self._topic.name, first=first, last=last, error=str(damage))
         return Position(last.ledger_id, last.entry_id + 1)
@@ -245,7 +245,9 @@ class TopicDeduplication:
         return not self._is_holding and self.known.is_settled(name)
 
     def last_sequence_id(self, name: str) -> int:
-        """What a producer of this name has stored last; NO_SEQUENCE_ID for nothing, or while it is off."""
+        """Return the last sequence id that a producer of this name has stored; NO_SEQUENCE_ID if there is none, or while
+        deduplication is off.
+        """
         return NO_SEQUENCE_ID if self.known is None else self.known.last_sequence_id(name)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -262,7 +264,7 @@ class TopicDeduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def publish(self, known: Deduplication, producer: Producer, run: SendRun) -> None:
-        """Hand what is new to the ledger, and answer the rest."""
+        """Pass new messages to the ledger, and answer duplicates."""
         for part in known.judge(producer.name, producer, run):
             of_part = run if part.indexes is None else rows(run, part.indexes)
             if part.verdict is Verdict.NEW:
@@ -336,7 +338,7 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store what is known, and let the entries that say so go. Raises StoreError; the next one makes up for it."""
+        """Store the snapshot and release the entries that it replaces. Raises StoreError; the next snapshot makes up for it."""
         async with self._saving:
             known, cursor = self.known, self.cursor
             if known is None or cursor is None or self.status is not DeduplicationStatus.ENABLED:
@@ -367,7 +369,7 @@ class TopicDeduplication:
             logs.info("deduplication.producers_forgotten", topic=topic.name, producers=forgotten)
 
     async def check(self) -> None:
-        """Periodically: forget who is gone, and store what is known when that is due. Raises StoreError."""
+        """Periodically remove inactive producers, and store a snapshot when it is due. Raises StoreError."""
         if self.known is None or self.status is not DeduplicationStatus.ENABLED:
             return
         self._forget_inactive(self.known)
@@ -379,11 +381,11 @@ class TopicDeduplication:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def fenced(self) -> None:
-        """The topic takes nothing more: nobody waits for it."""
+        """Stop all waiting: the topic accepts no more messages."""
         self._tell()
 
     async def close(self) -> None:
-        """Store what is known, so that the next load has nothing to read. Never raises."""
+        """Store a snapshot, so that the next load has nothing to read. Never raises."""
         try:
             await self.snapshot()
         except StoreError as error:
@@ -402,5 +404,5 @@ def _answered(producer: Producer, accepted: Accepted) -> None:
 
 
 def _answer(producer: Producer, run: SendRun) -> None:
-    """Receipts for what was stored before: without a position."""
+    """Send receipts without a position for duplicates."""
     producer.peer.send_receipts_not_stored(run, _NOT_STORED_ID)

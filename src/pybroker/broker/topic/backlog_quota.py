@@ -1,10 +1,10 @@
-"""Backlog quotas of one topic: measured, enforced on producers that come, and on what is there already.
+"""Backlog quotas of one topic: measurement, and enforcement for new and connected producers.
 
-The rules are in `backlog_rules.py`. What must hold: only durable subscriptions count, since readers hold nothing back; a
-producer is refused by what is true when it comes, whereas connected ones are disconnected by the periodic check alone.
+The rules are in `backlog_rules.py`. Invariants: only durable subscriptions count. A new producer is refused by the state at its
+arrival; connected producers are disconnected by the periodic check only.
 
-`preciseTimeBasedBacklogQuotaCheck` reads the oldest message of a backlog to learn its age. Without it the age counts from
-when its ledger was closed, so messages in the ledger that is written to have none; then whole ledgers are evicted.
+`preciseTimeBasedBacklogQuotaCheck` reads the oldest message of a backlog for its age. Without it, the age is relative to the
+closing time of the message's ledger, so messages in the current ledger have no age, and whole ledgers are evicted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def estimated_backlog_bytes(topic: TopicBase) -> int:
 
 
 def _durable(topic: Topic) -> list[Subscription]:
-    """Those that quotas are about: nobody reads on the one of compaction."""
+    """Return the subscriptions that quotas apply to. The compaction subscription has no reader."""
     return [each for each in topic.subscriptions.values() if each.is_durable and each.name != COMPACTION_SUBSCRIPTION]
 
 
@@ -65,8 +65,9 @@ async def require_within_quota(topic: Topic) -> None:
 
 
 class Exceeded(NamedTuple):
-    """A quota because of which no new producer gets in, and the subscription that is furthest behind, empty where there is none;
-    `size_bytes` and `age_s` are what is known of it, -1 for nothing."""
+    """A quota that refuses new producers, and the slowest subscription, empty if there is none. `size_bytes` and `age_s` are the
+    measured values, -1 if they are unknown.
+    """
 
     quota: BacklogQuota
     is_of_size: bool
@@ -118,10 +119,10 @@ def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
 
 
 async def enforce(topic: Topic) -> None:
-    """Measure the topic's backlogs and act on what is exceeded; size first. Raises StoreError."""
+    """Measure the topic's backlogs and apply the exceeded quota, size before age. Raises StoreError."""
     policies = topic.policies
     for subscription in list(topic.subscriptions.values()):
-        with suppress(StoreError):  # Its age is not known then; whoever delivers from it says why.
+        with suppress(StoreError):  # Its age stays unknown. Delivery from the subscription reports the error.
             await subscription.cursor.oldest.look()
     oldest_ms = await _oldest_ms(topic)
     now_ms = topic.runtime.clock.wall_ms()
@@ -180,7 +181,7 @@ async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
 
 
 async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
-    """Skip what is too old in every subscription; 1 if there was any."""
+    """Skip messages above the age limit in each subscription. Return 1 if there were any."""
     evicted = 0
     for subscription in _durable(topic):
         if topic.runtime.config.precise_time_based_backlog_quota_check:

@@ -1,7 +1,7 @@
-"""Rules of retention, expiry and backlog quotas: what is too much, too old, and how much of it has to go.
+"""Rules of retention, expiry, and backlog quotas: whether a limit is exceeded, and how much must be removed.
 
-Pure: sizes, positions and times come in as arguments. Times are milliseconds of the wall clock, which is what publishers
-write into their messages.
+Pure: sizes, positions, and times are arguments. Times are milliseconds of the wall clock, which publishers write into their
+messages.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, RetentionP
 from pybroker.model.position import Position
 
 EVICTION_TARGET = 0.9
-"""What is evicted goes down to this share of its limit, so that the next message does not exceed it at once."""
+"""Eviction continues down to this share of the limit, so that the next message does not exceed the limit immediately."""
 UNKNOWN_AGE_S = -1
-"""Of a backlog that nobody has measured yet, or that there is not."""
+"""The age of a backlog that has not been measured, or does not exist."""
 
 _MS_PER_MINUTE = 60_000
 _BYTES_PER_MB = 1024 * 1024
@@ -30,7 +30,7 @@ def retention_limits(policies: RetentionPolicies) -> RetentionLimits:
 
 
 def retention_refusal(policies: RetentionPolicies) -> str:
-    """Why nobody can mean these values; empty when they make sense."""
+    """Return the reason why these values are contradictory; empty if they are valid."""
     minutes, megabytes = policies.retentionTimeInMinutes, policies.retentionSizeInMB
     if minutes < UNLIMITED:
         return "Invalid retention policy: time limit must be >= -1"
@@ -45,7 +45,7 @@ def retention_refusal(policies: RetentionPolicies) -> str:
 
 
 def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPolicies | None) -> bool:
-    """Whether a backlog may grow past what is retained: then the end of retention would not be what limits it."""
+    """Return whether a backlog may grow beyond the retention size. Then retention would not be the limit."""
     if quota is None or retention is None:
         return False
     limits = retention_limits(retention)
@@ -68,9 +68,9 @@ def blocks_producers(quota: BacklogQuota) -> bool:
 
 
 def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int) -> int:
-    """How many of its oldest entries a subscription has to lose, taking them to be of equal size; 0 when it is within.
+    """Return the number of oldest entries that a subscription must skip, assuming entries of equal size; 0 within the limit.
 
-    At least one while the limit is exceeded, so that repeating this comes to an end.
+    At least 1 while the limit is exceeded, so that repetition ends.
     """
     target_bytes = EVICTION_TARGET * limit_bytes
     if backlog_bytes <= target_bytes:
@@ -80,7 +80,7 @@ def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int)
 
 
 def eviction_deadline_ms(quota: BacklogQuota, now_ms: int) -> int:
-    """What was published before this goes when the age is exceeded."""
+    """Return the publish time before which messages are evicted when the age limit is exceeded."""
     return now_ms - int(quota.limitTime * 1000 * EVICTION_TARGET)
 
 

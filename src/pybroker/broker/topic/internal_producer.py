@@ -1,6 +1,8 @@
-"""The broker as a producer: to its own topics, one message at a time, and of what REST brings, some at once.
+"""A producer of the broker itself: for its system topics, one message at a time, and for messages of REST requests, several at
+once.
 
-It is not among its topic's producers, so no limit counts it and no stats list it. All is awaited until it is durable.
+It is not listed among the topic's producers, so no limit counts it and no stats show it. Each call returns when its messages are
+durable.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pybroker.model.position import Position
 from pybroker.wire.entry_builder import build_entry
 
 MAX_RUN_ENTRIES = 256
-"""Of one turn of the loop."""
+"""The maximum for one event loop iteration."""
 RATE_DEADLINE_S = 30.0
 """How long messages that come by REST wait for a publish rate."""
 
@@ -28,8 +30,8 @@ _PRODUCER_ID = 0
 
 
 class InternalProducer(Publisher):
-    """Owned by its topic, which has one at most, for as long as it is loaded: whoever publishes to a topic by it sees to it that
-    there is one message at a time. Its receipts come back as the position that `publish` returns.
+    """The internal producer of one topic, which owns it while it is loaded. A caller must publish one message at a time. `publish`
+    returns the position.
     """
 
     def __init__(self, topic: TopicBase) -> None:
@@ -80,7 +82,7 @@ class InternalProducer(Publisher):
         return await self._awaited
 
     def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
-        """Dropped when whoever published has given up waiting, and perhaps published another one since."""
+        """A late answer is dropped if the caller has given up, and perhaps published another message since."""
         if self._awaited.done() or sequence_id != self._sequence_id - 1:
             return
         if isinstance(answer, BrokerError):
@@ -96,7 +98,7 @@ class EntryPublish(Publisher):
         self._topic = topic
         self._entries = entries
         broker_context = topic.broker_context
-        # Of a name that nobody else has: these sequence ids, which only count, are not to be taken for somebody's.
+        # A unique name: these sequence ids, which only count, must not be confused with those of another producer.
         self._producer = Producer(
             topic.producer_registry.remove,
             _PRODUCER_ID,
@@ -130,7 +132,7 @@ class EntryPublish(Publisher):
         return [answer for answer in self._answers if answer is not None]
 
     def _refuse_too_large(self) -> None:
-        """What no client could send, nor would all be able to read."""
+        """Refuse messages that no client could send, and that not all clients could read."""
         limit = self._topic.runtime.config.max_message_size
         for index in self._left:
             if len(self._entries[index]) > limit:

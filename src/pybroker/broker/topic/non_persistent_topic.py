@@ -1,10 +1,11 @@
-"""One loaded non-persistent topic: what is published goes at once to each subscription's consumers, and nowhere else.
+"""One loaded non-persistent topic: a published message is sent immediately to the consumers of each subscription, and is not
+stored.
 
-A message is answered as soon as it was given to them, with the message id 0:0, which all messages of these topics have. Of one
-connection only so many are taken in one turn of the loop: those above are dropped before anybody gets them, and answered with the
-message id -1:-1.
+The producer receives its receipt immediately, with the message id 0:0 that all messages of these topics have. The number of
+messages of one connection in one event loop iteration is limited: messages above it are dropped for all subscriptions, and answered
+with the message id -1:-1.
 
-Invariant: the subscriptions that are listed are those with a consumer.
+Invariant: each listed subscription has a consumer.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class NonPersistentTopic(TopicBase):
         return _NO_LEDGER
 
     async def store_epoch(self, epoch: int) -> None:
-        """Nothing of it is kept: the next one to have the topic loaded begins at 0, which says that nobody is left of before."""
+        """Do nothing: the epoch is not stored. After the next load it begins at 0, and no earlier producer is left then."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -105,12 +106,12 @@ class NonPersistentTopic(TopicBase):
 
     @asynccontextmanager
     async def turn(self, subscription: str, doing: str) -> AsyncIterator[None]:
-        """Nothing that is done to a subscription takes time: nobody waits."""
+        """Return at once: operations on these subscriptions never wait, so they need no lock."""
         self.require_open()
         yield
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Raises NotAllowedError above the limit of subscriptions, besides what the base raises."""
+        """Raises NotAllowedError above the limit of subscriptions, and the errors of the base class."""
         assert isinstance(subscription, NonPersistentSubscription)
         present = self.subscriptions.get(subscription.name)
         if present is None:

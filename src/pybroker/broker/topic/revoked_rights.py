@@ -1,9 +1,8 @@
-"""Clients whose right was revoked while they are connected.
+"""Disconnection of clients whose permission was revoked.
 
-What must hold: once the policies of a namespace have changed, no producer or consumer is left whose role may not have it
-any more. Its client is told to look the topic up again, and learns from the answer that it may not. Nor is a watcher of the
-namespace's topics told anything more; its client learns why when it asks for the list. What tenants' administrators lose counts
-for their next request only.
+Invariant: after a change of a namespace's policies, no producer or consumer without permission is left. Its client is asked to look
+the topic up again, and receives the refusal then. A watcher of the namespace's topics receives no more updates; its client receives
+the refusal when it requests the list. A tenant administrator that loses permissions is only affected at its next request.
 """
 
 from __future__ import annotations

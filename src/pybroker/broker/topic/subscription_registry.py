@@ -1,16 +1,16 @@
-"""Which subscriptions a persistent topic has: making and deleting them, and the turns in which that happens.
+"""The subscriptions of a persistent topic: creation, deletion, and the lock of each name.
 
-A subscription is not there yet while its cursor is being stored, and not gone yet while that is being deleted. Whoever makes,
-deletes or moves a subscription, or attaches a consumer to it, does so in its turn: it waits until the others of that name are
-through, in order of arrival, and looks everything up again then. So nobody is refused because of what somebody else is doing, and
-nobody ends on a subscription that is gone.
+A subscription does not exist yet while its cursor is being stored, and still exists while its cursor is being deleted. A task that
+creates, deletes, or moves a subscription, or attaches a consumer to it, holds the lock of its name. Waiters get the lock in order
+of arrival, and look everything up again then. So no client is refused because of an operation of another client, and no client is
+attached to a deleted subscription.
 
-Waiting is bounded: by `maxWaitingSubscriptionRequests` over all topics, and by `subscriptionTurnTimeoutSeconds` for each. What is
-answered beyond is TooManyRequests. The C++ client, and those made from it, repeat a first SUBSCRIBE that is answered
-ServiceNotReady until their operation time-out and report that; this they report at once, and Java and Go clients try again.
+Waiting is bounded by `maxWaitingSubscriptionRequests` over all topics and by `subscriptionTurnTimeoutSeconds` for each request.
+Beyond that, the answer is TooManyRequests. The C++ client, and the clients based on it, repeat a first SUBSCRIBE that is answered
+with ServiceNotReady until their operation timeout; TooManyRequests they report immediately, and Java and Go clients retry.
 
-What was begun in a turn goes on to its end when who asked for it is gone, and the topic waits for it before it closes: a cursor
-never exists without a subscription, and there are never two of a name.
+An operation that holds the lock runs to its end when its client is gone, and the topic waits for it before it closes: a cursor
+never exists without a subscription, and there are never two of one name.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ BEING_CHANGED = "being changed"
 
 
 class SubscriptionRegistry:
-    """Owned by its topic, whose `subscriptions` it changes. Of its methods all but `turn`, `drop` and `ended` are for who has the
-    turn of that subscription."""
+    """The subscriptions of one topic, which owns the registry. The registry changes its `subscriptions`. All methods but `turn`,
+    `drop`, and `ended` require the lock of the subscription.
+    """
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class SubscriptionRegistry:
         subscriptions: dict[str, Subscription],
         kinds: EntryKinds,
     ) -> None:
-        """`kinds` says what may be among the topic's entries."""
+        """`kinds`: the kinds of entries that the topic may contain."""
         self._topic = topic
         self._ledger = ledger
         self.subscriptions = subscriptions
@@ -61,15 +62,15 @@ class SubscriptionRegistry:
         self._turns: SubscriptionTurns[asyncio.Future[None]] = SubscriptionTurns()
         self._all_ended: asyncio.Event | None = None
         self.being_made = 0
-        """Subscriptions that will be there soon: they take room already."""
+        """Subscriptions that are being created. They count against the limit."""
 
-    # --- turns -------------------------------------------------------------------------------------------------------
+    # --- locks -------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def turn(self, name: str, doing: str) -> AsyncIterator[None]:
-        """Have the subscription `name` for oneself, whether it exists or not. What was looked up before may have changed.
+        """Hold the lock of the subscription `name`, which need not exist. Earlier lookups may be out of date.
 
-        `doing` tells others what they wait for. Raises TopicFenced, and then nothing has been done, and TooManyRequests.
+        `doing` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
         """
         topic = self._topic
         topic.require_open()
@@ -95,7 +96,7 @@ class SubscriptionRegistry:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
-                self._pass_on(name)  # It was given the turn in the moment in which it gave up.
+                self._pass_on(name)  # # It received the lock in the moment in which it gave up.
             else:
                 self._turns.leave(name, turn)
             if not isinstance(error, TimeoutError):
@@ -119,13 +120,13 @@ class SubscriptionRegistry:
             self._all_ended.set()
 
     async def ended(self) -> None:
-        """Wait until nobody has a turn, or waits for one; the topic is fenced, so that nobody comes any more."""
+        """Wait until no task holds or waits for a lock. The topic is fenced, so no further ones arrive."""
         assert self._topic.is_fenced
         while self._turns:
             self._all_ended = asyncio.Event()
             await self._all_ended.wait()
 
-    # --- what is done in a turn --------------------------------------------------------------------------------------
+    # --- operations that require the lock -------------------------------------------------------------------------------
 
     def present(self, name: str) -> Subscription:
         """Raises SubscriptionNotFound."""
@@ -153,7 +154,7 @@ class SubscriptionRegistry:
         return present
 
     async def create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
-        """A durable subscription, of a name that there is none of, whose first entry is the one at `first` or behind it."""
+        """Create a durable subscription of a new name. Its first entry is the one at `first` or behind it."""
         require_free_name(name)
         assert name not in self.subscriptions, f"there is a subscription {name}"
         self._require_room()
@@ -166,7 +167,7 @@ class SubscriptionRegistry:
             self.being_made -= 1
 
     async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
-        """In a turn of its own, as `create`; None when there is a subscription of that name."""
+        """Take the lock, then act as `create`. Return None if a subscription of that name exists."""
         async with self.turn(name, BEING_MADE):
             return None if name in self.subscriptions else await self.create(name, first, properties)
 
@@ -180,7 +181,7 @@ class SubscriptionRegistry:
         is_behind_all = first > ledgers.last_position
         start = ledgers.last_position if is_behind_all else self._ledger.position_before(first)
         cursor = await topic.broker_context.ledgers.create_cursor(self._ledger, name, start, properties)
-        # Also when the topic was fenced meanwhile: it waits for this turn, and closes it with the others then.
+        # Also if the topic was fenced meanwhile: it waits for this lock, and then closes the subscription with the others.
         subscription = self.subscriptions[name] = self._made(name, cursor)
         subscription.is_closed = topic.is_fenced
         logs.info("subscription.created", topic=topic.name, subscription=name, position=cursor.mark_delete_position)
@@ -193,7 +194,7 @@ class SubscriptionRegistry:
         return Subscription(self._topic, name, cursor, self._kinds, self.drop)
 
     def non_durable(self, name: str, mark_delete: Position) -> Subscription:
-        """A reader's subscription, whose next entry is the one behind `mark_delete`."""
+        """Create a reader's subscription. Its next entry is the one behind `mark_delete`."""
         topic = self._topic
         topic.require_open()
         present = self.subscriptions.get(name)
@@ -208,7 +209,7 @@ class SubscriptionRegistry:
         return subscription
 
     async def delete(self, subscription: Subscription) -> None:
-        """Forget a subscription and its cursor; its consumers are told to go. Raises StoreError, and then it is still there."""
+        """Delete a subscription with its cursor, and close its consumers. Raises StoreError; the subscription still exists then."""
         if not subscription.is_durable:
             subscription.is_closed = True
             subscription.close_consumers()
@@ -224,7 +225,7 @@ class SubscriptionRegistry:
         subscription.close_consumers()
         self._forget(subscription)
         if name == COMPACTION_SUBSCRIPTION:
-            self._ledger.compacted_drops += 1  # What is being compacted may be trimmed soon.
+            self._ledger.compacted_drops += 1  # # The ledgers of a compaction in progress may be trimmed soon.
         try:
             await topic.broker_context.ledgers.delete_cursor(self._ledger, cursor)
         except StoreError:
@@ -236,7 +237,7 @@ class SubscriptionRegistry:
         logs.info("subscription.deleted", topic=topic.name, subscription=name)
 
     def drop(self, subscription: Subscription) -> None:
-        """The last reader of a non-durable subscription left. Needs no turn: nobody waits for anything in here."""
+        """Remove a non-durable subscription without readers. Needs no lock, because it does not wait."""
         if not subscription.is_closed:
             subscription.is_closed = True
             self._forget(subscription)

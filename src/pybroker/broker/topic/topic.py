@@ -1,6 +1,6 @@
-"""One loaded persistent topic: its managed ledger, its subscriptions, what its producers publish.
+"""One loaded persistent topic: its managed ledger, its subscriptions, and the messages of its producers.
 
-Invariants: nothing is dispatched before it is durable; receipts leave in the order of the appends.
+Invariants: nothing is dispatched before it is durable; receipts are sent in the order of the appends.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ OWN_CURSORS = (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR)
 
 
 class Publish:
-    """What a topic remembers of a run of messages while it is being stored."""
+    """The state of a run of messages while it is being stored."""
 
     __slots__ = ("accepted", "producer", "run", "started_ms")
 
     def __init__(self, producer: Producer, run: SendRun, started_ms: float, accepted: Accepted | None) -> None:
-        """`accepted`: what deduplication wants to know again; None without it."""
+        """`accepted`: the state of deduplication for this run; None without deduplication."""
         self.producer = producer
         self.run = run
         self.started_ms = started_ms
@@ -92,7 +92,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         start_unload: Callable[[TopicBase, str], None],
         buffer: TransactionBuffer | None = None,
     ) -> None:
-        """`buffer`: what was recovered of its transactions; None when it never had any."""
+        """`buffer`: the recovered transactions; None if the topic never had one."""
         tasks, epoch = TaskOwner(f"topic {name}"), stored_epoch(ledger.properties)
         super().__init__(broker_context, name, own_policies, tasks, epoch, start_unload)
         self.ledger = ledger
@@ -115,7 +115,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         for cursor in ledger.cursors.values():
             if cursor.name not in OWN_CURSORS:
                 self.registry.restore(cursor)
-        self._holds: dict[str, WaitingPublishers] = {}  # by who makes publishers wait
+        self._holds: dict[str, WaitingPublishers] = {}  # # by the name of the part that makes publishers wait
         self.deduplication = TopicDeduplication(
             self.shared, ledger, self.producers, self.append, partial(self._hold_publishers, "deduplication")
         )
@@ -138,7 +138,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
 
     def policies_changed(self) -> None:
-        """Expiry and quotas look up what is in force with every check."""
+        """Apply changed policies. Expiry and quotas read the policies at each check."""
         limits = backlog_rules.retention_limits(self.policies.retention)
         if limits != self.ledger.retention:
             self.ledger.retention = limits
@@ -162,8 +162,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def require_admissible(self, producer: Producer) -> None:
-        """Raises TopicTerminatedError, and without space on disk ProducerBlockedQuotaExceededException, besides what the base
-        raises."""
+        """Raises TopicTerminatedError, ProducerBlockedQuotaExceededException on a full disk, and the errors of the base class."""
         super().require_admissible(producer)
         if self.ledger.is_terminated:
             raise self._terminated()
@@ -176,16 +175,16 @@ class Topic(TopicBase, ManagedLedgerListener):
         await self.ledger.document.change_properties({TOPIC_EPOCH_PROPERTY: str(epoch)})
 
     def internal_producer(self) -> InternalProducer:
-        """Of what the broker itself publishes here."""
+        """Return the producer of the broker itself."""
         if self._internal_producer is None:
             self._internal_producer = InternalProducer(self)
         return self._internal_producer
 
     def _require_space(self, producer: Producer) -> None:
-        """Refuse a producer while the disk is full: at that answer a client fails at once all that it has not sent yet.
+        """Refuse a producer while the disk is full. At that answer a client immediately fails all its unsent messages.
 
-        A producer that comes back after a refused message is refused once and taken the next time: each refusal makes the
-        client wait twice as long before it tries again, and so it would go on late when there is space, and fail late before.
+        A producer that reconnects after a refused message is refused once and accepted the next time. Each refusal doubles the
+        client's backoff, so repeated refusals would delay its recovery after space is freed, and delay its failure before.
         """
         refusal = self.broker_context.ledgers.store.refusal()
         if refusal is None:
@@ -258,7 +257,9 @@ class Topic(TopicBase, ManagedLedgerListener):
             messages = appended.message_count
             if self._entry_metadata is not None:
                 self._entry_metadata.stored(messages)
-            if run.txn is None or not run.has_markers:  # the end of a transaction is no message that anybody published
+            if (
+                run.txn is None or not run.has_markers
+            ):  # # the marker at the end of a transaction is not a published message
                 counters.messages_in += messages
                 counters.entries_in += entries
                 counters.bytes_in += run.size_bytes
@@ -300,7 +301,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.landed()
 
     def _hold_publishers(self, who: str, row: WaitingPublishers | None) -> None:
-        """`who` makes publishers wait in `row` from now on; None: they need not for its sake."""
+        """Let publishers wait in the queue `row` on behalf of the part `who`; None ends that."""
         if row is None:
             self._holds.pop(who, None)
         else:
@@ -324,15 +325,15 @@ class Topic(TopicBase, ManagedLedgerListener):
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """That transaction has ended: its messages here are for everybody, or for nobody. Durable when it returns; of what is
-        unknown nothing is left to do. `low_water_mark`: all transactions of that coordinator up to it have ended.
+        """Commit or abort the messages of that transaction. Durable on return. An unknown transaction has nothing left to do.
+        `low_water_mark`: all transactions of that coordinator up to it have ended.
 
-        Raises BrokerError when it cannot be stored now; ask again.
+        Raises BrokerError if it cannot be stored now; the caller must retry.
         """
         self.require_open()
         await self.transactions.end(txn, action, low_water_mark)
 
-    # --- subscriptions: what is done to them is the registry's ---------------------------------------------------------
+    # --- subscriptions: operations on them are in the registry ---------------------------------------------------------
 
     @property
     def subscriptions_being_made(self) -> int:
@@ -342,7 +343,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self.registry.turn(subscription, doing)
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Raises SubscriptionNotFound for one that is gone, besides what the base raises."""
+        """Raises SubscriptionNotFound if it was deleted, and the errors of the base class."""
         if self.subscriptions.get(subscription.name) is not subscription:
             self.require_open()
             raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
@@ -355,9 +356,10 @@ class Topic(TopicBase, ManagedLedgerListener):
     async def subscription(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
-        """In a turn of its own: the durable subscription `name`, made at the topic's beginning or end when missing.
+        """Under the lock of its name, return the durable subscription `name`, created at the topic's beginning or end if it is
+        missing.
 
-        Raises SubscriptionNotFound when it may not be made, NotAllowedError when a reader has that name.
+        Raises SubscriptionNotFound if it may not be created, NotAllowedError if a reader has that name.
         """
         async with self.turn(name, BEING_MADE):
             return await self.registry.durable(name, is_earliest, may_create, properties)
@@ -365,8 +367,9 @@ class Topic(TopicBase, ManagedLedgerListener):
     async def create_subscription(
         self, name: str, first: Position, properties: Mapping[str, str]
     ) -> Subscription | None:
-        """In a turn of its own: a durable subscription whose first entry is the one at `first` or behind it; None when there is
-        a subscription of that name."""
+        """Under the lock of its name, create a durable subscription. Its first entry is the one at `first` or behind it. Return
+        None if a subscription of that name exists.
+        """
         return await self.registry.create_if_missing(name, first, properties)
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -382,18 +385,19 @@ class Topic(TopicBase, ManagedLedgerListener):
         return last
 
     async def truncate(self) -> None:
-        """Drop what is stored, but for what is in the ledger that is written to: that is only skipped. Raises StoreError."""
-        # Or a compaction would read what goes, and bring it back in its view.
+        """Delete all stored ledgers. The entries of the current ledger are only skipped. Raises StoreError."""
+        # A compaction would read the deleted entries, and restore them in its view.
         async with self.compaction.dropped():
-            await self.deduplication.snapshot()  # The entries that say what it holds go.
+            await self.deduplication.snapshot()  # The entries with the state of deduplication are deleted.
             await self.transactions.store()
             await self.ledger.truncate(kept_cursors=OWN_CURSORS)
         for subscription in self.subscriptions.values():
             subscription.moved_up()
 
     async def last_message(self) -> tuple[Position, int]:
-        """Where the last entry is that consumers may get, and in a batch the index of its last message, else -1; (-1, -1) and -1
-        without any. Nobody gets what is damaged: a reader that waited for it before the end would wait for ever.
+        """Return the position of the last entry that consumers may receive, and the index of its last message if it is a batch,
+        else -1; (-1, -1) and -1 without such an entry. Damaged entries are skipped, because a reader that waits for the last
+        message would wait forever.
 
         Raises StoreError.
         """
@@ -419,7 +423,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             elif not is_marker(run.payloads[0]):
                 return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
             else:
-                # Nobody gets it: who waited for it before the end would wait for ever.
+                # No consumer receives it, so a reader that waits for it would wait forever.
                 last = ledger.read_limit.visible_up_to(ledger.ledgers.previous_position(last), ledger.ledgers)
         return EARLIEST, -1
 
@@ -434,14 +438,15 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.fenced()
 
     def fenced(self, error: LedgerFenced) -> None:
-        """Somebody else owns the managed ledger now: close the topic, whose clients look it up again. What they have sent is
-        stored and answered first."""
+        """Close the topic, because another process has taken over the managed ledger. Clients look it up again. Messages that were
+        received before are stored and answered first.
+        """
         if not self.is_fenced:
             self.is_silent = True
             self.shared.start_unload(str(error))
 
     async def close(self) -> None:
-        """Fence, write what is left, release. Raises StoreError when that fails."""
+        """Fence the topic, write pending state, and release it. Raises StoreError."""
         if not self.is_fenced:
             self.shared.is_fenced = True
             await self.drained()
@@ -462,7 +467,9 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.transactions.closed()
 
     async def delete(self) -> None:
-        """Fence and drop everything that is stored. Raises StoreError; it is closed all the same, what is left can be opened."""
+        """Fence the topic and delete all stored data. Raises StoreError; it is closed in any case, and remaining data can be
+        opened.
+        """
         self.fence()
         await self.tasks.close()
         await self.registry.ended()
@@ -471,7 +478,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             subscription.release_memory()
         self.broker_context.refusals.forget(str(self.name))
         try:
-            # First: a topic of that name that is made later must not inherit what is set for this one.
+            # First, because a later topic of that name must not inherit these policies.
             await self.broker_context.resources.forget_topic(self.name)
             await self.broker_context.schemas.drop(self.name)
             await self.broker_context.ledgers.delete(self.ledger)

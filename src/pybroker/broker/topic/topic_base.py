@@ -1,6 +1,7 @@
-"""What all loaded topics have in common, whether they store messages or not: producers, policies and limits, fencing.
+"""The common part of persistent and non-persistent topics: producers, policies, limits, and fencing.
 
-This is one of the three fault boundaries: a broken invariant closes the topic, whose clients look it up again and get a fresh one.
+This is one of the three fault boundaries: a broken invariant closes the topic. Its clients look it up again and get a newly loaded
+one.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ class TopicBase(ABC):
         epoch: int | None,
         start_unload: Callable[[TopicBase, str], None],
     ) -> None:
-        """`start_unload` closes it in the background, and is told why.
+        """`start_unload` closes the topic in the background; its argument is the reason.
 
-        `tasks` end before the topic's storage is closed; `epoch` is the last one stored."""
+        `tasks` end before the topic's storage is closed. `epoch` is the stored epoch.
+        """
         self.shared = TopicContext(broker_context, name, own_policies, tasks, lambda reason: start_unload(self, reason))
         self.broker_context = broker_context
         self.runtime = broker_context.runtime
@@ -66,7 +68,7 @@ class TopicBase(ABC):
         )
         self.producers: Mapping[str, Producer] = self.producer_registry.attached
         self.is_silent = False
-        """What producers send is dropped without an answer: they are about to be closed, and send it again."""
+        """Messages of producers are dropped without an answer: the producers are about to be closed, and send them again."""
         self.loaded_ms = self.runtime.clock.wall_ms()
         self._subscribe_limit: SubscribeRateLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
@@ -77,7 +79,7 @@ class TopicBase(ABC):
 
     @property
     def policies(self) -> EffectivePolicies:
-        """What is in force for this topic now."""
+        """The policies in force."""
         return self.shared.policies
 
     def own_policies_changed(self, policies: TopicPolicies) -> None:
@@ -86,7 +88,7 @@ class TopicBase(ABC):
         self.policies_changed()
 
     def policies_changed(self) -> None:
-        """Act on what is in force now."""
+        """Apply changed policies."""
         self._renew_limits()
         for producer in list(self.producers.values()):
             if self.shared.is_encryption_required and not producer.is_encrypted:
@@ -102,7 +104,7 @@ class TopicBase(ABC):
         self._publish_checks = publish_checks(self.policies, is_encryption_required=self.shared.is_encryption_required)
 
     def renew_publish_throttle(self) -> None:
-        """Apply the rates that are in force now; who waits for one that does not hold any more goes on."""
+        """Apply the current publish rates. A publisher that waits for a limit that no longer exists continues."""
         if is_system_topic(self.name):
             return
         broker_context, policies, before = self.broker_context, self.policies, self.publish_throttle
@@ -120,12 +122,12 @@ class TopicBase(ABC):
 
     @property
     def is_fenced(self) -> bool:
-        """It takes nobody and nothing more."""
+        """Whether the topic accepts no more clients and requests."""
         return self.shared.is_fenced
 
     @property
     def last_used_ms(self) -> float:
-        """When somebody was known to use it last."""
+        """The last known time of use."""
         return self.shared.last_used_ms
 
     def require_open(self) -> None:
@@ -135,23 +137,23 @@ class TopicBase(ABC):
     @property
     @abstractmethod
     def ledger_counters(self) -> LedgerCounters:
-        """What its managed ledger counts; zeros when there is none."""
+        """The counters of its managed ledger; zeros if there is none."""
 
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def require_admissible(self, producer: Producer) -> None:
         """Raises ServiceNotReady, MetadataError for one that does not encrypt where it must, and AuthorizationError."""
         self.require_open()
-        # Its right may have been revoked since the client asked: it waited for the topic, or for its turn.
+        # The permission may have been revoked since the request, which has waited for the topic or for the lock.
         self.broker_context.authorization.require_produce(self.name, producer.peer.role)
         producer_admission.require_encryption(self.shared, producer)
 
     @abstractmethod
     async def store_epoch(self, epoch: int) -> None:
-        """Somebody takes over, with that epoch; durable when it returns, where anything is. Raises StoreError."""
+        """Store the epoch of a producer that takes over. Durable on return, if the topic stores anything. Raises StoreError."""
 
     def disconnect_producers(self, refusal: BrokerError) -> None:
-        """Tell all producers to look the topic up again, and `refusal` to those that wait for their turn."""
+        """Ask all producers to look the topic up again. Producers that wait for exclusive access receive `refusal`."""
         self.producer_registry.close_all(refusal)
 
     async def settled(self, producer_name: str) -> None:
@@ -164,10 +166,10 @@ class TopicBase(ABC):
             await producer.drained()
 
     async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
-        """`ending`, and then, whatever comes of it, tell all producers to look the topic up again.
+        """Run `ending`, and then, whatever its result, ask all producers to look the topic up again.
 
-        What they send from now on is dropped; what they sent before is answered before they are told: a client sends everything
-        again that it has no answer for by then, and it would be stored twice.
+        Messages that arrive from now on are dropped. Messages that arrived before are answered first, because a client sends all
+        unanswered messages again, and they would be stored twice.
         """
         self.is_silent = True
         try:
@@ -179,7 +181,7 @@ class TopicBase(ABC):
             self.disconnect_producers(refusal)
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """What a producer of this name has published last; -1 when nothing is known of it."""
+        """Return the last sequence id that a producer of this name has published; -1 if it is unknown."""
         return -1
 
     def publish(self, producer: Producer, run: SendRun) -> None:
@@ -189,7 +191,7 @@ class TopicBase(ABC):
             self._refuse(producer, run, producer.refusal)
             return
         if self.shared.is_fenced or producer.is_closed or self.is_silent:
-            # Not refused: at an error C++ clients drop their connection, and Go clients what they cannot send any more.
+            # Not refused: at an error, C++ clients close their connection, and Go clients drop messages.
             producer.peer.sends_dropped(run, PersistenceError(f"producer {producer.name} is being closed"))
             return
         if self._publish_checks is not None:
@@ -228,18 +230,18 @@ class TopicBase(ABC):
 
     @abstractmethod
     def turn(self, subscription: str, doing: str) -> AbstractAsyncContextManager[None]:
-        """Make, delete or move that subscription, or attach consumers to it, while nobody else does; all is looked up within.
+        """Hold the lock of that subscription for its creation, deletion, or move, or to attach consumers. Look everything up
+        within.
 
-        `doing` is what others are told that they wait for. Raises TopicFenced, and then nothing has been done, and
-        TooManyRequests.
+        `doing` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
         """
 
     @abstractmethod
     async def delete_subscription(self, subscription: SubscriptionBase) -> None:
-        """Forget it for good, in its turn; its consumers are told to go. Raises StoreError."""
+        """Delete it permanently, under its lock, and close its consumers. Raises StoreError."""
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Add `consumer` to `subscription`, in its turn. Raises ConsumerBusy, AuthorizationError."""
+        """Attach `consumer` to `subscription`, under its lock. Raises ConsumerBusy, AuthorizationError."""
         self.require_open()
         self.broker_context.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
         consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
@@ -248,7 +250,7 @@ class TopicBase(ABC):
     # --- life --------------------------------------------------------------------------------------------------------
 
     def in_use(self) -> None:
-        """Somebody uses the topic now, or did until now."""
+        """Record that the topic is in use now."""
         self.shared.in_use()
 
     def fail(self, bug: Exception) -> None:
@@ -256,11 +258,11 @@ class TopicBase(ABC):
         self.shared.fail(bug)
 
     def fence(self) -> None:
-        """Take nobody and nothing more, and tell the clients to look the topic up again."""
+        """Accept no more clients and requests, and ask the clients to look the topic up again."""
         self.shared.is_fenced = True
         self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
         if self.publish_throttle is not None:
-            self.publish_throttle.close(None)  # Its producers are gone: who waits for it goes on.
+            self.publish_throttle.close(None)  # # Its producers are gone: clients that wait for it continue.
         for subscription in list(self.subscriptions.values()):
             subscription.is_closed = True
             subscription.close_consumers()

@@ -1,9 +1,10 @@
-"""The compaction of one topic: begins it, says how the last one went, and gives up the view.
+"""The compaction of one topic: start, status of the last one, and deletion of the compacted view.
 
-The durable subscription `__compaction` stands where the last compaction ended: what it has not reached is not trimmed. Nobody
-consumes from it. It is made with the first compaction; deleting it gives up the view.
+The durable subscription `__compaction` is at the end of the last compaction, so entries behind it are not trimmed. It has no
+consumers. The first compaction creates it; its deletion deletes the view.
 
-Invariants: at most one compaction of a topic runs; it is over, and what it wrote discarded, before the topic's ledger is closed.
+Invariants: at most one compaction of a topic runs. It has ended, and an incomplete result is deleted, before the topic's ledger is
+closed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class CompactionStatus(StrEnum):
 
 @dataclass(slots=True)
 class CompactionCounters:
-    """Since the topic was loaded; what the last compaction did has `last_` in its name."""
+    """Counters since the topic was loaded. Figures of the last compaction begin with `last_`."""
 
     succeeded: int = 0
     failed: int = 0
@@ -72,11 +73,11 @@ class TopicCompaction:
         self.counters = CompactionCounters()
         self._alone = asyncio.Lock()
         self._looking = asyncio.Lock()
-        self._last_index_of = (-1, -1)  # the ledger of the view, and what was found in its last entry
+        self._last_index_of = (-1, -1)  # # the ledger of the view, and the last message of its last entry
 
     @property
     def is_running(self) -> bool:
-        """Whether one runs, or waits for its turn."""
+        """Whether a compaction runs, or is queued."""
         return self.status is CompactionStatus.RUNNING
 
     @property
@@ -128,13 +129,13 @@ class TopicCompaction:
             return  # There is nothing new.
         logs.info("compaction.started", topic=topic.name, end=end, view=None if view is None else view.ledger)
         await compactor.run(end)
-        # Only now: what the view was made from may go.
+        # After the view is stored: the entries it was made of may be trimmed now.
         subscription = self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION)
         if subscription is not None:
             await subscription.cursor.expire_to(end)
 
     def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
-        """`error` is no fault when somebody wanted the topic closed, or the view dropped."""
+        """Count the result. `error` is no failure if the topic is being closed or the view deleted."""
         counters, now_ms = self.counters, self._topic.runtime.clock.wall_ms()
         counters.removed_messages += progress.removed_messages
         counters.read_bytes += progress.read_bytes
@@ -190,7 +191,7 @@ class TopicCompaction:
             yield
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """As the topic's, for those who read compacted; None when the last entry stands behind the view. Raises StoreError."""
+        """Return the last message for compacted readers; None if the last entry is behind the view. Raises StoreError."""
         ledger = self._ledger
         while (view := ledger.compacted) is not None:
             last = ledger.read_limit.last_visible(ledger.ledgers)

@@ -1,8 +1,8 @@
-"""What the schema of a producer or consumer means for its topic: registered, known already, or a reason to refuse.
+"""The effect of a client's schema on a topic: it is registered, known already, or refused.
 
-The rules are the policies'. A producer's schema is registered, or must be known where versions are not made by clients. A
-consumer's schema is registered by the first who comes to a topic that nobody uses; where somebody does, it must be able
-to read what is there. Who comes without a schema is let in, but a producer not where schemas are enforced.
+The rules are policies. A producer's schema is registered, or must be known if clients may not create versions. A consumer's schema
+is registered if it is the first and the topic is unused; otherwise it must be able to read the existing messages. A client without
+a schema is accepted, except for a producer where schemas are enforced.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def _register(topic: TopicBase, schema: SchemaData) -> int:
 
 
 def _is_used(topic: TopicBase) -> bool:
-    """Whether there is somebody, or something, that a first schema might not fit."""
+    """Return whether there are clients or messages that a first schema might not fit."""
     return (
         bool(topic.producers)
         or _has_messages(topic)
@@ -75,5 +75,5 @@ def _is_used(topic: TopicBase) -> bool:
 
 
 def _has_messages(topic: TopicBase) -> bool:
-    """Of what is not stored, whether there were any."""
+    """For a non-persistent topic: return whether there were any messages."""
     return topic.ledger.size_bytes > 0 if isinstance(topic, Topic) else topic.counters.messages_in > 0

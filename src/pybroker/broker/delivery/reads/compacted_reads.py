@@ -1,10 +1,12 @@
-"""Reading compacted: in place of the cursor, entries come from the compacted view up to its horizon, and from the topic behind it.
+"""Reading compacted: entries come from the compacted view up to its horizon, and from the topic behind it, instead of from the
+cursor.
 
-Where reading goes on is a position of the topic, whichever of the two it is read from. So when a compaction replaces the view, the
-next read looks up that position in the new one: what was read does not come again, and nothing that is left is passed over.
+The read position is a position of the topic in both cases. When a compaction replaces the view, the next read looks this position
+up in the new view, so no entry is delivered twice and none is skipped.
 
-What the view has passed over is acknowledged as it is passed: nobody who reads compacted will ever see it. Entries of the view
-whose ledgers are gone from the topic are remembered here until they are acknowledged: the cursor's state knows only what exists.
+Entries that the view does not contain are acknowledged when the read position passes them, because consumers that read compacted
+never receive them. Entries of the view in ledgers that the topic has deleted are remembered here until they are acknowledged,
+because the cursor's state contains only existing ledgers.
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ class CompactedReads:
         return self._take(max_entries, max_bytes)
 
     def _view(self) -> CompactedInfo | None:
-        """The view, if reading goes on in it."""
+        """The view, if the read position is in it."""
         view = self._cursor.ledger.compacted
         return view if view is not None and self._cursor.read_position <= view.horizon else None
 
@@ -150,7 +152,7 @@ class CompactedReads:
                 if first < end and state.undeleted_in(row.ledger_id, first, end - first) != []:
                     self._acknowledge(row.ledger_id, range(first, end))
 
-    # --- what was read -----------------------------------------------------------------------------------------------
+    # --- acknowledged entries --------------------------------------------------------------------------------------------
 
     def undelivered(self, run: CompactedRun) -> AssignInput:
         """The entries of `run` that are not acknowledged."""
@@ -192,7 +194,7 @@ class CompactedReads:
         self._move_mark()
 
     def _move_mark(self) -> None:
-        """The mark-delete position goes up to the first entry of a ledger that is gone which is not acknowledged."""
+        """Move the mark-delete position to the first unacknowledged entry of a deleted ledger."""
         while self._unacked:
             ledger_id, unacked = min(self._unacked.items(), key=lambda item: item[0])
             if unacked:

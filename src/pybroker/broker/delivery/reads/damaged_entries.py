@@ -1,4 +1,4 @@
-"""What a subscription does about entries that the store will never give: wait, or go on behind them."""
+"""Entries that the store can never return: whether a subscription waits at them or skips them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 
 
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
-    """Go on behind entries that cannot be read, if nobody waits for them or they may be skipped.
+    """Skip entries that cannot be read, if they are all acknowledged or may be skipped. Return whether reading can continue.
 
-    `skip` counts entries of a ledger as read; None when the configuration does not let that be done.
+    `skip` acknowledges entries of a ledger; None if the configuration does not allow it.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers
@@ -51,7 +51,7 @@ def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int
 def log_skipped(
     subscription: SubscriptionBase, ledger_id: int, entry_ids: range, entries: int, damage: DamagedEntries
 ) -> None:
-    """Say what was passed over, and why."""
+    """Log the skipped entries and the reason."""
     logs.warning(
         "entries.skipped",
         topic=subscription.topic.name,

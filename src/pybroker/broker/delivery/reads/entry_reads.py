@@ -1,8 +1,7 @@
-"""Where the entries of one subscription come from: from memory at once, else from the store.
+"""The source of the entries of one subscription: the cache, or the store.
 
-Four things are read: what the dispatcher wants again, what it scans for once more, delayed entries that are due, and what comes
-next at the cursor, or in the compacted view in its place. Knows of no consumer and no dispatcher; what becomes of the entries is
-the subscription's.
+It reads entries for redelivery, scans of the dispatcher, delayed entries that are due, and the next entries at the cursor or in the
+compacted view. It knows no consumer and no dispatcher; the subscription decides about the entries.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ class EntryReads:
         self._cursor = cursor
         self._delayed = delayed
         self.compacted: CompactedReads | None = None
-        """What is read in place of the cursor while the active consumer reads compacted."""
+        """The compacted view that is read instead of the cursor while the active consumer reads compacted."""
         self._next: ManagedCursor | CompactedReads = cursor
         self._second = Rescans(cursor)
         self._due: Sequence[Delayed] = ()
 
     def read_compacted(self, compacted: CompactedReads | None) -> None:
-        """Read what comes next there from now on; None for the topic itself."""
+        """Read from that view from now on; from the topic if it is None."""
         self.compacted = compacted
         self._next = self._cursor if compacted is None else compacted
 
     @property
     def has_more(self) -> bool:
-        """Whether something comes next that may be read, to look at."""
+        """Whether there is a next entry that may be read. Changes nothing."""
         if isinstance(self._next, CompactedReads):
             return self._next.has_more()
         ledger, cursor = self._cursor.ledger, self._cursor
@@ -66,8 +65,9 @@ class EntryReads:
         self._next.rewind()
 
     def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
-        """What the plan asks for, if it is in memory; `AT_END` when nothing is left, `NO_MEMORY` when nothing may be
-        read now, None when the store must be asked."""
+        """Return the entries of the plan if they are in memory; `AT_END` if none is left, `NO_MEMORY` if the memory budget allows
+        no read now, None if they must be read from the store.
+        """
         if plan.replay is not None:
             return self._replay_cached(plan)
         if plan.scan is not None:
@@ -115,7 +115,7 @@ class EntryReads:
         return entries if kept is None else entries.rows([entry_id - first for entry_id in kept])
 
     def next_to_scan(self, position: Position) -> Position | None:
-        """The first entry from there on that a scan is to look at; None when the cursor itself comes to the next one."""
+        """Return the first entry from that position on that a scan must read; None if only the cursor's own next entry is left."""
         return self._second.next_position(position, self._delayed.held_back)
 
     # --- once more ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Reads of one subscription that failed: how often in a row, why, and when the next try is due.
+"""Failed reads of one subscription: the number of consecutive failures, the reason, and the time of the next attempt.
 
-Invariant: while `count` is 0 the last read went well, and there is nothing to tell.
+Invariant: while `count` is 0, the last read succeeded and there is nothing to report.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pybroker.errors import StoreError
 
 REMEDY = "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand"
-"""What ends a damage that lasts."""
+"""How an operator ends a permanent failure."""
 
 
 class FailedReads:
@@ -24,7 +24,7 @@ class FailedReads:
         self._topic = topic
         self._subscription = subscription
         self.count = 0
-        """How many reads failed in a row."""
+        """The number of consecutive failures."""
         self.reason = ""
         """Why the last of them did."""
 

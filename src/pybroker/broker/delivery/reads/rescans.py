@@ -1,7 +1,7 @@
-"""Reads once more what a subscription's cursor has passed, for scans of its dispatcher, without moving the cursor.
+"""Reads entries again that the cursor has passed, for scans of the dispatcher, without moving the cursor.
 
-The dispatcher says from where and what it looks for; here is only how far the scan is, and what the last read from the store
-brought beyond what was asked. What is acknowledged is passed over, and so is what waits for its time: both are taken care of.
+The dispatcher determines the start and the hashes of a scan; this class keeps its position, and entries that the last read from the
+store returned beyond the request. Acknowledged entries and delayed entries are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rescans:
         self._ahead: EntryRun | None = None
 
     def next_position(self, position: Position, held_back: Mapping[int, BitMap]) -> Position | None:
-        """The first entry from there on that is to be read again; None when the cursor itself comes to the next one."""
+        """Return the first entry from that position on that must be read again; None if only the entry at the cursor is left."""
         found = self._cursor.state.first_wanted(position, held_back)
         ledgers = self._cursor.ledger.ledgers
         if ledgers.has_entry(found) and found < ledgers.normalize(self._cursor.read_position):
