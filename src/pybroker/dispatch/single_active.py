@@ -139,7 +139,7 @@ class SingleActiveDispatcher(Dispatcher):
         return False
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Redeliver everything, whatever the positions: redelivery of single entries would break the order."""
+        """Redeliver everything, regardless of `positions`: redelivery of single entries would break the order."""
         if consumer is not self._active:
             return Redelivery(rewind=False, wake=False)
         self._void_reads()

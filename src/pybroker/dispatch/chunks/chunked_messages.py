@@ -97,7 +97,9 @@ class ChunkedMessages:
     def other_chunks(
         self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
     ) -> list[Position]:
-        """Return the other chunks of messages of which `consumer` returns some, if their hash `is_elsewhere`."""
+        """Return the other chunks of messages of which `consumer` returns some, if `is_elsewhere` is true for their
+        hash.
+        """
         given_back = set(positions)
         others: list[Position] = []
         for message in self._by_uuid.values():
