@@ -47,7 +47,7 @@ _MARKER_BYTES = b"\xa0\x01"
 LARGE_METADATA_BYTES = 1024
 """Protobuf parses longer metadata. A call of protobuf costs as much as a loop over some twenty fields."""
 NO_KEY = b"NONE_KEY"
-"""The sticky key of an entry with metadata that cannot be read."""
+"""The sticky key of an entry without key, producer and sequence id, or with unreadable metadata."""
 
 
 def message_start(entry: bytes) -> int:
