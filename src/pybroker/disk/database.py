@@ -1,4 +1,4 @@
-"""SQLite databases whose commits are durable: settings, errors, transactions, the check of pages, and the end of the log.
+"""SQLite databases with durable commits: settings, errors, transactions, the check of pages, and the end of the log.
 
 Both databases of a data directory, `checkpoint.db` and `metadata.db`, are opened by `Disk.open_database` and use these functions.
 

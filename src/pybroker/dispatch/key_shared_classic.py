@@ -1,7 +1,7 @@
 """Key_Shared as before Pulsar 4.0: a new consumer waits until all entries read before it joined are acknowledged.
 
 The cursor's read position is recorded when a consumer joins. Until the mark-delete position reaches it, the consumer
-receives only earlier entries: those that others returned and whose hash it owns now. With several new consumers the
+receives only earlier entries that others returned and that belong to its hashes now. With several new consumers the
 oldest position limits all, because later entries may still be held by an earlier consumer.
 
 Draining hashes are used as well: positions alone do not keep a key with one consumer if entries are returned

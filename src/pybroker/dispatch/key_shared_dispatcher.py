@@ -151,7 +151,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     @property
     def parked(self) -> ParkedHashes:
-        """The parked hashes, whose entries are not listed."""
+        """The parked hashes; their entries are not listed."""
         return self._parked
 
     @property

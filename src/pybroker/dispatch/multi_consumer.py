@@ -65,7 +65,7 @@ class MultiConsumerDispatcher(Dispatcher):
 
     @property
     def chunked(self) -> ChunkedMessages:
-        """Messages whose chunks consumers hold."""
+        """Messages with chunks at consumers."""
         return self._chunked
 
     @property
@@ -98,7 +98,7 @@ class MultiConsumerDispatcher(Dispatcher):
             return BlockedReason.NO_CONSUMER
         if any(consumer.can_take() for consumer in self.consumers):
             return BlockedReason.LOOK_AHEAD
-        # The lowest count decides: one message that lacks a single chunk keeps all of them waiting.
+        # Report the smallest obstacle: the reason of the consumer that is closest to receiving an entry.
         gates = {consumer.blocked_reason() for consumer in self.consumers}
         return next(
             blocked_reason

@@ -164,7 +164,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return self._scan()
 
     def _scan(self) -> ReadPlan | None:
-        """Plan a scan for parked chunks of consumers that can take entries and have no earlier chunk listed."""
+        """Plan a scan for parked chunks of consumers that can take entries, unless free entries wait."""
         self._replay.unbind_able()
         able = [consumer for consumer in self._parked if consumer.can_take()]
         if not able or self._replay.has_free:

@@ -12,7 +12,7 @@ released on its own (a read ends, an entry becomes durable) or be read-ahead tha
 waits forever.
 
 Waiters queue within their part: round robin by group (a connection), in order of arrival within a group. Among
-parts, the one whose first waiter has waited longest is served first; while it waits for shared memory, later waiters
+parts, the one with the longest-waiting first waiter is served first; while it waits for shared memory, later waiters
 get none of it. Read-ahead is held until it is used; it is dropped, oldest first, before any request waits.
 
 Data that already exists, received from a client or read from disk, is counted even beyond the bound (`count`,

@@ -98,6 +98,6 @@ class Runtime:
     def cancel_timers(self) -> None:
         """Cancel all timers after the broker closed, so that the loop holds no reference to it."""
         timers = list(self._timers.values())
-        self._timers.clear()  # pending timers see this
+        self._timers.clear()  # a timer that is no longer listed does nothing
         for timer in timers:
             timer.cancel()

@@ -101,7 +101,7 @@ def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], Non
 
 
 def _settle_unbegun(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:
-    """Set the result of a task that was cancelled before its first step, since none of its coroutine runs."""
+    """Cancel the result if the task was cancelled before its first step: then `_settle` never ran."""
     if not ended.done():
         work.close()
         ended.cancel()

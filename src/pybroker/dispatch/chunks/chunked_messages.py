@@ -1,4 +1,4 @@
-"""Large messages whose chunks consumers hold. One client assembles a message, so all its chunks go to one consumer.
+"""Large messages with chunks at consumers. One client assembles a message, so all its chunks go to one consumer.
 
 A message is tracked from the delivery of its first chunk until its consumer holds none: then all are acknowledged,
 or all wait for redelivery to any consumer. Other entries are never looked up here.

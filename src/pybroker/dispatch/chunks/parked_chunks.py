@@ -71,7 +71,7 @@ class ParkedChunks:
         self.position = position
 
     def leave_scan(self, consumer: ConsumerState, position: Position) -> None:
-        """Stop scanning for a consumer whose chunk at this position exceeds the capacity."""
+        """Stop scanning for a consumer, because its chunk at this position exceeds the capacity."""
         self._scanned.discard(consumer)
         self._from[consumer] = position
         self._end_if_empty()
@@ -84,7 +84,7 @@ class ParkedChunks:
         self._end_if_empty()
 
     def forget(self, consumer: ConsumerState) -> bool:
-        """Forget a consumer that left. Return whether it had parked chunks, whose positions are now unknown."""
+        """Forget a consumer that left. Return whether it had parked chunks; their positions are now unknown."""
         self._scanned.discard(consumer)
         self._end_if_empty()
         return self._from.pop(consumer, None) is not None

@@ -12,7 +12,7 @@ goes to a small heap. A full heap becomes one *run* per ledger, an array of numb
 A heap of runs, by each run's next due time, merges them. An entry that is acknowledged or expires early is removed
 only from the bitmap at first, and from its run when the run reaches it.
 
-An entry whose time was changed is listed more than once: `ChangedDelays` determines which time counts.
+An entry with a changed time is listed more than once: `ChangedDelays` determines which time counts.
 
 Invariants: `members` has exactly the waiting entries, each of which is in the heap or in a run. Additional entries
 in a run were removed or are duplicates, and are skipped.

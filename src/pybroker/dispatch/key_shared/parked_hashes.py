@@ -1,4 +1,4 @@
-"""Parked hashes of a Key_Shared subscription: hashes whose entries are not listed from a position on, and are rescanned
+"""Parked hashes of a Key_Shared subscription: their entries are not listed from a position on, and are rescanned
 later.
 
 Listed entries cost memory, which is limited (`KeySharedSettings.look_ahead_bytes`). An entry beyond the limit is
