@@ -78,7 +78,6 @@ class AuthenticationService:
 
     @property
     def waiting_checks(self) -> int:
-        """Return the number of queued password checks."""
         return self._checks.waiting
 
     def is_immediate(self, method: str, data: bytes) -> bool:

@@ -107,12 +107,10 @@ class AuthorizationService:
         return False
 
     def require_superuser(self, role: str | None) -> None:
-        """Refuse all roles but super users."""
         if not self.may_all(role):
             raise _missing_rank(role, "is no super user", "one of superUserRoles is needed")
 
     def require_tenant_admin(self, tenant: str, role: str | None) -> None:
-        """Refuse a role that does not administer `tenant`."""
         if self.enabled and not self._administers(tenant, role):
             raise _missing_rank(role, f"does not administer tenant {tenant}", _administrator_of(tenant))
 

@@ -84,7 +84,6 @@ class BasicProvider(AuthenticationProvider):
         return right and known
 
     def remember(self, user: str, password: str, is_right: bool) -> None:
-        """Cache a result of `verify`."""
         digest = self.digest(user, password)
         if is_right:
             self._verified[user] = digest

@@ -47,7 +47,6 @@ class PasswordChecks:
 
     @property
     def waiting(self) -> int:
-        """Return the number of queued checks."""
         return len(self._queue)
 
     async def check(self, address: str, name: str, verify: Callable[[], bool]) -> bool:

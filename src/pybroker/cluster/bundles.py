@@ -46,13 +46,11 @@ def hash_position(topic: TopicName | str) -> int:
 
 
 def bundles_of(boundaries: Sequence[str]) -> list[Bundle]:
-    """Return the bundles between `boundaries`, ascending."""
     assert len(boundaries) > 1, "a namespace has at least one bundle"
     return [Bundle(lower, upper) for lower, upper in pairwise(int(boundary, 16) for boundary in boundaries)]
 
 
 def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> Bundle:
-    """Return the bundle of a topic."""
     bundles = bundles_of(boundaries)
     found = bundles[bisect_right(bundles, hash_position(topic), key=lambda bundle: bundle.lower) - 1]
     assert hash_position(topic) in found, "a hash that no bundle contains"

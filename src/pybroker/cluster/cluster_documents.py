@@ -39,7 +39,6 @@ class ClusterDocuments:
         self._writing = asyncio.Lock()
 
     async def failure_domains(self, cluster: str) -> dict[str, FailureDomain]:
-        """Return the failure domains of a cluster by name."""
         return await self._read(metadata_paths.failure_domains(cluster), dict[str, FailureDomain]) or {}
 
     async def put_failure_domain(self, cluster: str, name: str, domain: FailureDomain) -> None:
@@ -101,7 +100,6 @@ class ClusterDocuments:
         await self._store.put(_quota(namespace, bundle), encode(quota))
 
     async def unset_quota(self, namespace: NamespaceName, bundle: str) -> bool:
-        """Remove a bundle's own quota. Return False if it had none."""
         return await self._store.delete(_quota(namespace, bundle))
 
     async def _read(self, path: str, kind: type[T]) -> T | None:

@@ -24,7 +24,6 @@ def dynamic_names() -> list[str]:
 
 
 def is_dynamic(key: str) -> bool:
-    """Whether `key` is one of `dynamic_names`."""
     info = KEYS.get(key)
     return info.dynamic if info is not None else key in ONLY_IN_PULSAR
 

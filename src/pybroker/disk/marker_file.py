@@ -54,7 +54,6 @@ class MarkerFile:
         return self._memory.content()
 
     def write(self, *values: int) -> None:
-        """Write the values to the next slot."""
         self._slot += 1
         self._memory.write(self._layout.encode(*values), self._layout.slot_offset(self._slot))
 

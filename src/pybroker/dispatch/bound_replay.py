@@ -48,12 +48,10 @@ class BoundReplay(Waiting):
 
     @property
     def has_free(self) -> bool:
-        """Whether free entries wait."""
         return bool(self._free)
 
     @property
     def has_bound(self) -> bool:
-        """Whether bound entries wait."""
         return bool(self._bound)
 
     def bound_to(self, position: Position) -> ConsumerState | None:
@@ -87,7 +85,6 @@ class BoundReplay(Waiting):
         self._free.add(ledger_id, entry_ids)
 
     def bind(self, consumer: ConsumerState, position: Position) -> None:
-        """Bind an entry to `consumer`."""
         self._since_ms.setdefault(consumer, self.now_ms)
         self._bound.setdefault(consumer, ReplaySet()).add(position.ledger_id, (position.entry_id,))
 
@@ -134,7 +131,6 @@ class BoundReplay(Waiting):
         self._since_ms.clear()
 
     def check_invariants(self) -> None:
-        """Assert that no entry is listed twice; slow, for tests."""
         for bound in self._bound.values():
             assert bound
             assert not any(position in self._free for position in bound)

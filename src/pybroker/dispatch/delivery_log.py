@@ -75,7 +75,6 @@ class DeliveryLog:
         self._last_ms = 0
 
     def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; for tests."""
         notes = self._notes
         starts = list(zip(notes[0::_PARTS], notes[1::_PARTS], strict=True))
         assert starts == sorted(set(starts))

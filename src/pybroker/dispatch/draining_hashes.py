@@ -65,7 +65,6 @@ class DrainingHashes:
             yield sticky_hash, self._shown(sticky_hash)
 
     def hashes(self) -> list[int]:
-        """Return all draining hashes, in no order."""
         return list(self._by_hash)
 
     def of(self, sticky_hash: int) -> DrainingHash | None:
@@ -112,7 +111,6 @@ class DrainingHashes:
         return held is not None and held[0] is not consumer
 
     def holder(self, sticky_hash: int) -> ConsumerState | None:
-        """Return the consumer that drains this hash; None if it does not drain."""
         held = self._by_hash.get(sticky_hash)
         return None if held is None else held[0]
 
@@ -150,11 +148,9 @@ class DrainingHashes:
         return freed
 
     def unacked_entries(self) -> int:
-        """Return the number of entries of all draining hashes."""
         return sum(unacked_entries for _, unacked_entries, _ in self._by_hash.values())
 
     def unacked_messages(self) -> int:
-        """Return the number of messages of all draining hashes."""
         return self.unacked_entries() + sum(self._more_messages.values())
 
     def by_consumer(self) -> dict[ConsumerState, list[tuple[int, DrainingHash]]]:

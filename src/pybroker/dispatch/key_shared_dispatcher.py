@@ -146,12 +146,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     @property
     def waiting(self) -> KeyedReplay:
-        """The listed waiting entries."""
         return self._replay
 
     @property
     def parked(self) -> ParkedHashes:
-        """The parked hashes; their entries are not listed."""
         return self._parked
 
     @property
@@ -170,7 +168,6 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     @property
     def look_ahead_entry_limit(self) -> int | None:
-        """The number of waiting entries at which the dispatcher stops reading; None without such a limit."""
         limit = self._settings.look_ahead_entries(len(self.consumers))
         return None if limit == _NO_LIMIT else limit
 

@@ -75,12 +75,10 @@ class MultiConsumerDispatcher(Dispatcher):
 
     @property
     def waiting(self) -> Waiting:
-        """The listed entries that wait to be sent."""
         return self._replay
 
     @property
     def pending(self) -> PendingAcks:
-        """The unacknowledged entries of each consumer."""
         return self._pending
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:

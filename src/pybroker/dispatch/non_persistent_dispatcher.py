@@ -87,7 +87,6 @@ class NonPersistentDispatcher(ABC):
         return _delivery(consumer, payloads, message_counts, messages)
 
     def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; for tests."""
         assert len(set(self.consumers)) == len(self.consumers), "consumer attached twice"
 
 
@@ -141,7 +140,7 @@ class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class ExclusiveNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
-    """Dispatcher of an Exclusive subscription, with at most one consumer."""
+    """Dispatcher of an Exclusive subscription."""
 
     kind = "Exclusive"
 

@@ -60,7 +60,6 @@ class PendingAcks:
         return holds is not None and entry_id in holds
 
     def holder(self, position: Position) -> ConsumerState | None:
-        """Return the consumer that holds the entry."""
         hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
         return None if hold is None else hold[0]
 
@@ -275,7 +274,6 @@ class PendingAcks:
         self.total_messages = 0
 
     def __iter__(self) -> Iterator[tuple[int, int, ConsumerState, int, int]]:
-        """Yield ledger id, entry id, consumer, unacknowledged messages and sticky hash of every entry."""
         for ledger_id, holds in self._by_ledger.items():
             for entry_id, (consumer, message_count, sticky_hash, _) in holds.items():
                 yield ledger_id, entry_id, consumer, message_count, sticky_hash

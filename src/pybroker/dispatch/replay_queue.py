@@ -90,7 +90,6 @@ class ReplaySet(Waiting):
         return Position(ledger_id, self._by_ledger[ledger_id].min())
 
     def __iter__(self) -> Iterator[Position]:
-        """Yield all positions, in no order."""
         for ledger_id, entries in self._by_ledger.items():
             for entry_id in entries:
                 yield Position(ledger_id, entry_id)
@@ -177,7 +176,6 @@ class RedeliveryCounts:
         return sum(waiting.count_among(ledger_id, BitMap(counts)) for ledger_id, counts in self._by_ledger.items())
 
     def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        """Forget acknowledged entries."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             return

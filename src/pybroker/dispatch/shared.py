@@ -81,12 +81,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
     @property
     def holds_chunks_back(self) -> bool:
-        """Whether an entry waits for one consumer."""
         return bool(self._parked) or self._replay.has_bound
 
     @property
     def look_ahead_size_bytes(self) -> int:
-        """The approximate memory of chunks that wait for one consumer each."""
         return self._replay.bound_bytes()
 
     def limit_look_ahead(self, size_bytes: int) -> None:

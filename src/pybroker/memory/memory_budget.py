@@ -67,7 +67,6 @@ class MemoryBudget(Generic[T]):
 
     @property
     def used_bytes(self) -> int:
-        """Return the bytes used by all parts."""
         return sum(part.used_bytes for part in self.parts.values())
 
     def settle(self) -> Settled[T]:
@@ -145,7 +144,6 @@ class Part(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """The number of waiters."""
         return len(self._group_of)
 
     @property
@@ -184,7 +182,6 @@ class Part(Generic[T]):
         return None if row is None else next(iter(row.values())).since_ms
 
     def head_size_bytes(self) -> int:
-        """Return the size of the next request."""
         return self._head()[1].size_bytes
 
     def head_since_ms(self) -> float:
@@ -238,7 +235,6 @@ class Part(Generic[T]):
         return self._budget.settle()
 
     def give_back(self, size_bytes: int) -> Settled[T]:
-        """Give back memory that was taken."""
         self.takers -= 1
         self._use(-size_bytes)
         return self._budget.settle()
@@ -270,7 +266,6 @@ class Part(Generic[T]):
     # --- for the budget ----------------------------------------------------------------------------------------------
 
     def evict_oldest(self) -> T:
-        """Remove and return the oldest read-ahead holder."""
         holder = next(iter(self._ahead))
         self._forget(holder)
         self.gave_way_total += 1

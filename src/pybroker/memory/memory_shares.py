@@ -69,7 +69,6 @@ class MemoryShares(Generic[K]):
         return freed
 
     def check_invariants(self) -> None:
-        """Assert the invariants; for tests."""
         assert self._part.used_bytes == sum(self._used.values())
         assert self._waiting.keys() <= self._used.keys()
         assert all(size_bytes > 0 for size_bytes in self._used.values())

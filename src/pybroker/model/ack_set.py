@@ -32,7 +32,6 @@ def word_count(message_count: int) -> int:
 
 
 def from_words(words: Sequence[int]) -> int:
-    """Convert signed or unsigned words to bits."""
     if len(words) <= _FEW_WORDS:
         bits = 0
         for index, word in enumerate(words):

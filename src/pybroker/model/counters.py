@@ -31,11 +31,9 @@ class Buckets:
 
     @property
     def count(self) -> int:
-        """The number of samples."""
         return sum(self.counts)
 
     def add(self, value: float, count: int = 1) -> None:
-        """Count `value` `count` times."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 

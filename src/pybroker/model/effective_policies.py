@@ -91,7 +91,6 @@ class EffectivePolicies:
     replication_clusters: tuple[str, ...] = ()
 
     def subscription_dispatch_rate_of(self, subscription: str) -> DispatchRate:
-        """Return the dispatch rate of one subscription."""
         return self.own_subscription_dispatch_rates.get(subscription, self.subscription_dispatch_rate)
 
 
@@ -222,5 +221,4 @@ def _filters(topic: TopicPolicies, namespace: NamespacePolicies, broker: Effecti
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list of names."""
     return tuple(name for name in map(str.strip, text.split(",")) if name)

@@ -297,7 +297,7 @@ _ORDER = {code: place for place, code in enumerate(Code)}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings: the first to fix first, those that delay nothing last. The sort is stable."""
+    """Sort findings: the first to fix first, those that delay nothing last. Stable."""
     return sorted(findings, key=lambda each: (not each.waits, _ORDER[each.code]))
 
 

@@ -368,7 +368,6 @@ def converted(document: Any, kind: type[T]) -> T:
 
 
 def copy_of(policies: NamespacePolicies) -> NamespacePolicies:
-    """Return a deep copy."""
     return msgspec.convert(msgspec.to_builtins(policies), NamespacePolicies)
 
 
@@ -418,5 +417,4 @@ def _boundary(text: str) -> int:
 
 
 def ordered_actions(actions: Sequence[AuthAction]) -> list[AuthAction]:
-    """Return the distinct actions in the order of their definition."""
     return [action for action in AuthAction if action in actions]

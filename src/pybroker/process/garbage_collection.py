@@ -109,7 +109,6 @@ class GarbagePolicy:
                 self.collect_all()
 
     async def run(self) -> None:
-        """Check until cancelled."""
         while True:
             used_ms, began_ms = self._clock.processor_ms(), self._clock.monotonic_ms()
             await asyncio.sleep(CHECK_S)

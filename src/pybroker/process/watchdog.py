@@ -63,7 +63,6 @@ class LoopWatchdog:
         self._alarmed: Moment | None = None
 
     async def run(self) -> None:
-        """Tick until cancelled."""
         loop = asyncio.get_running_loop()
         has_alarm = self._limit_s > 0 and hasattr(signal, "SIGALRM")  # Windows has none
         if has_alarm:

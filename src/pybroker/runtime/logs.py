@@ -60,7 +60,6 @@ def set_level(level: str) -> None:
 
 
 def debug(event: str, /, **fields: object) -> None:
-    """Log details for debugging."""
     _log(logging.DEBUG, event, None, fields)
 
 

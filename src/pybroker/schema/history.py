@@ -60,7 +60,6 @@ class History:
         return self.next_version - 1 if self.next_version and not self.versions else None
 
     def version(self, version: int) -> StoredSchema | None:
-        """Return that version; None if it does not exist or was deleted."""
         first = self.next_version - len(self.versions)
         return self.versions[version - first] if first <= version < self.next_version else None
 
@@ -113,6 +112,5 @@ class HistoryCache:
             self.size_bytes -= history.size_bytes
 
     def drop_below(self, parent: str) -> None:
-        """Forget every path below `parent`."""
         for path in [each for each in self._histories if each.startswith(f"{parent}/")]:
             self.drop(path)

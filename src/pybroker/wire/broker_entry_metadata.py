@@ -43,7 +43,6 @@ def with_broker_metadata(entry: bytes, timestamp_ms: int | None, index: int | No
 
 
 def without_broker_metadata(entry: bytes) -> bytes:
-    """Return the entry as it was sent."""
     start = message_start(entry)
     return entry[start:] if start else entry
 

@@ -28,7 +28,6 @@ class DamagedPayload(Exception):
 
 
 def compression_name(kind: pb.CompressionType) -> str:
-    """Return the protocol's name."""
     return pb.CompressionType.Name(kind)
 
 
@@ -50,7 +49,6 @@ def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
 
 
 def compress(kind: pb.CompressionType, data: bytes) -> bytes:
-    """Compress `data` as a client would."""
     return data if kind == NOT_COMPRESSED else _COMPRESS[kind](data)
 
 

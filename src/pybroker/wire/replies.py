@@ -39,7 +39,7 @@ def code_and_text(failure: BrokerError) -> tuple[pb.ServerError, str]:
 
 
 def frame(command: pb.BaseCommand) -> bytes:
-    """`total(4) size(4) BaseCommand`."""
+    """Encode `total(4) size(4) BaseCommand`."""
     body = command.SerializeToString()
     return _SIZES(len(body) + 4, len(body)) + body
 
@@ -201,7 +201,7 @@ def close_producer(producer_id: int) -> bytes:
 
 
 def close_consumer(consumer_id: int) -> bytes:
-    """CLOSE_CONSUMER from the broker: the client subscribes again."""
+    """Encode CLOSE_CONSUMER from the broker: the client then subscribes again."""
     command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST_ID
@@ -209,7 +209,7 @@ def close_consumer(consumer_id: int) -> bytes:
 
 
 def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
-    """ACTIVE_CONSUMER_CHANGE: whether this consumer of a Failover subscription gets the messages."""
+    """Encode ACTIVE_CONSUMER_CHANGE: whether this consumer of a Failover subscription is active."""
     command = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
     command.active_consumer_change.consumer_id = consumer_id
     command.active_consumer_change.is_active = is_active

@@ -113,11 +113,9 @@ class Session:
 
     @property
     def knows_active_consumer(self) -> bool:
-        """Whether the client supports ACTIVE_CONSUMER_CHANGE."""
         return self.protocol_version >= ACTIVE_CONSUMER_VERSION
 
     def knows_end_of_topic(self, client_version: str) -> bool:
-        """Return whether the client supports REACHED_END_OF_TOPIC."""
         is_known = not client_version.startswith(CLIENTS_WITHOUT_END_OF_TOPIC)
         return is_known and self.protocol_version >= END_OF_TOPIC_VERSION
 

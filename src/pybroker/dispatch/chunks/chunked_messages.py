@@ -45,7 +45,6 @@ class ChunkedMessages:
         return len(self._by_uuid)
 
     def holder(self, uuid: bytes) -> ConsumerState | None:
-        """Return the consumer that has chunks of the message and must receive the others."""
         message = self._by_uuid.get(uuid)
         if message is None:
             return None
@@ -64,7 +63,6 @@ class ChunkedMessages:
         return self._held_count(message)
 
     def delivered(self, chunk: Chunk, consumer: ConsumerState, position: Position, sticky_hash: int = 0) -> None:
-        """Record the delivery of a chunk to `consumer`."""
         message = self._by_uuid.get(chunk.uuid)
         if message is None or message.consumer is not consumer:
             if len(self._by_uuid) >= self._limit:

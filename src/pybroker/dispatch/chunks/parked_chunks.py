@@ -95,7 +95,6 @@ class ParkedChunks:
         self.position = None
 
     def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; for tests."""
         assert self._scanned <= self._from.keys()
         assert bool(self._scanned) == (self.position is not None)
 

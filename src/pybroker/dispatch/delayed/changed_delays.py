@@ -34,7 +34,6 @@ class ChangedDelays:
         return bool(self._by_ledger)
 
     def __iter__(self) -> Iterator[tuple[Position, int]]:
-        """Yield every entry and its time."""
         for ledger_id, times in self._by_ledger.items():
             for entry_id, due_ms in times.items():
                 yield Position(ledger_id, entry_id), due_ms
@@ -49,7 +48,6 @@ class ChangedDelays:
         return self._count < MAX_CHANGED_DELAYS or self.get(position) is not None
 
     def set(self, position: Position, due_ms: int) -> None:
-        """Set the entry's delivery time."""
         times = self._by_ledger.setdefault(position.ledger_id, {})
         self._count += position.entry_id not in times
         times[position.entry_id] = due_ms
@@ -80,11 +78,9 @@ class ChangedDelays:
             self.discard(ledger_id, [each for each in times if last is None or each <= last])
 
     def clear(self) -> None:
-        """Forget all changes."""
         self._by_ledger.clear()
         self._count = 0
 
     def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; slow, for tests."""
         assert all(self._by_ledger.values()), "an empty table is kept"
         assert self._count == sum(map(len, self._by_ledger.values())) <= MAX_CHANGED_DELAYS

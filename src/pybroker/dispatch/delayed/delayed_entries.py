@@ -122,7 +122,6 @@ class DelayedIndex:
 
     @property
     def members(self) -> Mapping[int, BitMap]:
-        """The waiting entries, by ledger."""
         return self._members
 
     @property
@@ -302,7 +301,6 @@ class DelayedIndex:
             self.clear()
 
     def clear(self) -> None:
-        """Remove all entries."""
         self._members.clear()
         self._count = 0
         self._newest.clear()
@@ -320,7 +318,6 @@ class DelayedIndex:
         return [run for _, number, run in self._runs if number > serial]
 
     def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; slow, for tests."""
         assert self._count == sum(len(members) for members in self._members.values())
         assert all(self._members.values()), "an empty bitmap is kept"
         kept = self._counting_newest()

@@ -80,7 +80,6 @@ class _Column:
         return True
 
     def remove(self, entry_id: int) -> int:
-        """Remove a listed entry and return its hash."""
         sticky_hash = self.hashes.pop(self.members.rank(entry_id) - 1)
         self.members.remove(entry_id)
         return sticky_hash

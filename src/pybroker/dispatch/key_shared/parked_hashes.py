@@ -58,13 +58,11 @@ class ParkedHashes:
         return sticky_hash in self._from
 
     def __iter__(self) -> Iterator[tuple[int, Position]]:
-        """Yield every hash and its from-position."""
         for sticky_hash in self._from:
             yield sticky_hash, self.from_position(sticky_hash)
 
     @property
     def hashes(self) -> Collection[int]:
-        """All parked hashes."""
         return self._from
 
     @property
@@ -172,7 +170,6 @@ class ParkedHashes:
         self.position = None
 
     def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; slow, for tests."""
         assert all(self._at.values())
         assert sorted(each for hashes in self._at.values() for each in hashes) == sorted(self._from)
         for place, hashes in self._at.items():
