@@ -592,7 +592,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return found
 
     def _give_up_kept(self) -> None:
-        """Return hashes without incomplete messages to their owners."""
+        """Hand hashes without incomplete messages back to their owners."""
         finished = [
             sticky_hash
             for sticky_hash, keeper in self._kept.items()
