@@ -1,35 +1,31 @@
 """Contract between a subscription and its dispatcher, which decides which consumer receives which entry.
 
-The subscription calls the dispatcher as follows, always on the event loop's thread:
+The subscription calls the dispatcher on the event loop's thread:
 
-1. `next_read()` returns a plan of what to read, or None while no consumer can take an entry. At most one plan is
-   active at a time.
-2. The subscription reads. For a plan with `replay` it reads exactly those positions; otherwise it reads from its
-   cursor's read position and advances that position past the entries read. It drops entries that were deleted before
-   the read finished.
+1. `next_read()` returns a plan, or None while no consumer can take an entry. At most one plan is active at a time.
+2. The subscription reads exactly the plan's `replay` positions, or from its cursor's read position, which it
+   advances past the entries read. It drops entries that were deleted before the read finished.
 3. `assign(plan, run)` takes the entries of one ledger in order, once per ledger of the plan, and returns the
-   deliveries to send. **Every entry passed in is accounted for**: it is delivered, or the dispatcher keeps it and
-   requests it again in a later plan. If a read fails or ends early, the subscription first assigns the entries it
-   has and then calls `give_back(plan)`.
+   deliveries to send. **Every entry passed in is accounted for**: the dispatcher delivers it, or keeps it and
+   requests it again in a later plan. If a read fails or ends early, the subscription assigns the entries it has and
+   then calls `give_back(plan)`.
 4. If `Redelivery.rewind` is set, the subscription moves its cursor's read position back to just after the
-   mark-delete position. The dispatcher has already forgotten the entries it kept, and an active read becomes void.
-   When the void read finishes, `is_void(plan)` returns True: the subscription drops the entries and rewinds the
-   cursor again, because the read may have advanced it. The read need not be cancelled.
+   mark-delete position. The dispatcher has already forgotten the entries it kept. An active read need not be
+   cancelled: when it finishes, `is_void(plan)` is True, and the subscription drops its entries and rewinds again,
+   because the read may have advanced the cursor.
 5. The subscription starts again at step 1 after a method returned True, after `Redelivery.wake`, after `writable` of
    a consumer became True, and after entries were appended.
-6. The subscription runs two timers, at most one of each at a time. After `Redelivery.start_later`, it calls
-   `start()` when `activeConsumerFailoverDelayTimeMillis` have passed; nothing is dispatched until then. If
-   `has_unblocked` is True after acknowledgements, redelivery or a change of consumers, it starts again at step 1
-   after `keySharedUnblockingIntervalMs`, so that many releases cause one attempt.
-7. For a plan with `scan`, the subscription reads up to `max_entries` from that position, among entries that the
-   cursor has passed, except delayed entries (`delayed`). It assigns them and reports with `scanned` how far it read.
-   If a plan needs new entries from the cursor and there are none, the subscription calls `next_scan` for other work.
-8. Types with `needs_key_hashes` or `keeps_chunks_together` require those columns; the subscription computes them for
-   no other type.
+6. The subscription runs two timers, at most one of each. After `Redelivery.start_later`, it calls `start()` when
+   `activeConsumerFailoverDelayTimeMillis` have passed; nothing is dispatched until then. If `has_unblocked` is True
+   after acknowledgements, redelivery or a change of consumers, it starts again at step 1 after
+   `keySharedUnblockingIntervalMs`, so that many releases cause one attempt.
+7. For a plan with `scan`, the subscription reads up to `max_entries` from that position among entries that the
+   cursor has passed, except delayed ones (`delayed`). It assigns them and reports its progress with `scanned`. If a
+   plan needs new entries and the cursor has none, the subscription calls `next_scan` for other work.
+8. Only types with `needs_key_hashes` or `keeps_chunks_together` receive those columns.
 
-Entries travel as columns, not as objects: ids, payloads and counts are parallel sequences of one ledger. A column
-that is None stands for the default value in every row. A run that goes to one consumer as a whole is passed on
-without copying its rows.
+Entries travel as columns: ids, payloads and counts are parallel sequences of one ledger. A column that is None has
+the default value in every row. A run that goes to one consumer as a whole is not copied.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A collection visits every object of its generations: 10,000 topics are 600,000 o
 Therefore objects that survived two young collections are frozen, which costs nothing, and no automatic collection
 visits them again. Unreferenced objects are freed as usual; only cycles that were frozen while in use remain, such as
 unloaded topics. A full collection finds them. It begins when frozen objects have grown by half, or as many were
-released with their topics, and the process is nearly idle; or in any case when they have tripled and grown by a
-million. So the uncollected garbage is bounded, and a broker with constantly loaded topics pays for one full
+released with their topics, and the process is nearly idle; or in any case when they have tripled and a million
+more were added. So the uncollected garbage is bounded, and a broker with constantly loaded topics pays for one full
 collection, in an idle moment.
 
 With 10,000 topics loaded and unloaded four times, the longest CPU time of the loop in one piece was 66 to 88 ms in
