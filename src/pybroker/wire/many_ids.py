@@ -114,9 +114,7 @@ class ManyIds:
                 continue
             _add(part, found)
             count += 1
-            if (
-                count >= SLICE_IDS and whole.txn is None
-            ):  # Acknowledgements of a transaction are accepted or refused as a whole.
+            if count >= SLICE_IDS and whole.txn is None:  # Acks of a transaction are accepted or refused as a whole.
                 yield part
                 part, count = _part_of(whole), 0
         part.request_id = whole.request_id
