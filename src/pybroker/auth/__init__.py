@@ -1,5 +1,5 @@
-"""Who a client is, and what it may do. Start with `authentication.py` and `authorization.py`.
+"""Authentication and authorization of clients. Start with `authentication.py` and `authorization.py`.
 
-Credentials never reach a log line or an error text. Libraries for a way in are imported only when that way is
+Credentials never appear in logs or error texts. The libraries of an authentication method are imported only if it is
 configured.
 """

@@ -1,7 +1,7 @@
-"""Who is this? Finds the provider for what a client sent, on the binary protocol and over HTTP.
+"""Authentication on the binary protocol and over HTTP: selects the provider for a client's credentials.
 
-What must hold: credentials that are wrong are refused, never taken for anonymous. Anonymous is who names no method,
-or one that is not configured, and only where `anonymousUserRole` is set and `strictAuthMethod` is not.
+Invalid credentials are refused, never treated as anonymous. A client is anonymous if it names no method, or one that
+is not configured, and only if `anonymousUserRole` is set and `strictAuthMethod` is not.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _HTTP_SCHEMES = {"bearer": names.TOKEN, "basic": names.BASIC}
 
 
 class AuthenticationService:
-    """The configured providers. Raises ConfigError when made from a configuration that cannot work."""
+    """Configured providers. The constructor raises ConfigError for a configuration that cannot work."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
-        """`clock` says who has to wait after wrong passwords; the machine's when absent."""
+        """Create the providers. `clock` times the delays after wrong passwords; by default the machine's."""
         self.enabled = config.authentication_enabled
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
         self._providers: dict[str, AuthenticationProvider] = {}
@@ -62,7 +62,7 @@ class AuthenticationService:
     def authenticate(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
     ) -> Identity:
-        """Tell who sent `method` and `data` in CONNECT or AUTH_RESPONSE. Raises AuthenticationError."""
+        """Return the identity for `method` and `data` of CONNECT or AUTH_RESPONSE. Raise AuthenticationError."""
         if not self.enabled:
             return NOBODY
         provider = self._providers.get(method)
@@ -78,18 +78,17 @@ class AuthenticationService:
 
     @property
     def waiting_checks(self) -> int:
-        """Passwords that wait to be checked."""
         return self._checks.waiting
 
     def is_immediate(self, method: str, data: bytes) -> bool:
-        """Whether `authenticate` takes no hash of a password, which would hold everybody up."""
+        """Return whether `authenticate` computes no password hash, which would block the loop."""
         provider = self._providers.get(method)
         return not isinstance(provider, BasicProvider) or not _takes_hash(provider, data)
 
     async def authenticate_in_turn(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
     ) -> Identity:
-        """The same as `authenticate`, with hashes in threads and in turns of addresses. Raises TooManyRequests as well."""
+        """Authenticate with hashes computed in threads, in fair order of addresses. Also raise TooManyRequests."""
         provider = self._providers.get(method)
         if isinstance(provider, BasicProvider):
             while _takes_hash(provider, data):
@@ -97,7 +96,7 @@ class AuthenticationService:
         return self.authenticate(method, data, peer_certificate, now_s)
 
     async def _check(self, provider: BasicProvider, data: bytes, address: str) -> None:
-        """Compute one hash, or wait while somebody else computes the same: a client opens many connections at once."""
+        """Compute one hash, or wait for an identical computation: a client opens many connections at once."""
         user, password = provider.credentials(data)
         key = address, provider.digest(user, password)
         under_way = self._under_way.get(key)
@@ -115,9 +114,10 @@ class AuthenticationService:
     def http_credentials(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
     ) -> tuple[str, bytes]:
-        """Method and data of an HTTP request: its Authorization header, or else a token in its query, or its client certificate.
+        """Return method and data of an HTTP request: from its Authorization header, else a token in its query, else its
+        client certificate.
 
-        `headers` has lower-case names or ignores case. Raises AuthenticationError.
+        `headers` has lower-case names or ignores case. Raise AuthenticationError.
         """
         authorization = headers.get("authorization", "")
         if not authorization and query_token and names.TOKEN in self._providers:
@@ -137,7 +137,7 @@ class AuthenticationService:
     def authenticate_http(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float, query_token: str = ""
     ) -> Identity:
-        """Tell who sent an HTTP request, at once. Raises AuthenticationError."""
+        """Return the identity of an HTTP request, without waiting. Raise AuthenticationError."""
         method, data = self.http_credentials(headers, peer_certificate, query_token)
         return self.authenticate(method, data, peer_certificate, now_s)
 

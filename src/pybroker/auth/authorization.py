@@ -1,8 +1,8 @@
-"""May they? Decides by role, from tenants' administrators and namespaces' permissions.
+"""Authorization by role, from tenants' administrators and namespaces' permissions.
 
-Super users may do all; the administrators of a tenant may do all within it; others may do what the namespace or the
-topic grants their role. Decisions read the current policies, so that a grant counts from the next request on. Each
-method raises AuthorizationError with the reason, and does nothing when authorization is off.
+Super users may do everything; a tenant's administrators everything within it; other roles may do what the namespace
+or topic grants them. Decisions read the current policies, so that a grant applies to the next request. Each method
+raises AuthorizationError with the reason, and does nothing if authorization is off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROVIDER_CLASS = "PulsarAuthorizationProvider"
 
 
 def check_configuration(config: BrokerConfig) -> None:
-    """Raises ConfigError where the rules could not be kept."""
+    """Raise ConfigError if the configuration cannot enforce the rules."""
     problems = []
     if config.authorization_enabled and not config.authentication_enabled:
         problems.append("authorizationEnabled=true needs authenticationEnabled=true: nobody has a role otherwise")
@@ -34,7 +34,7 @@ def check_configuration(config: BrokerConfig) -> None:
 
 
 class AuthorizationService:
-    """The rules of one broker. Raises ConfigError when made from a configuration that cannot work."""
+    """Rules of one broker. The constructor raises ConfigError for a configuration that cannot work."""
 
     def __init__(self, config: BrokerConfig, resources: Resources) -> None:
         self.enabled = config.authorization_enabled
@@ -45,12 +45,12 @@ class AuthorizationService:
         check_configuration(config)
 
     def require_produce(self, topic: TopicName, role: str | None) -> None:
-        """Refuse a role that may not publish to `topic`."""
+        """Refuse a role without permission to publish to `topic`."""
         if self.enabled and not self._may(topic, role, AuthAction.PRODUCE):
             raise _missing_grant(role, f"may not produce to {topic}", topic.namespace, AuthAction.PRODUCE)
 
     def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
-        """Refuse a role that may not read `topic`, or not by way of `subscription`."""
+        """Refuse a role without permission to read `topic`, or to use `subscription`."""
         if not self.enabled or self._administers(topic.tenant, role):
             return
         if not self._may(topic, role, AuthAction.CONSUME):
@@ -66,11 +66,11 @@ class AuthorizationService:
             raise _missing_grant(role, what, topic.namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def may_all(self, role: str | None) -> bool:
-        """Whether that is a super user, or nobody is asked for a role."""
+        """Return whether the role is a super user, or authorization is off."""
         return not self.enabled or self._is_superuser(role)
 
     def may_use(self, owner: str | None, role: str | None) -> bool:
-        """Whether `role` may use what the role `owner` has made, None for nobody in particular."""
+        """Return whether `role` may use an object created by the role `owner`; None for an object without owner."""
         return owner is None or owner == role or self.may_all(role)
 
     def holder(self, role: str | None, nameless: str) -> Holder:
@@ -107,17 +107,15 @@ class AuthorizationService:
         return False
 
     def require_superuser(self, role: str | None) -> None:
-        """Refuse everybody but the super users."""
         if not self.may_all(role):
             raise _missing_rank(role, "is no super user", "one of superUserRoles is needed")
 
     def require_tenant_admin(self, tenant: str, role: str | None) -> None:
-        """Refuse a role that does not administer `tenant`."""
         if self.enabled and not self._administers(tenant, role):
             raise _missing_rank(role, f"does not administer tenant {tenant}", _administrator_of(tenant))
 
     def require_namespace_admin(self, namespace: NamespaceName, role: str | None) -> None:
-        """Refuse a role that does not administer the namespace, which is its tenant's administrators' right."""
+        """Refuse a role that does not administer the namespace's tenant."""
         if self.enabled and not self._administers(namespace.tenant, role):
             what = f"does not administer namespace {namespace}"
             raise _missing_rank(role, what, _administrator_of(namespace.tenant))
@@ -133,9 +131,11 @@ class AuthorizationService:
             raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def _is_superuser(self, role: str | None) -> bool:
-        """Also the first check of all others, so that proxies are refused everywhere."""
+        """Return whether the role is a super user. All other checks call this first, so that proxies are refused
+        everywhere.
+        """
         if role in self._proxy_roles:
-            # The proxy's own right must not stand in for that of the client behind it, who is not known here.
+            # The proxy's own permissions must not replace those of its client, which is unknown here.
             raise AuthorizationError(f"role {role!r} is a proxy role: original principals are not supported")
         return role in self._config.super_user_roles  # May be changed while the broker runs.
 
@@ -146,7 +146,7 @@ class AuthorizationService:
         return info is not None and role in info.adminRoles
 
     def _may(self, topic: TopicName, role: str | None, *actions: AuthAction) -> bool:
-        """Whether the role administers the topic's tenant or is granted one of the actions."""
+        """Return whether the role administers the topic's tenant or is granted one of the actions."""
         if self._administers(topic.tenant, role):
             return True
         policies = self._resources.namespace(topic.namespace)
@@ -197,7 +197,7 @@ def _administrator_of(tenant: str) -> str:
 
 
 def matches_wildcard(pattern: str, role: str) -> bool:
-    """Whether `pattern`, with a `*` as its first or its last character, stands for `role`."""
+    """Return whether `role` matches `pattern`, which has a `*` as its first or last character."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )

@@ -1,8 +1,8 @@
-"""Method `basic`: user and password, against the lines of a `.htpasswd` file.
+"""Method `basic`: user and password, checked against a `.htpasswd` file.
 
-Hashes as `htpasswd` and Pulsar's tools write them: apr1 (MD5), SHA-1, and what crypt(3) knows: MD5, SHA-256, SHA-512,
-DES. The file is read once, at start. What must hold: an unknown user costs as much time as a wrong password, and no password
-costs more than a short one.
+Supported hashes are those of `htpasswd` and Pulsar's tools: apr1 (MD5), SHA-1, and those of crypt(3): MD5, SHA-256,
+SHA-512, DES. The file is read once, at start. An unknown user costs as much time as a wrong password, and no
+password costs more than a short one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ UNKNOWN_USER = ""
 
 
 class BasicProvider(AuthenticationProvider):
-    """Verifies passwords. A password that was right is remembered as a keyed digest, because slow hashes are slow on
-    purpose and HTTP sends the password with each request; so are the last ones that were wrong, which clients repeat.
+    """Verifies passwords. Correct passwords are cached as a keyed digest, because hashes are slow on purpose and HTTP
+    sends the password with each request. The last wrong ones are cached too, because clients repeat them.
 
-    `verify` may be called in a thread, everything else on one thread only.
+    `verify` may be called in a thread; all other methods on one thread only.
     """
 
     def __init__(self, location: str, max_password_bytes: int = DEFAULT_MAX_PASSWORD_BYTES) -> None:
@@ -54,7 +54,7 @@ class BasicProvider(AuthenticationProvider):
         return Identity(user, names.BASIC, None)
 
     def credentials(self, data: bytes) -> tuple[str, str]:
-        """User and password as a client sends them. Raises AuthenticationError."""
+        """Return user and password from a client's data. Raise AuthenticationError."""
         try:
             user, colon, password = data.decode().partition(":")
         except UnicodeDecodeError:
@@ -64,11 +64,11 @@ class BasicProvider(AuthenticationProvider):
         return user, password
 
     def row_of(self, user: str) -> str:
-        """With whom checks of this user take turns: names that nobody has are one."""
+        """Return the queue for checks of this user; all unknown names share one."""
         return user if user in self._hashes else UNKNOWN_USER
 
     def recall(self, user: str, password: str) -> bool | None:
-        """Whether the password is right, None when that takes a hash."""
+        """Return whether the password is right, None if that requires a hash."""
         if len(password.encode()) > self._max_password_bytes or "\0" in password:
             return False
         digest = self.digest(user, password)
@@ -84,7 +84,6 @@ class BasicProvider(AuthenticationProvider):
         return right and known
 
     def remember(self, user: str, password: str, is_right: bool) -> None:
-        """What `verify` said."""
         digest = self.digest(user, password)
         if is_right:
             self._verified[user] = digest
@@ -94,7 +93,7 @@ class BasicProvider(AuthenticationProvider):
             self._failed.popitem(last=False)
 
     def digest(self, user: str, password: str) -> bytes:
-        """Stands for a user with a password, in this process only."""
+        """Return a digest of user and password, valid in this process only."""
         return hmac.digest(self._digest_key, f"{user}:{password}".encode(), "sha256")
 
     def _read(self, content: bytes) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Read key and password files from where the configuration says: a path, a `file:` or `data:` URL, or base64 text.
+"""Reader of key and password files from a configured location: a path, a `file:` or `data:` URL, or Base64 text.
 
-What must hold: error texts name the configuration key and never show a value that may be the secret; and what was meant as the path
-of a file never becomes the secret itself, although most paths without a dot are base64 text as well: anybody could guess it. A
-value that looks like a path therefore is one, and is shown when there is no such file.
+Error texts name the configuration key and never show a value that may be the secret. A value meant as a path never
+becomes the secret itself, because it could be guessed, although most paths without a dot are valid Base64. Therefore
+a value that looks like a path is treated as one, and is shown if there is no such file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILE_NAME = re.compile(r"[\w-]{1,64}(\.[A-Za-z]\w{0,9}){1,2}")
 
 
 def read_location(key: str, text: str) -> bytes:
-    """The bytes that `text`, the value of the configuration key `key`, leads to. Raises ConfigError."""
+    """Return the bytes at the location `text`, the value of the configuration key `key`. Raise ConfigError."""
     if text.startswith("data:"):
         return _data_url(key, text)
     if text.startswith("file:"):
@@ -43,7 +43,7 @@ def read_location(key: str, text: str) -> bytes:
 
 
 def decoded_base64(data: bytes) -> bytes | None:
-    """What base64 text, standard or URL-safe, padded or not, stands for; None when `data` is no such text."""
+    """Decode Base64 text, standard or URL-safe, padded or not; None if `data` is not Base64."""
     compact = b"".join(data.split()).translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
     try:
         return base64.b64decode(compact + b"=" * (-len(compact) % 4), validate=True) if compact else None
@@ -52,8 +52,9 @@ def decoded_base64(data: bytes) -> bytes | None:
 
 
 def looks_like_path(text: str) -> bool:
-    """Whether somebody who wrote `text` meant a path: it begins like one, its first directory exists, it reads like words with
-    slashes between them, or it is a short name with an ending. Random base64 text is none of it."""
+    """Return whether `text` was meant as a path: it begins like one, its first directory exists, it looks like words
+    separated by slashes, or it is a short name with an extension. Random Base64 text is none of these.
+    """
     if text.startswith(("./", "../", "~/")):
         return True
     if "/" not in text:
@@ -67,7 +68,9 @@ def looks_like_path(text: str) -> bool:
 
 
 def _reads_like_words(text: str) -> bool:
-    """Whether letters and digits come in runs as long as words are. In random base64 text a run has two on average."""
+    """Return whether runs of letters and digits are as long as words. In random Base64 text, runs have an average
+    length of two.
+    """
     runs = _RUN.findall(text)
     return len(runs) > 0 and sum(map(len, runs)) >= SHORTEST_WORDS * len(runs)
 
@@ -75,7 +78,7 @@ def _reads_like_words(text: str) -> bool:
 def _path_of_url(key: str, text: str) -> Path:
     url = urlsplit(text)
     if url.netloc not in {"", "localhost"}:
-        # Read without it, `file://keys/token.key` would be another file.
+        # Otherwise `file://keys/token.key` would refer to another file.
         raise ConfigError(f"{key}: {text} names a host; a path has a third slash in front of it: file:///...")
     return Path(unquote(url.path))
 

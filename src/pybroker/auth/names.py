@@ -1,4 +1,4 @@
-"""Pulsar's class names of authentication providers, as configurations have them, and the methods they stand for."""
+"""Pulsar's class names of authentication providers in configurations, and their methods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METHODS = {
 
 
 def method_of(provider: str) -> str:
-    """The method of a provider's class name or short name. Raises ConfigError for one that is not supported."""
+    """Return the method for a provider's class name or short name. Raise ConfigError if it is not supported."""
     method = METHODS.get(provider)
     if method is None:
         known = ", ".join(METHODS)

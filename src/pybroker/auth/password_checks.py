@@ -1,7 +1,9 @@
-"""Checks of passwords in threads, few at once: a hash takes up to a second on purpose, and strangers ask for it.
+"""Password checks in threads, few at a time: a hash takes up to a second on purpose, and unauthenticated connections
+request them.
 
-What must hold: at most `concurrent` checks run, also when those who asked have gone; addresses take turns, and within an address
-users do; an address whose passwords are wrong too often has to wait. The loop goes on meanwhile, as hashes are computed in Python.
+At most `concurrent` checks run, even if their callers are gone. Addresses are served round robin, and users within
+an address; an address with too many wrong passwords must wait. The loop continues meanwhile, although hashes are
+computed in Python.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from pybroker.waiting.fair_queue import FairQueue
 from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_ADDRESSES = 10_000
-"""Whose failures are remembered; that of which nothing was heard for longest is forgotten."""
+"""Maximum number of addresses with recorded failures; the least recently seen is forgotten."""
 FAILURES_AT_ONCE = 10
 """Wrong passwords of an address that are checked without delay."""
 
 
 class CheckLimits(NamedTuple):
-    """The configuration's part in it."""
+    """Limits from the configuration."""
 
     concurrent: int
     pending: int
@@ -33,7 +35,7 @@ class CheckLimits(NamedTuple):
 
 
 class PasswordChecks:
-    """Owned by the authentication service. Runs on one loop."""
+    """Password checks of the authentication service, on one loop."""
 
     def __init__(self, limits: CheckLimits, clock: Clock) -> None:
         self._limits = limits
@@ -45,11 +47,12 @@ class PasswordChecks:
 
     @property
     def waiting(self) -> int:
-        """How many checks wait."""
         return len(self._queue)
 
     async def check(self, address: str, name: str, verify: Callable[[], bool]) -> bool:
-        """What `verify` says, called in a thread when it is the turn of `address`, and of `name` there. Raises TooManyRequests."""
+        """Return the result of `verify`, called in a thread in fair order of `address`, and of `name` within it. Raise
+        TooManyRequests.
+        """
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         displaced = self._queue.add(address, name, turn)
@@ -61,7 +64,7 @@ class PasswordChecks:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._ended()  # Its turn had just come.
+                self._ended()  # The check had just been started.
             else:
                 self._queue.remove(address, name, turn)
             if isinstance(error, TimeoutError):
@@ -97,7 +100,7 @@ class PasswordChecks:
             turn = self._queue.next(self._may_go)
             if turn is None:
                 break
-            if not turn.done():  # else its task has just been cancelled
+            if not turn.done():  # otherwise the task was just cancelled
                 self.running += 1
                 turn.set_result(None)
         if self.running < self._limits.concurrent and len(self._queue):

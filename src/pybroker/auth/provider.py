@@ -1,4 +1,4 @@
-"""What all ways in have in common: an identity, and a provider that tells it from credentials."""
+"""Interface of all authentication methods: an identity, and a provider that derives it from credentials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client is. `role` is None only when authentication is off; `expires_at_s` is in seconds since 1970."""
+    """Identity of a client. `role` is None only if authentication is off; `expires_at_s` is in seconds since 1970."""
 
     role: str | None
     method: str
@@ -17,14 +17,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """What the broker needs of a client certificate that was verified against the trusted authorities."""
+    """Fields of a verified client certificate that the broker needs."""
 
     common_name: str | None
 
 
 class AuthenticationProvider(ABC):
-    """One way in. Holds keys and never shows them."""
+    """One authentication method. It holds keys and never shows them."""
 
     @abstractmethod
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
-        """Tell the identity from the client's data or certificate; raise AuthenticationError when they are no good."""
+        """Return the identity for the client's data or certificate. Raise AuthenticationError for invalid ones."""

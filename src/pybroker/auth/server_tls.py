@@ -1,8 +1,8 @@
-"""TLS on the listeners: the context from the configuration, the client's certificate, and renewal of certificates.
+"""TLS of the listeners: context, client certificates, and renewal of certificates.
 
-What must hold: TLS 1.2 at least; a certificate only counts when it was verified against the trusted authorities in
-this very handshake. Sessions are therefore never resumed: a resumed one would skip the check, also after an authority
-was removed.
+The minimum version is TLS 1.2. A certificate only counts if it was verified against the trusted authorities in this
+handshake. Therefore sessions are never resumed: a resumed one would skip the check, even after an authority was
+removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
-    """The context for TLS listeners. Raises ConfigError, which names the key that is wrong."""
+    """Return the context for TLS listeners. Raise ConfigError with the invalid key."""
     if config.tls_enabled_with_key_store:
         raise ConfigError(
             "tlsEnabledWithKeyStore is not supported: give PEM files in tlsCertificateFilePath and tlsKeyFilePath"
@@ -58,7 +58,7 @@ def _load_certificate(context: ssl.SSLContext, config: BrokerConfig) -> None:
             _require_readable(key, path)
     problems.raise_any()
     try:
-        # A password would be asked for at the terminal; refusing one gives an error instead of a broker that hangs.
+        # OpenSSL would ask for a password at the terminal; refusing one gives an error instead of a broker that hangs.
         context.load_cert_chain(config.tls_certificate_file_path, config.tls_key_file_path, password=_no_password)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -80,7 +80,8 @@ def _load_trusted(context: ssl.SSLContext, config: BrokerConfig) -> None:
             raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
         context.verify_mode = ssl.CERT_REQUIRED
     elif config.tls_allow_insecure_connection:
-        # The library either verifies a certificate or does not ask for one. Not asking lets all in, without a role.
+        # The library either verifies a certificate or does not request one. Without a request all clients connect,
+        # without a role.
         context.verify_mode = ssl.CERT_NONE
 
 
@@ -96,7 +97,7 @@ def _no_password() -> bytes:
 
 
 def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
-    """The lowest and highest version of `tlsProtocols`. Raises ConfigError for an unknown or unsafe one."""
+    """Return the lowest and highest version of `tlsProtocols`. Raise ConfigError for an unknown or unsafe one."""
     unknown = [name for name in protocols if name not in _VERSIONS]
     if unknown:
         raise ConfigError(f"tlsProtocols: {', '.join(unknown)} not supported; supported are {', '.join(_VERSIONS)}")
@@ -105,9 +106,9 @@ def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVers
 
 
 def openssl_ciphers(names: Sequence[str]) -> list[str]:
-    """The names of `tlsCiphers` as OpenSSL knows them: Java's names are translated, those of TLS 1.3 left out.
+    """Return OpenSSL's names for `tlsCiphers`: Java's names are translated, those of TLS 1.3 omitted.
 
-    TLS 1.3 has few ciphers, all of them good, and this Python cannot choose among them.
+    TLS 1.3 has few ciphers, all of them secure, and this Python cannot choose among them.
     """
     return [_openssl_cipher(name) for name in names if not name.startswith("TLS_") or "_WITH_" in name]
 
@@ -116,13 +117,13 @@ def _openssl_cipher(name: str) -> str:
     if not name.startswith("TLS_"):
         return name
     exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
-    # TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256; RSA alone and CBC go without saying.
+    # TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256; RSA alone and CBC are implied.
     cipher = cipher.replace("AES_", "AES").replace("_CBC_", "_").removesuffix("_SHA256" if "CHACHA20" in cipher else "")
     return "-".join(part for part in (exchange if exchange != "RSA" else "", cipher) if part).replace("_", "-")
 
 
 def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> PeerCertificate | None:
-    """The client's verified certificate; None without TLS (then `ssl_object` is None) or without a certificate."""
+    """Return the client's verified certificate; None without TLS (then `ssl_object` is None) or without a certificate."""
     certificate = ssl_object.getpeercert() if ssl_object is not None else None
     if not certificate:
         return None
@@ -130,12 +131,12 @@ def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> PeerCe
     for relative_name in certificate.get("subject", ()):
         for attribute in relative_name:
             if attribute[0] == "commonName":
-                common_name = str(attribute[1])  # Of several, the most specific one, which comes last.
+                common_name = str(attribute[1])  # The most specific of several names comes last.
     return PeerCertificate(common_name)
 
 
 class FileMark(NamedTuple):
-    """By what a changed file is told from the one that was read."""
+    """File attributes that reveal a change."""
 
     path: str
     modified_ns: int
@@ -144,16 +145,15 @@ class FileMark(NamedTuple):
 
 
 def changed_files(seen: Sequence[FileMark], present: Sequence[FileMark]) -> list[str]:
-    """Which files are not the ones that were seen. A file that is missing at the moment has not changed: it is being
-    replaced."""
+    """Return the files that changed. A missing file counts as unchanged, because it is being replaced."""
     before = {mark.path: mark for mark in seen}
     return [mark.path for mark in present if before.get(mark.path) != mark]
 
 
 class CertificateRefresher:
-    """Lets a listener's context follow its files: new handshakes use what the files hold, connections stay.
+    """Updates a listener's context from its files: new handshakes use the current files, connections continue.
 
-    Invariant: files that cannot be used, such as half-written ones, change nothing, and are tried again.
+    Invariant: unusable files, such as half-written ones, change nothing and are tried again.
     """
 
     def __init__(self, context: ssl.SSLContext, config: BrokerConfig) -> None:
@@ -164,14 +164,14 @@ class CertificateRefresher:
         context.sni_callback = self._use_current
 
     async def run(self) -> None:
-        """Look at the files every tlsCertRefreshCheckDurationSec, until cancelled; returns at once when that is 0."""
+        """Check the files every tlsCertRefreshCheckDurationSec, until cancelled; return at once if that is 0."""
         period_s = self._config.tls_cert_refresh_check_duration_sec
         while period_s > 0:
             await asyncio.sleep(period_s)
             self.refresh()
 
     def refresh(self) -> bool:
-        """Use the files as they are now; whether that changed anything."""
+        """Load the current files. Return whether anything changed."""
         present = self._marks()
         changed = changed_files(self._seen, present)
         if not changed:

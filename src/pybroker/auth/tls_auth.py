@@ -8,7 +8,7 @@ from pybroker.errors import AuthenticationError
 
 
 class TlsProvider(AuthenticationProvider):
-    """Takes the role from the certificate; what the client sends beside it does not count."""
+    """Takes the role from the certificate; other client data is ignored."""
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
         if peer_certificate is None:

@@ -1,7 +1,7 @@
-"""Method `token`: JSON web tokens, signed with a shared secret or with the key that belongs to a public key.
+"""Method `token`: JSON web tokens, signed with a shared secret or with a private key.
 
-What must hold: only algorithms of the configured key's own family are accepted, so that a public key can never be
-used as a shared secret, and unsigned tokens never pass; times are compared with the caller's clock.
+Only algorithms of the configured key's own family are accepted, so that a public key can never be used as a shared
+secret, and unsigned tokens never pass. Times are compared with the caller's clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_TOKEN_BYTES = 64 * 1024
 MIN_SECRET_BYTES = 32
-HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # With the shortest secret that each may have.
+HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # With the minimum secret length of each.
 _RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _EC_ALGORITHMS = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
@@ -81,13 +81,13 @@ class TokenProvider(AuthenticationProvider):
                 payload = self._jws.decode(token, verifying.key, algorithms=list(verifying.algorithms))
                 claims = json.loads(payload, parse_constant=_no_number)
             except (self._invalid_token, ValueError, RecursionError):
-                continue  # The library's text can hold parts of the token. Header or claims may be nested without end.
+                continue  # The library's text can contain parts of the token. Header or claims may be nested deeply.
             if isinstance(claims, dict):
                 return claims
         raise AuthenticationError("the token is not a JWT that was signed with the broker's key")
 
     def _require_valid_time(self, claims: dict[str, Any], now_s: float) -> float | None:
-        """Refuse a token outside its time; return when that time ends."""
+        """Refuse a token outside its validity period; return the end of that period."""
         skew_s = self._settings.clock_skew_s
         not_before_s = _time_claim(claims, "nbf")
         if not_before_s is not None and now_s + skew_s < not_before_s:
@@ -126,20 +126,20 @@ def _time_claim(claims: dict[str, Any], name: str) -> float | None:
         seconds = float(value)
     except OverflowError:  # hundreds of digits
         seconds = math.inf
-    if not math.isfinite(seconds):  # also what is written as 1e999; nothing would ever be later
+    if not math.isfinite(seconds):  # includes numbers such as 1e999, which would never expire
         raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
     return seconds
 
 
 def _no_number(text: str) -> NoReturn:
-    """NaN and Infinity, which are no JSON: a time that compares as never is no time."""
+    """Refuse NaN and Infinity, which are not JSON: a time that never compares as passed is invalid."""
     raise ValueError(f"{text} in a token")
 
 
 def _secret_keys(content: bytes) -> list[_VerifyingKey]:
-    """The secrets that `content` may mean: its bytes, and, when they are base64 text, what that stands for.
+    """Return the possible secrets of `content`: its bytes and, if they are Base64, the decoded bytes.
 
-    Both are tried, because tools differ on whether a file written as base64 is used as it is or decoded.
+    Both are tried, because tools differ on whether a Base64 file is used as it is or decoded.
     """
     import jwt  # noqa: PLC0415  (see TokenProvider)
 
@@ -166,7 +166,7 @@ def _public_key(content: bytes, algorithm: str) -> _VerifyingKey:
         if content.lstrip().startswith(b"-----BEGIN"):
             key = serialization.load_pem_public_key(content.lstrip())
         else:
-            # DER always holds bytes that base64 text never does, so the two cannot be confused.
+            # DER always contains bytes that Base64 never does, so the two cannot be confused.
             key = serialization.load_der_public_key(decoded_base64(content) or content)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError("tokenPublicKey holds no public key in DER or PEM form") from error

@@ -1,1 +1,1 @@
-"""Who serves a topic and under which address. Start with `lookup.py`."""
+"""Lookup of the broker and address that serve a topic. Start with `lookup.py`."""

@@ -1,8 +1,9 @@
-"""Bundles: ranges of the hash of topic names that a namespace is divided into. Find a topic's, check one, split one.
+"""Bundles: ranges of the hash of topic names into which a namespace is divided. Functions find, check and split
+bundles.
 
-What must always hold: the bundles of a namespace cover every hash exactly once; they are told by their boundaries alone,
-ascending, from `0x00000000` to `0xffffffff`. A bundle contains its lower boundary and not its upper one, but for the last,
-which contains both. Where the boundaries are stored is the namespace policies' matter.
+The bundles of a namespace cover every hash exactly once. They are defined by their ascending boundaries alone, from
+`0x00000000` to `0xffffffff`. A bundle contains its lower boundary and not its upper one; the last contains both. The
+namespace policies store the boundaries.
 """
 
 from __future__ import annotations
@@ -40,18 +41,16 @@ class Bundle(NamedTuple):
 
 
 def hash_position(topic: TopicName | str) -> int:
-    """Where a topic lies among the bundles: the CRC-32 of its full name, which may be given as text."""
+    """Return the topic's position among the bundles: the CRC-32 of its full name, which may be a string."""
     return crc32(str(topic).encode())
 
 
 def bundles_of(boundaries: Sequence[str]) -> list[Bundle]:
-    """The bundles between `boundaries`, ascending."""
     assert len(boundaries) > 1, "a namespace has at least one bundle"
     return [Bundle(lower, upper) for lower, upper in pairwise(int(boundary, 16) for boundary in boundaries)]
 
 
 def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> Bundle:
-    """The bundle that a topic is in."""
     bundles = bundles_of(boundaries)
     found = bundles[bisect_right(bundles, hash_position(topic), key=lambda bundle: bundle.lower) - 1]
     assert hash_position(topic) in found, "a hash that no bundle contains"
@@ -59,7 +58,9 @@ def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> Bundle:
 
 
 def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
-    """The bundle that a path names, as `0x00000000_0x40000000`. Refused: 412 when the namespace has none such now."""
+    """Return the bundle that a path names, as `0x00000000_0x40000000`. Refuse with 412 if the namespace has no such
+    bundle.
+    """
     lower, separator, upper = text.partition("_")
     try:
         named = Bundle(int(lower, 16), int(upper, 16))
@@ -73,7 +74,7 @@ def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
 
 
 def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) -> Bundle:
-    """The bundle with most topics, of which these are the hashes; the first of several."""
+    """Return the bundle with most of these topics, given by their hashes; the first of several."""
     positions = sorted(topic_positions)
 
     def topic_count(bundle: Bundle) -> int:
@@ -84,10 +85,10 @@ def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) ->
 
 
 def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """Where to cut `bundle`, ascending; nothing when it stays whole.
+    """Return the positions at which to split `bundle`, ascending; empty if it stays whole.
 
-    `topic_positions` are the hashes of the topics in it, `wanted` the positions that the request names. Positions that do
-    not lie within the bundle cut nothing, as in Pulsar.
+    `topic_positions` are the hashes of its topics, `wanted` the positions in the request. Positions outside the
+    bundle are ignored, as in Pulsar.
     """
     if algorithm == RANGE_EQUALLY_DIVIDE:
         candidates: Iterable[int] = [bundle.lower + (bundle.upper - bundle.lower) // 2]
@@ -103,7 +104,9 @@ def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[in
 
 
 def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Sequence[int]) -> list[str]:
-    """`boundaries` with `bundle` cut at `positions`. Refused: 412 when those are more bundles than a namespace may have."""
+    """Return `boundaries` with `bundle` split at `positions`. Refuse with 412 if the namespace would have too many
+    bundles.
+    """
     cut = sorted({*(int(boundary, 16) for boundary in boundaries), *positions})
     if len(cut) - 1 > MAX_BUNDLE_COUNT:
         raise AdminError(412, f"A namespace has {MAX_BUNDLE_COUNT} bundles at most")
@@ -112,7 +115,7 @@ def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Seque
 
 
 def _middle(positions: Sequence[int]) -> list[int]:
-    """A position with half of `positions` on each side; none when there are not two sides."""
+    """Return a position with half of `positions` on each side; empty if there is none."""
     half = len(positions) // 2
     if half == 0:
         return []

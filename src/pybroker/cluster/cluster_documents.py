@@ -1,7 +1,7 @@
-"""What is kept of clusters besides their addresses, and the quotas of bundles: read from and written to the metadata store.
+"""Cluster documents other than addresses, and bundle quotas, in the metadata store.
 
-What must always hold: what a write method changed is durable when it returns. Seldom read, so nothing is cached. Whether a
-cluster or a namespace exists is for the caller to find out. `model.clusters` says what the documents are.
+A change is durable when the write method returns. Documents are seldom read, so nothing is cached. The caller checks
+that a cluster or namespace exists. `model.cluster_data` describes the documents.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ from pybroker.model.names import NamespaceName
 from pybroker.model.policies import decode, encode
 
 MAX_NAMED = 1000
-"""Failure domains or isolation policies of one cluster."""
+"""Limit of failure domains, and of isolation policies, per cluster."""
 
 T = TypeVar("T")
 
 
 class ClusterDocuments:
-    """Owned by the broker service."""
+    """Cluster documents, owned by the broker service."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        # Writes read, check and store: one at a time, or two could pass the same check.
+        # Writes read, check and store under a lock, or two could pass the same check.
         self._writing = asyncio.Lock()
 
     async def failure_domains(self, cluster: str) -> dict[str, FailureDomain]:
-        """The failure domains of a cluster by name."""
         return await self._read(metadata_paths.failure_domains(cluster), dict[str, FailureDomain]) or {}
 
     async def put_failure_domain(self, cluster: str, name: str, domain: FailureDomain) -> None:
-        """Create or replace a failure domain. Refused: 409 when one of its brokers is in another one."""
+        """Create or replace a failure domain. Refuse with 409 if one of its brokers is in another one."""
         async with self._writing:
             domains = await self.failure_domains(cluster)
             for other, others in domains.items():
@@ -53,7 +52,7 @@ class ClusterDocuments:
             await self._put_named(metadata_paths.failure_domains(cluster), {**domains, name: domain})
 
     async def delete_failure_domain(self, cluster: str, name: str) -> None:
-        """Refused: 404 when there is none of that name."""
+        """Delete a failure domain. Refuse with 404 if it does not exist."""
         async with self._writing:
             domains = await self.failure_domains(cluster)
             if domains.pop(name, None) is None:
@@ -61,35 +60,34 @@ class ClusterDocuments:
             await self._put_named(metadata_paths.failure_domains(cluster), domains)
 
     async def isolation_policies(self, cluster: str) -> dict[str, NamespaceIsolationData] | None:
-        """The isolation policies of a cluster by name, None when it never had any."""
+        """Return the isolation policies of a cluster by name; None if it never had any."""
         return await self._read(metadata_paths.isolation_policies(cluster), dict[str, NamespaceIsolationData])
 
     async def put_isolation_policy(self, cluster: str, name: str, data: NamespaceIsolationData) -> None:
-        """Create or replace an isolation policy."""
         async with self._writing:
             policies = await self.isolation_policies(cluster) or {}
             await self._put_named(metadata_paths.isolation_policies(cluster), {**policies, name: data})
 
     async def delete_isolation_policy(self, cluster: str, name: str) -> None:
-        """Nothing happens when there is none of that name."""
+        """Delete an isolation policy; no effect if it does not exist."""
         async with self._writing:
             policies = await self.isolation_policies(cluster) or {}
             policies.pop(name, None)
             await self._put_named(metadata_paths.isolation_policies(cluster), policies)
 
     async def migration(self, cluster: str) -> ClusterPolicies | None:
-        """Whether and where a cluster moved, None when nobody ever said."""
+        """Return the migration state of a cluster; None if it was never set."""
         return await self._read(metadata_paths.migration(cluster), ClusterPolicies)
 
     async def put_migration(self, cluster: str, policies: ClusterPolicies) -> None:
         await self._store.put(metadata_paths.migration(cluster), encode(policies))
 
     async def default_quota(self) -> ResourceQuota:
-        """What a bundle may take that nothing else is said of."""
+        """Return the quota of bundles without their own."""
         return await self._read(metadata_paths.RESOURCE_QUOTAS, ResourceQuota) or DEFAULT_RESOURCE_QUOTA
 
     async def quota(self, namespace: NamespaceName, bundle: str) -> ResourceQuota:
-        """What a bundle may take."""
+        """Return the quota of a bundle."""
         return await self._read(_quota(namespace, bundle), ResourceQuota) or await self.default_quota()
 
     async def put_default_quota(self, quota: ResourceQuota) -> None:
@@ -102,7 +100,6 @@ class ClusterDocuments:
         await self._store.put(_quota(namespace, bundle), encode(quota))
 
     async def unset_quota(self, namespace: NamespaceName, bundle: str) -> bool:
-        """The default holds again; False when it held before."""
         return await self._store.delete(_quota(namespace, bundle))
 
     async def _read(self, path: str, kind: type[T]) -> T | None:

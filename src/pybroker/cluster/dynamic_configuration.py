@@ -1,9 +1,9 @@
-"""Settings that were changed at run time: stored, in force at once, and in force again after a restart.
+"""Configuration overrides set at run time: stored, effective immediately, and applied again after a restart.
 
-What must always hold: what `set` and `unset` changed is durable when they return, and only then visible to readers of the
-configuration. An override wins over file, environment and command line. As in Pulsar every key that is dynamic there is taken and
-kept as text: one that has no effect here, and a value that does not fit, in place of which the value from the start holds; both
-are reported in the log, now and at each start. `config.dynamic` does the change itself.
+A change by `set` or `unset` is durable before it becomes visible to readers of the configuration. An override takes
+precedence over file, environment and command line. As in Pulsar, every key that is dynamic there is accepted and
+stored as text. This includes keys without effect here, and values that do not fit; for these the value from the
+start stays in force. Both cases are logged, now and at each start. `config.dynamic` applies the change.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ Listener = Callable[[KeyInfo], None]
 
 
 class DynamicConfiguration:
-    """The overrides of one broker. `load` comes first, once everybody listens."""
+    """Overrides of one broker. Call `load` after all listeners are registered."""
 
     def __init__(self, config: BrokerConfig, store: MetadataStore) -> None:
         self._config = config
         self._store = store
         self._keys = dynamic_keys()
         self._texts: dict[str, str] = {}
-        self._from_start: dict[str, Value] = {}  # What overridden keys were before, and are again after `unset`.
+        self._from_start: dict[str, Value] = {}  # Values of overridden keys before the override; `unset` restores them.
         self._checks: dict[str, Check] = {}
         self._listeners: list[Listener] = []
         self._writing = asyncio.Lock()
 
     def check(self, key: str, check: Check) -> None:
-        """Before `key` changes ask `check`, which raises ConfigError for a value that has the right type and cannot be used."""
+        """Call `check` before `key` changes. It raises ConfigError for a value of the right type that cannot be used."""
         assert key in self._keys, key
         self._checks[key] = check
 
     def listen(self, listener: Listener) -> None:
-        """After each change call `listener` with the key whose value in the configuration is another one now."""
+        """Call `listener` after each change with the key that has a new value."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Put the stored overrides in force. One that does not fit is logged and left alone. Raises StoreError."""
+        """Apply the stored overrides. One that does not fit is logged and ignored. Raise StoreError."""
         found = await self._store.get(metadata_paths.DYNAMIC_CONFIGURATION)
         if found is None:
             return
@@ -62,11 +62,11 @@ class DynamicConfiguration:
             self._put_in_force(key, text)
 
     def overrides(self) -> dict[str, str]:
-        """What was changed at run time, as it was given; secrets masked."""
+        """Return the overrides as they were set; secrets masked."""
         return {key: MASK if is_secret(key) else text for key, text in self._texts.items()}
 
     async def set(self, key: str, text: str) -> None:
-        """Change `key`, or only keep `text` for it. Refused: 412 when it is not dynamic."""
+        """Set `key`, or only store `text` for it if it has no effect. Refuse with 412 if it is not dynamic."""
         self._require_dynamic(key, "update")
         async with self._writing:
             await self._store_texts({**self._texts, key: text})
@@ -74,7 +74,7 @@ class DynamicConfiguration:
             self._put_in_force(key, text)
 
     async def unset(self, key: str) -> None:
-        """`key` has the value again that it was started with. Refused: 412 when it is not dynamic."""
+        """Restore the value of `key` from the start. Refuse with 412 if it is not dynamic."""
         self._require_dynamic(key, "delete")
         async with self._writing:
             if key not in self._texts:
@@ -88,7 +88,7 @@ class DynamicConfiguration:
             raise AdminError(412, f"Can't {what} non-dynamic configuration")
 
     def _put_in_force(self, key: str, text: str) -> None:
-        """Let `key` have the value that `text` means, or say in the log why it has not."""
+        """Apply the value of `text` to `key`, or log why it cannot be applied."""
         info = self._keys.get(key)
         if info is None:
             logs.warning("config.override_ignored", key=key, reason="changed at run time it has no effect here")
@@ -96,7 +96,7 @@ class DynamicConfiguration:
         try:
             value = self._checked(info, text)
         except ConfigError as error:
-            self._take_back(key)  # What would hold after a restart.
+            self._take_back(key)  # As it would be after a restart.
             in_force = MASK if info.secret else format_value(getattr(self._config, info.field))
             logs.warning("config.override_ignored", key=key, reason=str(error), in_force=in_force)
         else:

@@ -1,7 +1,7 @@
-"""Which addresses a lookup answers with: the advertised address, or the listener that the client names.
+"""Addresses in lookup responses: the advertised address, or the listener that the client names.
 
-Owns the text of `advertisedListeners`. What must always hold: a lookup never answers an address that only this
-machine can reach unless the broker listens nowhere else. Finding the owner of a bundle is not its matter.
+This module owns the format of `advertisedListeners`. Invariant: a lookup never returns an address that is reachable
+only from this machine, unless the broker listens nowhere else. Finding the owner of a bundle is done elsewhere.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ HTTP = "http"
 HTTP_TLS = "https"
 SCHEMES = (PULSAR, PULSAR_TLS, HTTP, HTTP_TLS)
 
-# Bound to one of these, the broker is reachable by any of its addresses, and the address itself names none of them.
+# A broker bound to one of these is reachable by any of its addresses; the value itself is not an address.
 WILDCARD_ADDRESSES = frozenset({"", "0.0.0.0", "::", "[::]", "*"})
 
 
 class BoundPorts(NamedTuple):
-    """The ports that the broker listens on; None where it does not."""
+    """Ports on which the broker listens; None if it does not."""
 
     broker: int | None
     broker_tls: int | None
@@ -34,7 +34,7 @@ class BoundPorts(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """Where a topic is served, as URLs; an empty text where there is none of that kind."""
+    """URLs at which a topic is served; empty where there is none of that kind."""
 
     broker_url: str
     broker_url_tls: str
@@ -43,9 +43,9 @@ class LookupResult(NamedTuple):
 
 
 class AdvertisedAddresses:
-    """The answer to every lookup, by listener name.
+    """Response to every lookup, by listener name.
 
-    Invariant: fixed once built; a configuration that does not parse is refused here, at start, with a ConfigError.
+    Invariant: fixed after creation. An invalid configuration is refused at start with ConfigError.
     """
 
     def __init__(self, config: BrokerConfig, ports: BoundPorts, host_name: str) -> None:
@@ -67,14 +67,15 @@ class AdvertisedAddresses:
             raise ConfigError("internalListenerName is set, but advertisedListeners is empty")
 
     def resolve(self, listener_name: str | None) -> LookupResult:
-        """The addresses of a listener; without a name of one, for each scheme the internal listener's, or else the first that
-        there is. Raises ServiceNotReady if unknown."""
+        """Return the addresses of a listener. Without a name, return for each scheme that of the internal listener,
+        else of the first with that scheme. Raise ServiceNotReady for an unknown name.
+        """
         if not listener_name:
             return self._default
         result = self._by_name.get(listener_name)
         if result is None:
             known = ", ".join(self._by_name) or "none"
-            # C++ clients look for these words, to give up at once (those of now for one name only, `test`).
+            # C++ clients search for these words, to give up immediately (current versions only for the name `test`).
             raise ServiceNotReady(
                 f"the broker do not have {listener_name} listener; advertisedListeners names: {known}"
             )
@@ -82,7 +83,7 @@ class AdvertisedAddresses:
 
 
 def parse_listeners(entries: Iterable[str]) -> dict[str, dict[str, str]]:
-    """`name:scheme://host:port` entries → for each name, in order, `host:port` by scheme. Raises ConfigError."""
+    """Parse `name:scheme://host:port` entries into `host:port` by scheme, for each name in order. Raise ConfigError."""
     listeners: dict[str, dict[str, str]] = {}
     problems = Problems()
     for entry in entries:
@@ -119,7 +120,7 @@ def _parse_entry(entry: str) -> tuple[str, str, str]:
 
 
 def url_host(host: str) -> str:
-    """`host` as it stands in a URL: IPv6 addresses in brackets."""
+    """Return `host` for a URL: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
@@ -137,7 +138,7 @@ def _default_result(host: str, ports: BoundPorts) -> LookupResult:
 
 
 def _listener_result(addresses: dict[str, str], ports: BoundPorts, advertised_address: str) -> LookupResult:
-    # A listener that says nothing of HTTP is taken to be reachable on the broker's own HTTP ports.
+    # A listener without HTTP addresses counts as reachable on the broker's own HTTP ports.
     host = advertised_address or _host_of(addresses)
     http_url, http_url_tls = _url(HTTP, host, ports.web), _url(HTTP_TLS, host, ports.web_tls)
     return LookupResult(
@@ -151,8 +152,9 @@ def _listener_result(addresses: dict[str, str], ports: BoundPorts, advertised_ad
 def _internal_result(
     listeners: dict[str, dict[str, str]], name: str, ports: BoundPorts, advertised_address: str
 ) -> LookupResult:
-    """What the listener `name` has, and, of schemes that it has not, what the first listener with them has: a client that
-    speaks only the other scheme would get no address at all."""
+    """Return the addresses of listener `name`, and for schemes that it lacks those of the first listener with them: a
+    client that supports only the other scheme would otherwise get no address.
+    """
     internal = listeners[name]
     addresses = dict(internal)
     for other in listeners.values():

@@ -1,7 +1,8 @@
 """Descriptions of configuration keys, conversion of texts to values, and the base class of a typed configuration.
 
-Owns the value types of `conf/broker.conf`. A text that does not fit is refused with the key, the text, the expected
-type and its origin in one sentence. The generated module `broker_config` lists the keys; `parse` reads the sources.
+This module owns the value types of `conf/broker.conf`. A text that does not fit is refused with the key, the text,
+the expected type and its origin in one sentence. The generated module `broker_config` lists the keys; `parse` reads
+the sources.
 """
 
 import math
@@ -17,7 +18,7 @@ FALSE_WORDS = frozenset({"false", "no", "off", "0"})
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; each problem is a line that says what to change and where."""
+    """Unusable configuration; each problem is a line that states the required change and its location."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -25,21 +26,21 @@ class ConfigError(Exception):
 
 
 class Problems:
-    """What is wrong with a configuration, found by checks that do not end at the first of them."""
+    """Problems of a configuration, collected by checks that continue after the first one."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Keep what a ConfigError inside says, and go on behind."""
+        """Record a ConfigError of the block, and continue after the block."""
         try:
             yield
         except ConfigError as error:
             self.found += (problem for problem in error.problems if problem not in self.found)
 
     def raise_any(self) -> None:
-        """Raises ConfigError with all of them when there are any."""
+        """Raise ConfigError with all problems, if there are any."""
         if self.found:
             raise ConfigError(*self.found)
 
@@ -56,7 +57,7 @@ class ValueType(StrEnum):
 
 
 class KeyInfo(NamedTuple):
-    """One key of `conf/broker.conf`: its field, its type and what may be done with it."""
+    """One key of `conf/broker.conf`: its field, type and permitted uses."""
 
     key: str
     field: str
@@ -72,7 +73,7 @@ class KeyInfo(NamedTuple):
 
     @property
     def expectation(self) -> str:
-        """What a value must look like, for an error message."""
+        """Return the expected format of a value, for an error message."""
         words = {
             ValueType.INT: "a whole number",
             ValueType.FLOAT: "a number",
@@ -102,7 +103,7 @@ _TYPES: dict[object, ValueType] = {
 
 
 class _Declared(NamedTuple):
-    """What `setting` was called with."""
+    """Arguments of `setting`."""
 
     key: str
     default: Value
@@ -117,10 +118,10 @@ def setting(key: str, *, default: Value, doc: str, **facts: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
 class Settings:
-    """Base of a frozen configuration class whose fields are declared with `setting`, one statement for each key.
+    """Base of a frozen configuration class with fields declared by `setting`, one statement per key.
 
-    Not a dataclass: generating its constructor and comparison at import would add 30 ms to each start. There is no repr of the
-    values, which would show secrets in logs.
+    Not a dataclass: generating its constructor and comparison at import would add 30 ms to each start. There is no
+    repr of the values, which would show secrets in logs.
     """
 
     INFOS: ClassVar[tuple[KeyInfo, ...]] = ()
@@ -153,15 +154,15 @@ class Settings:
     __hash__ = None  # type: ignore[assignment]
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values in some fields. Raises TypeError for a field that does not exist."""
+        """Return a copy with changed fields. Raise TypeError for an unknown field."""
         return type(self)(**{**self.__dict__, **changes})
 
 
 def parse_value(info: KeyInfo, text: str, origin: str) -> Value:
-    """Return the value that `text` means for a key; `origin` names the place of the text in an error.
+    """Return the value of `text` for a key; `origin` is the location of the text, for errors.
 
-    An empty text means "not set": the default of a number or a flag, nothing for an optional one, an empty text or
-    list otherwise. Pulsar's own files leave keys empty in that sense.
+    An empty text means "not set": the default of a number or flag, None for an optional key, otherwise an empty text
+    or list. Pulsar's own files leave keys empty in that sense.
     """
     text = text.strip()
     if not text:
@@ -181,7 +182,7 @@ def parse_value(info: KeyInfo, text: str, origin: str) -> Value:
 
 
 def format_value(value: Value) -> str:
-    """The text of a value as it would stand in the file."""
+    """Return the value's text as in the file."""
     match value:
         case None:
             return ""

@@ -1,6 +1,6 @@
-"""Keys that Pulsar 4.2.4 lets change at run time, and that mean nothing here: other load managers, BookKeeper, other clusters.
+"""Keys that are dynamic in Pulsar 4.2.4 and have no effect here: other load managers, BookKeeper, other clusters.
 
-`GET /admin/v2/brokers/configuration` of Pulsar names them, and its tools set them; they are taken and kept.
+Pulsar's `GET /admin/v2/brokers/configuration` lists them, and its tools set them, so they are accepted and stored.
 """
 
 ONLY_IN_PULSAR: tuple[str, ...] = (

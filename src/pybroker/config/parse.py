@@ -1,9 +1,9 @@
-"""File, environment and command line → `BrokerConfig`.
+"""Reader of file, environment and command line into a `BrokerConfig`.
 
-Owns the format of the file (Java properties, as far as Pulsar's files use it) and the order of precedence: default,
-file, environment, command line. What must always hold: a value that does not fit is refused and never replaced by a
-default; a key that is unknown or without effect is reported and never dropped silently; all that is wrong is told at once.
-Reads one file; whoever calls decides where warnings go.
+This module owns the file format (Java properties, as far as Pulsar's files use it) and the precedence: default,
+file, environment, command line. A value that does not fit is refused and never replaced by a default. A key that is
+unknown or without effect is reported. All errors are reported together. This module reads one file; the caller
+outputs the warnings.
 """
 
 import re
@@ -15,12 +15,12 @@ from pathlib import Path
 from pybroker.config.broker_config import KEYS, BrokerConfig
 from pybroker.config.keys import ConfigError, Problems, Value, format_value, parse_value
 
-# Containers configure Pulsar by variables with this prefix; keys that are not known may be set so too.
+# Containers configure Pulsar by variables with this prefix, which may also set unknown keys.
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 
 MASK = "*****"
 
-# How like a known key an unknown one must be to be taken for a slip of the pen: 1 is equal.
+# Similarity at which an unknown key counts as a typing error of a known one; 1 is equal.
 LIKENESS_OF_A_SLIP = 0.85
 
 _SEPARATOR = re.compile(r"\s*[=:]\s*")
@@ -30,9 +30,9 @@ _ESCAPED_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration and what its sources said that has no effect.
+    """Configuration with the settings of its sources that have no effect.
 
-    With `problems` it is not to be used: the keys that cannot have their values, `refused_keys`, have their defaults.
+    Do not use it if it has `problems`: keys with invalid values, `refused_keys`, have their defaults.
     """
 
     config: BrokerConfig
@@ -49,7 +49,7 @@ class _Setting:
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration; later sources win: defaults, the file, the environment, `overrides`. Raises ConfigError."""
+    """Read the configuration. Later sources win: defaults, the file, the environment, `overrides`. Raise ConfigError."""
     loaded = read(path, environ, overrides)
     if loaded.problems:
         raise ConfigError(*loaded.problems)
@@ -57,7 +57,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """As `load`, and what is wrong is in `problems`."""
+    """Read like `load`, but return errors in `problems`."""
     problems = Problems()
     settings: dict[str, _Setting] = {}
     if path is not None:
@@ -83,7 +83,7 @@ def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
             continue
         if not info.supported and value != info.default:
             unsupported.append(key)
-    # The type of every value was checked by `parse_value` against the key that the field was generated from.
+    # `parse_value` checked the type of every value against the key from which the field was generated.
     config = BrokerConfig(**fields)  # type: ignore[arg-type]
     return LoadedConfig(
         config, tuple(sorted(unknown)), tuple(sorted(unsupported)), tuple(problems.found), frozenset(refused)
@@ -91,7 +91,7 @@ def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def similar_key(unknown_key: str) -> str | None:
-    """The known key that was probably meant; None where none is like it."""
+    """Return the known key that was probably meant; None if none is similar."""
     for key in KEYS:
         if key.lower() == unknown_key.lower():
             return key
@@ -99,7 +99,7 @@ def similar_key(unknown_key: str) -> str | None:
 
 
 def dump(config: BrokerConfig) -> dict[str, str]:
-    """Every key with its value as text, secrets masked: what the admin API shows."""
+    """Return every key with its value as text, secrets masked, for the admin API."""
     texts: dict[str, str] = {}
     for key, info in KEYS.items():
         text = format_value(getattr(config, info.field))
@@ -108,10 +108,10 @@ def dump(config: BrokerConfig) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line number, key and value of each setting in the text of a properties file.
+    """Yield line number, key and value of each setting in a properties file.
 
-    A line that sets nothing is refused: the person who wrote it believes that it does. Raises ConfigError, which names all such
-    lines, once everything else was said.
+    A line that sets nothing is refused, because its author expects an effect. Raise ConfigError with all such lines,
+    after all settings were yielded.
     """
     problems = Problems()
     lines = iter(enumerate(text.splitlines(), start=1))
@@ -131,7 +131,7 @@ def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _file_settings(path: Path, problems: Problems) -> dict[str, _Setting]:
-    """What the file sets; what lines of it are none is added to `problems`. Raises ConfigError when it cannot be read."""
+    """Return the file's settings, and add invalid lines to `problems`. Raise ConfigError if the file cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -151,7 +151,7 @@ def _environment_settings(environ: Mapping[str, str]) -> dict[str, _Setting]:
     settings: dict[str, _Setting] = {}
     for name, text in environ.items():
         if name in KEYS:
-            # The prefixed form is the more explicit one: it wins, whatever the order of the environment.
+            # The prefixed form is more explicit: it wins, regardless of the order of the environment.
             settings.setdefault(name, _Setting(text, f"environment variable {name}"))
         elif name.startswith(ENVIRONMENT_PREFIX):
             key = name.removeprefix(ENVIRONMENT_PREFIX)
@@ -160,7 +160,7 @@ def _environment_settings(environ: Mapping[str, str]) -> dict[str, _Setting]:
 
 
 def _continues(line: str) -> bool:
-    """Whether the line ends with a backslash that is not itself escaped."""
+    """Return whether the line ends with an unescaped backslash."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 

@@ -1,4 +1,4 @@
-"""SQLite databases whose commits are durable: settings, errors, transactions, the check of pages, and the end of the log.
+"""SQLite databases with durable commits: settings, errors, transactions, the check of pages, and the end of the log.
 
 Both databases of a data directory, `checkpoint.db` and `metadata.db`, are opened by `Disk.open_database` and use these functions.
 
@@ -22,14 +22,14 @@ _NO_SPACE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 _SETTINGS = (
     "journal_mode=WAL",
     "synchronous=FULL",
-    # Only macOS knows these two: there, a plain sync leaves the data in the drive's own cache.
+    # Only macOS has these two: there, a plain sync leaves the data in the drive's cache.
     "fullfsync=ON",
     "checkpoint_fullfsync=ON",
 )
 
 
 class LogFiles(Protocol):
-    """The operations on a database's log; `Disk` has them."""
+    """Operations on a database's log, which `Disk` implements."""
 
     def file_sizes(self, directory: Path) -> dict[str, int]: ...
 
@@ -37,22 +37,22 @@ class LogFiles(Protocol):
 
 
 class Database(sqlite3.Connection):
-    """A connection whose `close` keeps the log, unless the log is empty.
+    """Connection that keeps the log at `close`, unless the log is empty.
 
-    SQLite would copy the readable part of the log into the file and remove the log. If a start refuses a log as damaged, that
-    log is all that can help. `empty_log` comes before an orderly close.
+    SQLite would copy the readable part of the log into the file and remove the log. If a start refuses a log as
+    damaged, only that log can restore the data. An orderly close calls `empty_log` first.
     """
 
     _disk: LogFiles | None = None
     _path = Path()
 
     def bind(self, disk: LogFiles, path: Path) -> None:
-        """Set the files of the log. The first call after the connection is made."""
+        """Set the files of the log; must be the first call on a new connection."""
         self._disk = disk
         self._path = path
 
     def set_up(self) -> None:
-        """Apply the settings of durable commits. Closes the connection on an error, and raises it."""
+        """Apply the settings of durable commits. Close the connection on an error, and raise it."""
         try:
             for setting in _SETTINGS:
                 self.execute(f"PRAGMA {setting}")
@@ -70,7 +70,7 @@ class Database(sqlite3.Connection):
                     disk.rename(log, parked_log(log))
                     is_kept = True
             except OSError:
-                is_kept = False  # SQLite removes the log; everything that was committed is in the file
+                is_kept = False  # SQLite removes the log; all commits are in the file
         super().close()
         if disk is not None and is_kept:
             try:
@@ -85,17 +85,17 @@ class Database(sqlite3.Connection):
 
 
 def log_of(database: Path) -> Path:
-    """SQLite's log of that file."""
+    """Return the path of SQLite's log of that file."""
     return database.with_name(database.name + "-wal")
 
 
 def parked_log(log: Path) -> Path:
-    """The name of a log while its database is closed."""
+    """Return the name of a log while its database is closed."""
     return log.with_name(log.name + ".aside")
 
 
 def lacks_space(error: BaseException) -> bool:
-    """Whether SQLite failed because the file system is full."""
+    """Return whether SQLite failed because the file system is full."""
     return getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES
 
 
@@ -124,7 +124,7 @@ def page_damage(connection: sqlite3.Connection, *, max_findings: int = 1, with_i
             texts.append(" ".join(str(text).split()))
     except SQLITE_FAILURES:
         if not texts:
-            raise  # behind a finding it says no more than the finding
+            raise  # after a finding, the error adds nothing
     return "" if texts == ["ok"] else "; ".join(texts)
 
 

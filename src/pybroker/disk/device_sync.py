@@ -1,4 +1,4 @@
-"""The sync of one file onto the device, as each system needs it."""
+"""Sync of one file to the device on each system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ else:
 
 
 def sync_to_device(descriptor: int) -> None:
-    """Put the file's content and size onto the device. Raises OSError."""
+    """Sync the file's content and size to the device. Raise OSError."""
     if _FULL_SYNC is not None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
     else:

@@ -1,11 +1,11 @@
-"""Durable writes that nobody waits for: Linux asynchronous IO past the page cache, completion by an eventfd.
+"""Durable writes in the background: Linux asynchronous IO that bypasses the page cache, with completion by an eventfd.
 
-A writer thread needs the interpreter lock twice for each batch and fights a busy loop for it: a write of 0.4 ms took 5 ms from
-hand-over to completion while one connection flooded and another caught up. Here the loop hands the write to the kernel itself and
-is woken when the device has the bytes: 2 to 3 ms under that load.
+A writer thread needs the interpreter lock twice for each batch and competes with a busy loop for it: a write of 0.4
+ms took 5 ms from submission to completion while one connection flooded the broker and another caught up. Here the
+loop submits the write to the kernel and is woken when the device has the bytes: 2 to 3 ms under that load.
 
-Owned by the journal. Concurrency: one thread; one write at a time. Needs a file whose blocks are allocated and written, since only
-then the kernel really works in the background, and offsets and lengths that are multiples of `ALIGNMENT`.
+Owned by the journal. Concurrency: one thread; one write at a time. The file's blocks must be allocated and written,
+since only then the kernel really works in the background. Offsets and lengths are multiples of `ALIGNMENT`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 
 
 class DirectFile:
-    """A file that is open for writes past the page cache."""
+    """File that is open for writes past the page cache."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -68,18 +68,18 @@ class _Event(ctypes.Structure):
 
 
 class DirectWriter:
-    """Writes one batch at a time. `event_descriptor` becomes readable when it is done; then call `finish`.
+    """Writes one batch at a time. `event_descriptor` becomes readable at completion; then call `finish`.
 
     Invariant: between `submit` and a `finish` that returns True the buffer belongs to the kernel.
     """
 
     def __init__(self) -> None:
-        """Raises OSError when this system has no such IO, or forbids it."""
+        """Create the writer. Raise OSError if this system has no such IO, or forbids it."""
         calls = _CALLS.get(platform.machine())
         if sys.platform != "linux" or sys.byteorder != "little" or calls is None or not hasattr(os, "eventfd"):
             raise OSError(errno.ENOSYS, "no asynchronous direct IO on this system")
         self._setup, self._destroy, self._getevents, self._submit = map(ctypes.c_long, calls)
-        # PyDLL keeps the interpreter lock: handing it over costs more than these calls.
+        # PyDLL keeps the interpreter lock: releasing it costs more than these calls.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
         self._context = ctypes.c_ulong(0)
@@ -98,7 +98,7 @@ class DirectWriter:
         self.is_busy = False
 
     def submit(self, file: DirectFile, pieces: Sequence[bytes], offset: int) -> None:
-        """Begin to write `pieces`, filled up with zeros to the alignment, at `offset`. Raises OSError."""
+        """Submit a write of `pieces`, zero-padded to the alignment, at `offset`. Raise OSError."""
         assert not self.is_busy, "one write at a time"
         assert offset % ALIGNMENT == 0
         length = sum(map(len, pieces))
@@ -120,7 +120,7 @@ class DirectWriter:
         self.is_busy = True
 
     def finish(self) -> bool:
-        """Whether the write is done, onto the device. Raises the OSError of a write that failed."""
+        """Return whether the write is complete on the device. Raise the OSError of a failed write."""
         try:
             os.eventfd_read(self.event_descriptor)
         except BlockingIOError:
@@ -136,7 +136,7 @@ class DirectWriter:
         if written < 0:
             raise OSError(-written, os.strerror(-written))
         if written < block.length:
-            # A short write is no error; the rest is tried until there is one.
+            # A short write is no error; the rest is retried until an error occurs.
             block.buffer += written
             block.length -= written
             block.offset += written
@@ -146,7 +146,7 @@ class DirectWriter:
         return True
 
     def close(self) -> None:
-        """Wait for a write under way and release everything."""
+        """Wait for an active write and release everything."""
         if self._context.value:
             self._call(self._destroy, self._context)
             self._context.value = 0
@@ -163,7 +163,7 @@ class DirectWriter:
 
 
 def open_direct(path: Path) -> DirectFile | None:
-    """A file for `DirectWriter.submit`; None where the file system or the device's sectors do not allow it."""
+    """Open a file for `DirectWriter.submit`; None if the file system or the device's sectors do not allow it."""
     flag = getattr(os, "O_DIRECT", None)
     if flag is None:
         return None

@@ -1,11 +1,10 @@
-"""The only module that opens files of ledgers, the journal, checkpoints and metadata: what the stores need of a file system, and
-no more.
+"""File system operations of the stores. No other module opens files of ledgers, the journal, checkpoints or metadata.
 
-What must always hold: a call that promises durability returns only when the device has the bytes, or raises. Nothing is
-retried here: after a failed sync the kernel may have dropped the bytes, so only the caller can know what that means.
-`tests/support/fault_disk.py` is the twin that loses, tears, refuses and is slow; both are used through these classes.
+A call that promises durability returns only when the device has the bytes, or raises. Nothing is retried here: after
+a failed sync the kernel may have dropped the bytes, so only the caller can decide. `tests/support/fault_disk.py` is
+a twin that loses, tears, refuses and delays writes.
 
-Concurrency: every method may be called from any thread; one handle is written by one thread at a time.
+Concurrency: every method may be called from any thread; one thread at a time writes to a handle.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from pybroker.runtime.threads import Threads
 
 Pieces = Sequence["bytes | memoryview"]
 
-# Messages and secrets of others may be in these files.
+# These files may contain messages and secrets of other users.
 OWNER_ONLY_FILE = 0o600
 _OWNER_ONLY_DIRECTORY = 0o700
-# More pieces are joined first: the kernel takes at most this many in one call.
+# More pieces are joined first: the kernel accepts at most this many in one call.
 _MAX_PIECES = 1000
 _DURABLE_WRITE = getattr(os, "RWF_DSYNC", None)
 _WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
@@ -41,7 +40,9 @@ _ZEROS = bytes(1 << 20)
 
 
 def make_private(path: Path) -> None:
-    """Make the file, empty, if it is missing: what SQLite makes itself, others may read. Its side files have its mode."""
+    """Create the file, empty, if it is missing, because others could read a file created by SQLite. Its side files get
+    its mode.
+    """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
 
@@ -52,14 +53,14 @@ class DiskFile:
         self._descriptor = descriptor
 
     def write_at(self, pieces: Pieces, offset: int, *, durable: bool) -> None:
-        """Write all pieces, one after the other, at `offset`; with `durable`, onto the device (one call where possible)."""
+        """Write all pieces consecutively at `offset`; with `durable`, to the device (one call where possible)."""
         if len(pieces) > _MAX_PIECES:
             pieces = (b"".join(pieces),)
         flags = _DURABLE_WRITE if durable and _DURABLE_WRITE is not None else 0
         total = sum(map(len, pieces))
         written = os.pwritev(self._descriptor, pieces, offset, flags)
         if written < total:
-            # A short write is no error; the rest is tried until there is one.
+            # A short write is no error; the rest is retried until an error occurs.
             rest = memoryview(b"".join(pieces))
             while written < total:
                 written += os.pwritev(self._descriptor, (rest[written:],), offset + written, flags)
@@ -67,7 +68,7 @@ class DiskFile:
             self.sync()
 
     def read_at(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Return up to `length` bytes; fewer only at the end of the file."""
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
             return data
@@ -79,9 +80,9 @@ class DiskFile:
         return b"".join(parts)
 
     def read_into(self, buffer: bytearray) -> int:
-        """Fill `buffer` from the start of the file; how many bytes came, fewer only at the end of the file.
+        """Fill `buffer` from the start of the file. Return the number of bytes, fewer only at the end of the file.
 
-        For large files one after the other: touching new memory costs more than the copy.
+        For reading several large files: touching new memory costs more than the copy.
         """
         view = memoryview(buffer)
         done = 0
@@ -90,15 +91,17 @@ class DiskFile:
         return done
 
     def send_to(self, descriptor: int, offset: int, length: int) -> int:
-        """Hand up to `length` bytes to a socket, in the kernel; how many. Raises OSError, BlockingIOError among it."""
+        """Send up to `length` bytes to a socket, in the kernel. Return the number sent. Raise OSError, including
+        BlockingIOError.
+        """
         return os.sendfile(descriptor, self._descriptor, offset, length)
 
     def sync(self) -> None:
-        """Everything written so far is on the device, and the size with it."""
+        """Sync all writes so far, and the size, to the device."""
         sync_to_device(self._descriptor)
 
     def allocate(self, size: int) -> None:
-        """Take `size` bytes of the file system, whatever they hold."""
+        """Allocate `size` bytes in the file system; their content is undefined."""
         if _ALLOCATE is not None:
             _ALLOCATE(self._descriptor, 0, size)
         else:
@@ -123,28 +126,28 @@ class DiskFile:
 
 
 class SpaceFigures(NamedTuple):
-    """How large a file system is, and how much of it this process may still use."""
+    """Size of a file system, and space that this process may still use."""
 
     total_bytes: int
     free_bytes: int
 
 
 class Disk:
-    """The file system."""
+    """The real file system."""
 
     def open_for_write(self, path: Path) -> DiskFile:
-        """Open for reading and writing; a missing file is made, empty."""
+        """Open for reading and writing; a missing file is created empty."""
         return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
     def open_for_read(self, path: Path) -> DiskFile:
         return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def open_mapped(self, path: Path, size: int) -> MappedFile:
-        """Open a file as memory. A file of another size is first cut, or filled up with zeros, durably."""
+        """Map a file into memory. A file of another size is first truncated or zero-filled, durably."""
         with self.open_for_write(path) as file:
             if file.size() != size:
-                # Written and not only extended: a page without a block would need space when it is first written, and without
-                # space the process would end.
+                # Written and not only extended: the first write to a page without a block would need space, and without
+                # space the process would be killed.
                 file.write_at((file.read_at(size, 0).ljust(size, b"\0"),), 0, durable=False)
                 file.truncate(size)
                 file.sync()
@@ -152,7 +155,7 @@ class Disk:
         return self.map_file(path, size)
 
     def map_file(self, path: Path, size: int) -> MappedFile:
-        """For `open_mapped`: a file that is there and has that size, as memory. Raises OSError."""
+        """Map an existing file of that size, for `open_mapped`. Raise OSError."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             return MappedFile(descriptor, size)
@@ -161,20 +164,20 @@ class Disk:
             raise
 
     def open_direct(self, path: Path) -> DirectFile | None:
-        """For writes past the page cache (see `direct_io.py`); None where the file system has no such thing."""
+        """Open for writes past the page cache (see `direct_io.py`); None where the file system does not support it."""
         return open_direct(path)
 
     def direct_writer(self) -> DirectWriter:
-        """What writes files of `open_direct` in the background. Raises OSError when this system has no such IO."""
+        """Return a background writer for files of `open_direct`. Raise OSError if this system has no such IO."""
         return DirectWriter()
 
     def space(self, directory: Path) -> SpaceFigures | None:
-        """Of the file system that holds `directory`; None when it has no such figures."""
+        """Return the figures of the file system with `directory`; None if it has none."""
         figures = os.statvfs(directory)
         return SpaceFigures(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 
     def expect_read(self, path: Path) -> None:
-        """A hint: the whole file will be read soon, the system may begin now."""
+        """Advise the system that the whole file will be read soon."""
         if _WILL_NEED is not None:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -183,15 +186,15 @@ class Disk:
                 os.close(descriptor)
 
     def thread_of(self, threads: Threads, name: str) -> Executor:
-        """One of `threads` for operations beside those of the caller."""
+        """Return a single-thread executor of `threads`, for operations beside those of the caller."""
         return threads.pool(name)
 
     def make_directory(self, path: Path) -> None:
-        """Make the directory and those above it, durably and for their owner only; an existing one is fine."""
+        """Create the directory and its parents, durably and for their owner only; an existing one is allowed."""
         missing = [parent for parent in (path, *path.parents) if not parent.exists()]
         for parent in reversed(
             missing or [path]
-        ):  # a file in its place raises, and an earlier start may have been cut off
+        ):  # a file at this path raises, and an earlier start may have been interrupted
             parent.mkdir(mode=_OWNER_ONLY_DIRECTORY, exist_ok=True)
             self.sync_directory(parent.parent)
 
@@ -199,7 +202,7 @@ class Disk:
         return [entry.name for entry in os.scandir(directory)]
 
     def file_sizes(self, directory: Path) -> dict[str, int]:
-        """The files in `directory` by name."""
+        """Return the sizes of the files in `directory` by name."""
         return {entry.name: entry.stat().st_size for entry in os.scandir(directory)}
 
     def exists(self, path: Path) -> bool:
@@ -209,11 +212,11 @@ class Disk:
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove the file; a missing one is fine."""
+        """Remove the file; a missing one is allowed."""
         path.unlink(missing_ok=True)
 
     def sync_directory(self, directory: Path) -> None:
-        """Files made, renamed and removed in `directory` stay so."""
+        """Make creations, renames and removals of files in `directory` durable."""
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -221,18 +224,18 @@ class Disk:
             os.close(descriptor)
 
     def open_file_system(self, directory: Path) -> FileSystemSync | None:
-        """A way to sync all files at once, where the system has one: to be opened before the writes it shall cover."""
+        """Return a sync of all files at once, where the system has one; open it before the writes that it must cover."""
         return FileSystemSync(os.open(directory, os.O_RDONLY | os.O_CLOEXEC)) if _HAS_SYNC_FILE_SYSTEM else None
 
     def rewrite_log(self, database: Path) -> None:
-        """Put SQLite's log of `database`, as far as there is one, onto the device as it is read now.
+        """Rewrite SQLite's log of `database`, if any, to the device as it reads now.
 
-        After a sync that failed the system shows what the device never got, and no later sync brings it there. SQLite would take
-        such a frame for committed and put the next ones behind it, all of which a power cut would take away again.
+        After a failed sync the system returns data that the device never received, and no later sync writes it.
+        SQLite would consider such a frame committed and append to it, and a power failure would lose all of these.
         """
         path = log_of(database)
         if self.exists(aside := parked_log(path)):
-            self.rename(aside, path)  # a close was cut off
+            self.rename(aside, path)  # a close was interrupted
         if not self.exists(path):
             return
         with self.open_for_write(path) as file:
@@ -241,12 +244,12 @@ class Disk:
                     file.write_at((file.read_at(len(_ZEROS), offset),), offset, durable=False)
                 file.sync()
             except OSError as error:
-                # Only where a block is written to another place each time there may be no room for it.
+                # Only copy-on-write file systems may lack space here.
                 if not lacks_room(error):
                     raise
 
     def open_database(self, path: Path) -> sqlite3.Connection:
-        """A SQLite file whose commits are durable, usable from any one thread at a time."""
+        """Open a SQLite file with durable commits, usable from one thread at a time."""
         make_private(path)
         self.rewrite_log(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Database)

@@ -17,10 +17,10 @@ from pybroker.storage_format.marker_layout import MarkerLayout
 
 
 class MappedFile:
-    """A small file whose bytes are memory. Writing them is no system call, and they remain if the process is killed."""
+    """Small memory-mapped file. Writing needs no system call, and the bytes remain if the process is killed."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Take the descriptor of a file of that size. Raises OSError."""
+        """Take over the descriptor of a file of that size. Raise OSError."""
         self._descriptor = descriptor
         self._bytes = mmap.mmap(descriptor, size)
 
@@ -31,9 +31,9 @@ class MappedFile:
         self._bytes[offset : offset + len(data)] = data
 
     def sync(self) -> None:
-        """Put everything that was written so far onto the device. Raises OSError."""
+        """Sync all writes so far to the device. Raise OSError."""
         if sys.platform != "linux":
-            self._bytes.flush()  # elsewhere a sync of the file does not include mapped pages
+            self._bytes.flush()  # other systems do not include mapped pages in a sync of the file
         sync_to_device(self._descriptor)
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class MarkerFile:
     """A mapped file with the slots of a layout."""
 
     def __init__(self, memory: MappedFile, layout: MarkerLayout) -> None:
-        """Take the mapped file, which has the layout's size."""
+        """Take over the mapped file, which has the layout's size."""
         self._memory = memory
         self._layout = layout
         self._slot = 0
@@ -54,12 +54,11 @@ class MarkerFile:
         return self._memory.content()
 
     def write(self, *values: int) -> None:
-        """Write the values to the next slot."""
         self._slot += 1
         self._memory.write(self._layout.encode(*values), self._layout.slot_offset(self._slot))
 
     def sync(self) -> None:
-        """Put the slots that were written so far onto the device. Raises OSError."""
+        """Sync the slots written so far to the device. Raise OSError."""
         self._memory.sync()
 
     def close(self) -> None:

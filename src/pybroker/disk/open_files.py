@@ -1,9 +1,8 @@
-"""Segment files that were read lately stay open, a bounded number of them: opening costs as much as a small read, and the
-kernel reads ahead for a descriptor that goes on where it stopped.
+"""Cache of open segment files, of bounded size. Opening costs as much as a small read, and the kernel reads ahead for a
+descriptor that continues where it stopped.
 
-What must always hold: a file is closed when it was dropped and nobody reads it any more, so that the space of a deleted
-ledger comes back at once; nobody reads from a closed one.
-Concurrency: any thread; the lock is held for bookkeeping only.
+Invariant: a dropped file is closed when its last read ends, so that the space of a deleted ledger is freed
+immediately; no closed file is read. Concurrency: any thread; the lock is held for bookkeeping only.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pybroker.disk.shortage import lacks_descriptors
 
 
 class _OpenFile:
-    """One descriptor, how many read it now, and whether it is closed after them."""
+    """One descriptor, its number of current reads, and whether it is closed after them."""
 
     __slots__ = ("file", "is_dropped", "users")
 
@@ -30,7 +29,7 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """Least recently used goes first; files that are being read do not count."""
+    """Open files; the least recently used one is closed first. Files being read do not count."""
 
     def __init__(self, disk: Disk, max_files: int) -> None:
         self._disk = disk
@@ -41,18 +40,18 @@ class OpenFiles:
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[DiskFile]:
-        """The file, open for as long as the block runs. Raises OSError when it cannot be opened."""
+        """Keep the file open while the block runs. Raise OSError if it cannot be opened."""
         opened = self._take(path)
         try:
             yield opened.file
         except OSError:
-            opened.is_dropped = True  # whatever it was, the next try starts anew
+            opened.is_dropped = True  # after any error, the next read opens the file again
             raise
         finally:
             self._give_back(path, opened)
 
     def drop(self, path: Path) -> None:
-        """The file was removed: close it, after those who read it now."""
+        """Close the removed file, after its current reads."""
         with self._lock:
             self._drop_count += 1
             opened = self._files.pop(path, None)
@@ -60,7 +59,7 @@ class OpenFiles:
                 self._retire(opened)
 
     def close(self) -> None:
-        """Close all, those that are being read after their readers."""
+        """Close all files, those being read after their reads."""
         with self._lock:
             while self._files:
                 self._retire(self._files.popitem()[1])
@@ -73,11 +72,11 @@ class OpenFiles:
                 self._files.move_to_end(path)
                 return opened
             drop_count = self._drop_count
-        # Without the lock: a slow disk must not keep the others from files that are open.
+        # Opened without the lock: a slow disk must not delay reads of open files.
         opened = _OpenFile(self._open(path))
         opened.users = 1
         with self._lock:
-            # It may be the file that was removed meanwhile, or another thread was faster: then it serves this once.
+            # The file may have been removed meanwhile, or another thread was faster: then it serves only this read.
             opened.is_dropped = drop_count != self._drop_count or path in self._files
             if not opened.is_dropped:
                 self._files[path] = opened
@@ -89,7 +88,7 @@ class OpenFiles:
         except OSError as error:
             if not lacks_descriptors(error):
                 raise
-        self.close()  # what is open for later reads only
+        self.close()  # closes the files kept for later reads only
         return self._disk.open_for_read(path)
 
     def _give_back(self, path: Path, opened: _OpenFile) -> None:

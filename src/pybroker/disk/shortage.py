@@ -1,4 +1,4 @@
-"""Which errors of a disk pass by themselves: a lack of room, and of descriptors. Any other error of a write does not."""
+"""Transient disk errors: lack of space, and of descriptors. All other write errors are permanent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import errno
 
 
 def lacks_room(error: OSError) -> bool:
-    """Whether `error` says that there is no room, or no descriptor for one more file: both pass, any other write error does not."""
+    """Return whether `error` is a lack of space or of descriptors. Both are transient, unlike all other write errors."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or lacks_descriptors(error)
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
-    """Whether the process, or the whole machine, has as many files open as it may."""
+    """Return whether the process, or the whole machine, has reached its limit of open files."""
     return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}

@@ -1,4 +1,4 @@
-"""Why nothing moves: the gates between a subscription's entries and its consumers, each with a name."""
+"""Reasons why a subscription or consumer receives no entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class BlockedReason(Enum):
-    """What stops a subscription; the value says it in words."""
+    """Reason why a subscription is blocked; the value describes it."""
 
     CLOSED = "the subscription is being closed or deleted"
     NO_CONSUMER = "no consumer is connected"
@@ -30,11 +30,11 @@ class BlockedReason(Enum):
 
 
 class Stall:
-    """Why nothing moves, and since when."""
+    """A blocked reason and the time since when it holds."""
 
     __slots__ = ("blocked_reason", "since_ms")
 
     def __init__(self, blocked_reason: BlockedReason, since_ms: float) -> None:
-        """`since_ms` is monotonic."""
+        """Create the stall. `since_ms` is monotonic."""
         self.blocked_reason = blocked_reason
         self.since_ms = since_ms

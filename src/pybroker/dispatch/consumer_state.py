@@ -1,7 +1,7 @@
-"""What dispatch knows of one attached consumer.
+"""State of one attached consumer.
 
-Owned by the dispatcher that it was added to, which alone changes the counts; `writable` is set by whoever watches the
-peer's outbound buffer. `peer` belongs to the caller and is never looked at here.
+The dispatcher that the consumer was added to owns it and alone changes the counts. The code that watches the
+connection's outbound buffer sets `writable`. `peer` belongs to the caller and is not used here.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from math import ceil
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.model.position import Position
 
-# Weight of the past in the moving average of messages per entry: the average follows a change of batch size in some ten
-# reads.
+# Weight of the past in the moving average of messages per entry. The average adapts to a new batch size within about
+# ten reads.
 _AVERAGE_DECAY = 0.9
 
 
 class KeySharedOptions:
-    """What a consumer of a Key_Shared subscription asks for.
+    """Options of a Key_Shared consumer.
 
-    `ranges` are inclusive (start, end) of mode STICKY, as the wire has them; None in mode AUTO_SPLIT.
+    `ranges` are the inclusive (start, end) pairs of mode STICKY as on the wire; None in mode AUTO_SPLIT.
     """
 
     __slots__ = ("allow_out_of_order_delivery", "ranges")
@@ -30,14 +30,15 @@ class KeySharedOptions:
 
 
 AUTO_SPLIT = KeySharedOptions(None, False)
-"""What clients ask for when they say nothing."""
+"""The default options."""
 
 
 class ConsumerState:
-    """One consumer: its permits and what it holds.
+    """Permits and unacknowledged messages of one consumer.
 
-    Invariants: `unacked_messages` is what the pending acks hold for this consumer. While `blocked`, it was at the limit
-    and has not come down to half since. Permits may be negative: an entry is sent whole while there is at least one.
+    Invariants: `unacked_messages` is the sum of this consumer's pending acks. A consumer that reaches its limit is
+    `blocked` until its count falls to half of the limit. Permits may be negative, because an entry is sent whole
+    while at least one permit is left.
     """
 
     __slots__ = (
@@ -64,42 +65,42 @@ class ConsumerState:
         peer: object,
         key_shared: KeySharedOptions = AUTO_SPLIT,
     ) -> None:
-        """`max_unacked_messages` 0 means no limit. A lower `priority_level` is served first."""
+        """Create the state. `max_unacked_messages` 0 means no limit. A lower `priority_level` is served first."""
         self.name = name
         self.priority_level = priority_level
         self.max_unacked_messages = max_unacked_messages
         self.peer = peer
         self.key_shared = key_shared
-        """Looked at by Key_Shared only."""
+        """Used by Key_Shared only."""
         self.permits = 0
         self.unacked_messages = 0
         self.blocked = False
         self.writable = True
         self.messages_per_entry = 0.0
-        """Moving average, 0 before the first delivery."""
+        """Moving average; 0 before the first delivery."""
         self.redelivered_messages = 0
-        """Messages taken back from this consumer to be sent again, since it connected."""
+        """Messages taken back from this consumer for redelivery since it connected."""
         self.draining_hashes_cleared_total = 0
         """Hashes that this consumer drained since it connected."""
         self.read_position_when_joining: Position | None = None
-        """Classic Key_Shared: where the cursor stood when it came; None once it gets everything."""
+        """Classic Key_Shared: the cursor's read position when the consumer joined; None once it receives all entries."""
 
     def can_take(self) -> bool:
-        """Whether an entry may be sent to it now."""
+        """Return whether an entry may be sent to this consumer now."""
         return self.permits > 0 and self.writable and not self.blocked
 
     def blocked_reason(self) -> BlockedReason:
-        """What keeps entries from it, when it cannot take one."""
+        """Return why this consumer receives no entries. Call only if it cannot take one."""
         if self.blocked:
             return BlockedReason.UNACKED_CONSUMER
         return BlockedReason.NO_PERMITS if self.permits <= 0 else BlockedReason.CONNECTION_FULL
 
     def affordable_entries(self) -> int:
-        """How many entries the permits will probably pay for, judged by the batches that it got lately."""
+        """Estimate how many entries the permits cover, from the batch sizes of recent deliveries."""
         return self.permits if self.messages_per_entry <= 1.0 else ceil(self.permits / self.messages_per_entry)
 
     def spend(self, message_count: int, entry_count: int) -> None:
-        """Use permits for `entry_count` entries that hold `message_count` messages to be acknowledged."""
+        """Subtract permits for `entry_count` entries with `message_count` messages to acknowledge."""
         self.permits -= message_count
         average = message_count / entry_count
         if self.messages_per_entry:
@@ -107,20 +108,22 @@ class ConsumerState:
         self.messages_per_entry = average
 
     def hold(self, message_count: int) -> None:
-        """Count messages that this consumer has to acknowledge, and block it at its limit."""
+        """Count unacknowledged messages, and block the consumer at its limit."""
         self.unacked_messages += message_count
         if 0 < self.max_unacked_messages <= self.unacked_messages:
             self.blocked = True
 
     def limit_unacked(self, max_unacked_messages: int) -> bool:
-        """Another limit holds from now on; True when that unblocked it: it goes on below the limit, not only at half of it."""
+        """Change the limit. Return True if that unblocked the consumer, which happens below the new limit, not only at
+        half of it.
+        """
         was_blocked = self.blocked
         self.max_unacked_messages = max_unacked_messages
         self.blocked = 0 < max_unacked_messages <= self.unacked_messages
         return was_blocked and not self.blocked
 
     def release(self, message_count: int) -> bool:
-        """Count messages that it acknowledged; True when that unblocked it."""
+        """Count acknowledged messages. Return True if that unblocked the consumer."""
         self.unacked_messages -= message_count
         assert self.unacked_messages >= 0, "more acknowledged than delivered"
         if self.blocked and self.unacked_messages <= self.max_unacked_messages // 2:
@@ -129,10 +132,10 @@ class ConsumerState:
         return False
 
     def take_back(self, message_count: int) -> None:
-        """Count messages that it gave back to be sent again.
+        """Count messages taken back for redelivery.
 
-        That unblocks it below the limit, not at half of it: a full consumer which waits for just the messages it gave
-        back would otherwise wait for ever.
+        This unblocks the consumer below the limit, not at half of it: otherwise a blocked consumer that needs
+        exactly these messages would never receive them.
         """
         self.release(message_count)
         self.redelivered_messages += message_count

@@ -1,11 +1,12 @@
-"""When a subscription with one active consumer delivered what: its deliveries by where they began, for people to look at.
+"""Delivery times of a subscription with one active consumer, recorded by first position, for display.
 
-Such a subscription remembers no entry by itself. What is delivered rises, so the time of an entry is that of the last delivery that
-began at it or in front of it. Deliveries within RESOLUTION_MS of a noted one are not noted. When there are MAX_NOTES, older ones
-are thinned out so that no gap is larger than a share of its age, as small a share as leaves room: the last minute is exact,
-and after a day of deliveries without a break a time is too early by less than two thirds of its age.
+Such a subscription keeps no state per entry. Positions of deliveries ascend, so the time of an entry is that of the
+last delivery that began at it or before it. Deliveries within RESOLUTION_MS of a recorded one are not recorded. At
+MAX_NOTES records, older ones are thinned out so that each gap is at most a share of its age, the smallest share that
+frees capacity. The last minute stays exact; after a day of continuous deliveries, a time is too early by less than
+two thirds of its age.
 
-Invariant: notes rise by position.
+Invariant: records ascend by position.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from pybroker.model.position import Position
 
 RESOLUTION_MS = 1000
 MAX_NOTES = 64
-"""Less than two kilobytes for a subscription, whatever was delivered."""
+"""Less than 2 kB per subscription, regardless of its deliveries."""
 _MOST_LEFT = 44
 _FIRST_GAP = 0.1
 _PARTS = 3
 
 
 class DeliveryLog:
-    """Owned by a dispatcher. Times are milliseconds since 1970, as its owner tells them."""
+    """Delivery log of one dispatcher. The owner passes times, in milliseconds since 1970."""
 
     __slots__ = ("_last_ms", "_notes")
 
@@ -35,19 +36,19 @@ class DeliveryLog:
         return len(self._notes) // _PARTS
 
     def delivered(self, ledger_id: int, first_entry_id: int, now_ms: int) -> None:
-        """A delivery that begins there is on its way now."""
+        """Record a delivery that begins at this entry."""
         if self._last_ms <= now_ms < self._last_ms + RESOLUTION_MS:
             return
         notes = self._notes
         while notes and (notes[-3], notes[-2]) >= (ledger_id, first_entry_id):
-            del notes[-_PARTS:]  # It is delivered again.
+            del notes[-_PARTS:]  # The entry is delivered again.
         notes.extend((ledger_id, first_entry_id, now_ms))
         self._last_ms = now_ms
         if len(notes) > _PARTS * MAX_NOTES:
             self._thin_out(now_ms)
 
     def at(self, position: Position) -> int | None:
-        """About when that entry, which was delivered, was; None when it is not known."""
+        """Return the approximate delivery time of a delivered entry; None if unknown."""
         notes = self._notes
         for index in range(len(notes) - _PARTS, -1, -_PARTS):
             if (notes[index], notes[index + 1]) <= position:
@@ -55,7 +56,7 @@ class DeliveryLog:
         return None
 
     def first_after(self, time_ms: int) -> Position | None:
-        """The first entry that was delivered later; None when none was."""
+        """Return the first entry delivered after that time; None if there is none."""
         notes = self._notes
         for index in range(0, len(notes), _PARTS):
             if notes[index + 2] > time_ms:
@@ -63,18 +64,17 @@ class DeliveryLog:
         return None
 
     def forget_up_to(self, position: Position) -> None:
-        """Nobody asks for what was delivered up to there."""
+        """Forget deliveries up to the position, which are no longer queried."""
         notes = self._notes
         while len(notes) > _PARTS and (notes[_PARTS], notes[_PARTS + 1]) <= position:
             del notes[:_PARTS]
 
     def clear(self) -> None:
-        """Everything is delivered again."""
+        """Forget all deliveries, because everything is delivered again."""
         del self._notes[:]
         self._last_ms = 0
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; for tests."""
         notes = self._notes
         starts = list(zip(notes[0::_PARTS], notes[1::_PARTS], strict=True))
         assert starts == sorted(set(starts))
@@ -87,7 +87,9 @@ class DeliveryLog:
         self._notes = array("q", [part for index in reversed(kept) for part in self._notes[index : index + _PARTS]])
 
     def _with_gaps(self, gap: float, now_ms: int) -> list[int]:
-        """Where the notes to keep are, the newest first: those without which there is a gap of more than that share of its age."""
+        """Return the indexes of the records to keep, newest first: those needed to keep each gap within that share of
+        its age.
+        """
         notes = self._notes
         kept = [len(notes) - _PARTS]
         for index in range(len(notes) - 2 * _PARTS, 0, -_PARTS):

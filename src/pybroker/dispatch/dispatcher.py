@@ -1,31 +1,31 @@
-"""The contract between a subscription and the rule that says which consumer gets which entry.
+"""Contract between a subscription and its dispatcher, which decides which consumer receives which entry.
 
-How a subscription works with it, all on the event loop's thread:
+The subscription calls the dispatcher on the event loop's thread:
 
-1. `next_read()` says what to read, or None while nobody can take anything. At most one plan is out at a time.
-2. The subscription reads. From a plan with `replay` it reads exactly those positions, else from its cursor's read
-   position on, which it advances past what it has read. It drops what is deleted by the time the read is done.
-3. `assign(plan, run)` takes one ledger's entries in order, as often as the plan spans ledgers, and returns what to send
-   to whom. **Every entry handed in is taken care of**: delivered, or kept by the dispatcher and asked for again by a
-   later plan. A read that fails or ends early gives the plan back with `give_back(plan)` after it assigned what it has.
-4. Whenever `Redelivery.rewind` says so, the subscription sets its cursor's read position back to just after
-   mark-delete. The dispatcher has then forgotten what it kept, and a read that was under way is void: when it is done,
-   `is_void(plan)` says so, the subscription drops the entries and rewinds its cursor once more, since the read may have
-   advanced it. Nobody has to cancel the read.
-5. After anything that returns True, or `Redelivery.wake`, there may be something to do: start again at 1. So it is
-   after `writable` of a consumer became True and after new entries were appended.
-6. Two timers are run by the subscription, one of each at a time. After `Redelivery.start_later` it calls `start()` when
-   `activeConsumerFailoverDelayTimeMillis` have passed; until then nothing is dispatched. When `has_unblocked` is True
-   after acknowledgements, redelivery or a change of consumers, it starts again at 1 when `keySharedUnblockingIntervalMs`
-   have passed, so that many releases make one try.
-7. A plan with `scan` reads from that position on what the cursor has passed, up to `max_entries`, without what waits for its
-   time (`delayed`), assigns it, and tells with `scanned` how far that was. Where a plan is for the cursor's entries and
-   there are none, `next_scan` says whether there is something else to do.
-8. Types with `needs_key_hashes` or `keeps_chunks_together` want those columns of their entries; for the others nobody
-   computes them.
+1. `next_read()` returns a plan, or None while no consumer can take an entry. At most one plan is active at a time.
+2. The subscription reads exactly the plan's `replay` positions, or from its cursor's read position, which it
+   advances past the entries read. It drops entries that were deleted before the read finished.
+3. `assign(plan, run)` takes the entries of one ledger in order, once per ledger of the plan, and returns the
+   deliveries to send. **Every entry passed in is accounted for**: the dispatcher delivers it, or keeps it and
+   requests it again in a later plan. If a read fails or ends early, the subscription assigns the entries it has and
+   then calls `give_back(plan)`.
+4. If `Redelivery.rewind` is set, the subscription moves its cursor's read position back to just after the
+   mark-delete position. The dispatcher has already forgotten the entries it kept. An active read need not be
+   cancelled: when it finishes, `is_void(plan)` is True, and the subscription drops its entries and rewinds again,
+   because the read may have advanced the cursor.
+5. The subscription starts again at step 1 after a method returned True, after `Redelivery.wake`, after `writable` of
+   a consumer became True, and after entries were appended.
+6. The subscription runs two timers, at most one of each. After `Redelivery.start_later`, it calls `start()` when
+   `activeConsumerFailoverDelayTimeMillis` have passed; nothing is dispatched until then. If `has_unblocked` is True
+   after acknowledgements, redelivery or a change of consumers, it starts again at step 1 after
+   `keySharedUnblockingIntervalMs`, so that many releases cause one attempt.
+7. For a plan with `scan`, the subscription reads up to `max_entries` from that position among entries that the
+   cursor has passed, except delayed ones (`delayed`). It assigns them and reports its progress with `scanned`. If a
+   plan needs new entries and the cursor has none, the subscription calls `next_scan` for other work.
+8. Only types with `needs_key_hashes` or `keeps_chunks_together` receive those columns.
 
-Columns instead of objects: ids, payloads and counts travel as parallel sequences of one ledger; a column that is None
-stands for the usual value in every row. A run that goes whole to one consumer is passed on without touching its rows.
+Entries travel as columns: ids, payloads and counts are parallel sequences of one ledger. A column that is None has
+the default value in every row. A run that goes to one consumer as a whole is not copied.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from pybroker.model.position import Position
 
 
 class ReadPlan:
-    """What to read next: exactly `replay` (rising), or up to `max_entries` from the cursor's read position on.
+    """Read request of a dispatcher.
 
-    With `scan`: from there on, of what the cursor has passed.
+    It asks for exactly the positions in `replay` (ascending), or for up to `max_entries` from the cursor's read
+    position. With `scan`, it reads from that position instead, among entries that the cursor has passed.
     """
 
     __slots__ = ("epoch", "max_bytes", "max_entries", "replay", "scan")
@@ -67,10 +68,11 @@ class ReadPlan:
 
 
 class AssignInput:
-    """Entries of one ledger, rising, none of them deleted; `ack_sets[i]`: the words of a partly acknowledged batch.
+    """Entries of one ledger in ascending order, none of them deleted.
 
-    `key_hashes[i]` is `model.hashing.key_hash` of the entry's sticky key, for dispatchers that need it. `chunks[i]` says
-    which entries are parts of a larger message; None when none is, and for dispatchers that do not look at it.
+    `ack_sets[i]` holds the words of the ack set of a partly acknowledged batch. `key_hashes[i]` is
+    `model.hashing.key_hash` of the entry's sticky key, for dispatchers that need it. `chunks[i]` is set for an entry
+    that is a chunk of a larger message; `chunks` is None if there are no chunks or the dispatcher does not use them.
     """
 
     __slots__ = ("ack_sets", "chunks", "entry_ids", "key_hashes", "ledger_id", "message_counts", "payloads")
@@ -94,7 +96,6 @@ class AssignInput:
         self.chunks = chunks
 
     def rows(self, indexes: Sequence[int]) -> AssignInput:
-        """These rows alone."""
         return AssignInput(
             self.ledger_id,
             [self.entry_ids[index] for index in indexes],
@@ -106,7 +107,9 @@ class AssignInput:
         )
 
     def unacked_counts(self) -> list[int]:
-        """How many messages of each entry are to be acknowledged: all but those of a batch that are already."""
+        """Return the number of messages left to acknowledge in each entry. Acknowledged messages of a batch do not
+        count.
+        """
         if self.ack_sets is None:
             return self.message_counts
         return [
@@ -118,8 +121,7 @@ class AssignInput:
 class Delivery:
     """Entries of one ledger to send to one consumer, in this order.
 
-    `message_count` is what the delivery cost in permits: all messages but those of a batch that are acknowledged
-    already.
+    `message_count` is the cost in permits: all messages except those of a batch that are already acknowledged.
     """
 
     __slots__ = (
@@ -155,10 +157,10 @@ class Delivery:
 
 
 class Redelivery:
-    """What a subscription has to do when entries are to be sent again, or consumers changed.
+    """Actions for the subscription after a redelivery or a change of consumers.
 
-    Rewind its cursor; tell consumers whether they are active (`notices`, in this order); start the pump; or call
-    `start()` later.
+    The subscription rewinds its cursor (`rewind`), notifies consumers whether they are active (`notices`, in this
+    order), starts reading (`wake`), or calls `start()` later (`start_later`).
     """
 
     __slots__ = ("notices", "rewind", "start_later", "wake")
@@ -177,14 +179,14 @@ class Redelivery:
 
 
 class Dispatcher(ABC):
-    """Assigns the entries of one subscription to its consumers. The subscription owns it, as long as its type lasts.
+    """Assigns the entries of one subscription to its consumers. The subscription owns the dispatcher.
 
-    `redelivery_counts` outlives it: when the last consumer is gone and the next one brings another type, the
-    subscription hands the counts to the new dispatcher.
+    `redelivery_counts` outlives the dispatcher: if all consumers leave and the next one has another type, the
+    subscription passes the counts to the new dispatcher.
     """
 
     kind: ClassVar[str]
-    """The subscription type as stats and the protocol name it."""
+    """The subscription type's name in stats and in the protocol."""
 
     needs_key_hashes: bool = False
     """Whether `AssignInput.key_hashes` must be given."""
@@ -201,23 +203,25 @@ class Dispatcher(ABC):
         self.unacked_messages = 0
         """Messages delivered and not acknowledged, over all consumers; 0 for types that do not track them."""
         self.blocked = False
-        """Whether the subscription as a whole is stopped by its limit of unacknowledged messages."""
+        """Whether the subscription's limit of unacknowledged messages blocks dispatch."""
         self.has_unblocked = False
-        """Whether entries that were held back can go now, and no read was planned since."""
+        """Whether blocked entries have become deliverable and no read was planned since."""
         self.now_ms = 0
-        """The time, as the subscription says it before each `assign`; only to be shown."""
-        # A new object with every rewind: no plan of before, nor of another dispatcher, is ever taken for one of now.
+        """The time that the subscription sets before each `assign`; for display only."""
+        # Replaced on every rewind, so that no plan from before a rewind, or of another dispatcher, counts as current.
         self._epoch = object()
 
     def is_void(self, plan: ReadPlan) -> bool:
-        """Whether the cursor was rewound since the plan was made: its entries are read again, nobody gets them now."""
+        """Return whether the cursor was rewound after the plan was made. The plan's entries are read again and must not
+        be delivered.
+        """
         return plan.epoch is not self._epoch
 
     # --- views: each is None unless the type tracks these things -----------------------------------------------------
 
     @property
     def in_order(self) -> InOrderView | None:
-        """The deliveries of the one active consumer."""
+        """Deliveries of the one active consumer."""
         return None
 
     @property
@@ -237,16 +241,18 @@ class Dispatcher(ABC):
 
     @property
     def has_parked(self) -> bool:
-        """Whether entries wait that the dispatcher reads again later."""
+        """Whether parked entries exist, which the dispatcher reads again later."""
         return False
 
     @property
     def look_ahead_size_bytes(self) -> int:
-        """The approximate memory of entries that wait while entries behind them are delivered."""
+        """The approximate memory of waiting entries while entries behind them are delivered."""
         return 0
 
     def limit_look_ahead(self, size_bytes: int) -> None:  # noqa: B027 - most types keep nothing that could be limited
-        """Limit that memory. The configured limit stays the maximum; entries that are listed already stay listed."""
+        """Limit the look-ahead memory. The configured limit stays the maximum; entries that are already listed stay
+        listed.
+        """
 
     # --- the contract ------------------------------------------------------------------------------------------------
 
@@ -264,62 +270,71 @@ class Dispatcher(ABC):
     @property
     @abstractmethod
     def active_consumer(self) -> ConsumerState | None:
-        """The one consumer that gets entries; None for types that serve several, and when there is none."""
+        """The one consumer that receives entries; None for types that serve several, and if there is no consumer."""
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Attach `consumer`, which has no permits yet. Raises ConsumerBusy, and nothing of it remains then."""
+        """Attach `consumer`, which has no permits yet. Raise ConsumerBusy if it is refused; the dispatcher is then
+        unchanged.
+        """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach `consumer`; what it did not acknowledge goes to others now, or to whoever comes next."""
+        """Detach `consumer`. Its unacknowledged entries go to other consumers, or to the next consumer that connects."""
 
     @abstractmethod
     def flow(self, consumer: ConsumerState, permits: int) -> bool:
-        """Add permits (in messages); True when `consumer` can take entries now."""
+        """Add permits (in messages). Return True if `consumer` can take entries now."""
 
     @abstractmethod
     def next_read(self) -> ReadPlan | None:
-        """What to read for the consumers as they are now; None when none of them can take an entry."""
+        """Return what to read for the consumers in their current state, or None if none of them can take an entry."""
 
     def next_scan(self) -> ReadPlan | None:
-        """What to read when the cursor has nothing more; None: nothing."""
+        """Return a plan for the time when the cursor has no more entries, or None."""
         return None
 
     def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
-        """Everything in front of `up_to` that the plan's scan was to find was assigned; `is_at_end`: the cursor reads on there."""
+        """Report that all entries before `up_to` that the scan covers were assigned. `is_at_end`: the scan reached the
+        cursor's read position.
+        """
         raise NotImplementedError(f"{self.kind} plans no scans")
 
     @abstractmethod
     def blocked_reason(self) -> BlockedReason:
-        """Why `next_read` gave nothing."""
+        """Return why `next_read` returned None."""
 
     @abstractmethod
     def give_back(self, plan: ReadPlan) -> None:
-        """The plan's read did not give all it asked for: what of it was not delivered is asked for again."""
+        """Report that the plan's read did not return all entries. The dispatcher requests the undelivered ones again."""
 
     def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
-        """Positions that a read brought and nobody was given, perhaps long ago, are asked for again.
+        """Return positions that were read and not delivered, possibly long ago, so that they are requested again.
 
-        `key_hashes` of each, where the type needs them.
+        `key_hashes` holds the key hash of each position, if the type needs it.
         """
         self.give_back(plan)
 
     @abstractmethod
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
-        """Decide who gets the entries that were read for `plan`. The caller sends every delivery that is returned."""
+        """Assign the entries that were read for `plan`. The caller sends every returned delivery."""
 
     @abstractmethod
     def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Entries were acknowledged whole, by whomever; unknown ones are fine. True when somebody can move again."""
+        """Record whole entries as acknowledged, by any consumer; unknown entries are allowed. Return True if dispatch
+        can continue.
+        """
 
     @abstractmethod
     def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Of a batch `unacked_messages` are left (0: those that transactions hold). True when somebody can move again."""
+        """Record a partly acknowledged batch with `unacked_messages` left (0: only those that transactions hold).
+        Return True if dispatch can continue.
+        """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:
-        """Of each of these entries so many messages are still to be acknowledged by whoever holds it, 0 for none: it is done with
-        them, and they stay its own until they are acknowledged, or taken back. True when somebody can move again."""
+        """Set the number of unacknowledged messages of each of these entries, 0 for none. The entries stay assigned to
+        their consumer until they are acknowledged or taken back. Return True if dispatch can continue.
+        """
         can_move = False
         for entry_id in entry_ids:
             can_move = self.acked_partly(ledger_id, entry_id, unacked_messages) or can_move
@@ -327,35 +342,37 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked_up_to(self, position: Position) -> bool:
-        """Everything up to and including `position` is deleted (cumulative ack, expiry, skip). True as above."""
+        """Record everything up to and including `position` as deleted (cumulative ack, expiry, skip). Return True if
+        dispatch can continue.
+        """
 
     @abstractmethod
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """`consumer` wants `positions` again; None: everything that it did not acknowledge."""
+        """Take back `positions` from `consumer` for redelivery; None takes back all its unacknowledged entries."""
 
     @abstractmethod
     def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
-        """These entries, whole ones by ledger, are to be sent again, whoever holds them; the others are not touched."""
+        """Take back these entries (whole entries, grouped by ledger) for redelivery, from any consumer that holds them."""
 
     @abstractmethod
     def reset(self) -> None:
-        """The cursor was moved on purpose (seek, clear): forget what was delivered and its counts, keep the consumers.
+        """Forget deliveries and redelivery counts after the cursor was moved by seek or clear; keep the consumers.
 
-        The caller rewinds its cursor itself.
+        The caller rewinds its cursor.
         """
 
     def limit_unacked(self, max_of_consumer: int, max_in_all: int) -> bool:
-        """Other limits of unacknowledged messages hold from now on, 0 for none. True when somebody can move again."""
+        """Change the limits of unacknowledged messages, 0 for none. Return True if dispatch can continue."""
         return False
 
     def start(self) -> Redelivery:
-        """The wait after `Redelivery.start_later` is over."""
+        """Start dispatching after the wait that `Redelivery.start_later` requested."""
         return Redelivery(rewind=False, wake=False)
 
     def mark_delete_moved(self, first_unacked: Position) -> bool:
-        """Everything in front of `first_unacked` is acknowledged. True when somebody can move again."""
+        """Record that everything before `first_unacked` is acknowledged. Return True if dispatch can continue."""
         return False
 
     @abstractmethod
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; slow, for tests."""
+        """Assert the invariants that hold between calls; slow, for tests."""

@@ -1,16 +1,16 @@
-"""Hashes that moved to another consumer while the one before still holds unacknowledged entries of them (PIP-379).
+"""Hashes that moved to a new consumer while the previous consumer still holds unacknowledged entries of them (PIP-379).
 
-A key must not be unacknowledged at two consumers. So when the owner of hashes changes, those of which the former owner
-holds entries begin to drain: nobody else gets entries of them until the last of these is acknowledged, taken back, or
-lost with its consumer. All other hashes go on.
+A key must not be unacknowledged at two consumers. When hashes change owner, those of which the former owner holds
+entries begin to drain: no other consumer receives entries of them until the last held entry is acknowledged, taken
+back, or released because its consumer left. All other hashes continue.
 
-What is counted down are entries, as in the pending acks: a batch is one. How many messages they hold is kept besides, to be
-shown. A hash whose ownership returns to the consumer that
-drains it needs no protection any more; it is forgotten when the next entry of it is to be sent, so that nobody has to
-look through all hashes when owners change.
+The count that must reach zero is of entries, as in the pending acks; a batch is one entry. The number of messages is
+kept for display only. If a hash returns to the consumer that drains it, it no longer needs protection. It is removed
+when its next entry is to be sent, so that a change of owners needs no scan of all hashes.
 
-Invariants: a listed hash has one consumer and at least one unacknowledged entry; while a hash is listed, nobody but its
-consumer gets an entry of it. Empty on a subscription whose consumers stay: then it costs nothing.
+Invariants: a listed hash has one consumer and at least one unacknowledged entry; while it is listed, only that
+consumer receives entries of it. The table is empty, and costs nothing, while the consumers of a subscription do not
+change.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from pybroker.dispatch.consumer_state import ConsumerState
 
 
 class DrainingHash(NamedTuple):
-    """One hash, to look at: who drains it, how many entries that still holds, how often somebody else was refused.
+    """One draining hash, for display.
 
-    And how many messages of those entries are not acknowledged; and since when it drains, in milliseconds since the epoch.
+    `consumer` drains it and holds `unacked_entries` with `unacked_messages`. `blocked_attempts` counts the refused
+    deliveries to other consumers. `since_ms` is the start of draining, in milliseconds since 1970.
     """
 
     consumer: ConsumerState
@@ -34,15 +35,15 @@ class DrainingHash(NamedTuple):
     since_ms: int = 0
 
 
-# Who drains a hash, how many entries that holds, and since when it drains. One object for all hashes that are alike: there
-# may be 65,535 of them, and a plain object for each costs more than the table.
+# Draining consumer, its number of entries, and the start time. Equal values share one object: there may be 65,535
+# hashes, and an object for each would cost more than the table.
 _Held = tuple[ConsumerState, int, int]
 
 
 class DrainingHashes:
-    """Owned by a Key_Shared dispatcher; its pending acks count it down.
+    """Draining hashes of one Key_Shared dispatcher; the pending acks decrement the counts.
 
-    `freed` gathers hashes that are free again; the dispatcher takes them away and looks whether anything waits for them.
+    `freed` collects hashes that are free again. The dispatcher takes them and checks for entries that wait for them.
     """
 
     __slots__ = ("_alike", "_blocked_attempts", "_by_hash", "_more_messages", "cleared_total", "freed")
@@ -50,11 +51,11 @@ class DrainingHashes:
     def __init__(self) -> None:
         self._by_hash: dict[int, _Held] = {}
         self._alike: dict[_Held, _Held] = {}
-        self._blocked_attempts: dict[int, int] = {}  # of those hashes that had any
-        self._more_messages: dict[int, int] = {}  # beyond one for each entry, of hashes with batches
+        self._blocked_attempts: dict[int, int] = {}  # only hashes with attempts
+        self._more_messages: dict[int, int] = {}  # messages beyond one per entry, for hashes with batches
         self.freed: list[int] = []
         self.cleared_total = 0
-        """Hashes that were drained, over all consumers."""
+        """Number of hashes that were drained, over all consumers."""
 
     def __len__(self) -> int:
         return len(self._by_hash)
@@ -64,11 +65,10 @@ class DrainingHashes:
             yield sticky_hash, self._shown(sticky_hash)
 
     def hashes(self) -> list[int]:
-        """All that drain, in no order."""
         return list(self._by_hash)
 
     def of(self, sticky_hash: int) -> DrainingHash | None:
-        """That hash, to look at; None when it does not drain."""
+        """Return the state of one hash, for display; None if it does not drain."""
         return self._shown(sticky_hash) if sticky_hash in self._by_hash else None
 
     def drain(
@@ -79,9 +79,11 @@ class DrainingHashes:
         unacked_messages: int | None = None,
         now_ms: int = 0,
     ) -> None:
-        """`sticky_hash` is not `consumer`'s any more, which holds `unacked_entries` of it, of a message each unless it is said.
+        """Start draining `sticky_hash`, which `consumer` lost while it holds `unacked_entries` of it. By default each
+        entry has one message.
 
-        Said again of a hash that returned and moved away once more before anybody noticed, it counts afresh.
+        If the hash returned and moved away again before its entry was removed, the counts start again from these
+        values.
         """
         assert unacked_entries > 0
         held = self._by_hash.get(sticky_hash)
@@ -91,7 +93,9 @@ class DrainingHashes:
         self._add_messages(sticky_hash, 0 if unacked_messages is None else unacked_messages - unacked_entries)
 
     def blocks(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Whether an entry of `sticky_hash` must not be sent to `consumer`, its owner; counts the attempt then."""
+        """Return whether an entry of `sticky_hash` must not be sent to `consumer`, its owner. If so, count the blocked
+        attempt.
+        """
         held = self._by_hash.get(sticky_hash)
         if held is None:
             return False
@@ -102,17 +106,16 @@ class DrainingHashes:
         return True
 
     def is_held_by_other(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """The same question without an attempt to send."""
+        """Return whether another consumer than `consumer` drains the hash, without counting an attempt."""
         held = self._by_hash.get(sticky_hash)
         return held is not None and held[0] is not consumer
 
     def holder(self, sticky_hash: int) -> ConsumerState | None:
-        """Who drains this hash; None when it does not drain."""
         held = self._by_hash.get(sticky_hash)
         return None if held is None else held[0]
 
     def delivered(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
-        """`consumer` got one entry more of a hash that it may drain: a part of a message of which it has another."""
+        """Count one more entry for the draining `consumer`: a chunk of a message of which it holds another chunk."""
         held = self._by_hash.get(sticky_hash)
         if held is not None:
             assert held[0] is consumer, "one hash, two consumers with unacknowledged entries"
@@ -120,12 +123,12 @@ class DrainingHashes:
             self._add_messages(sticky_hash, message_count - 1)
 
     def lowered(self, sticky_hash: int, message_count: int) -> None:
-        """Of a batch that is still held, so many messages were acknowledged."""
+        """Count acknowledged messages of a batch that is still held."""
         if sticky_hash in self._more_messages:
             self._add_messages(sticky_hash, -message_count)
 
     def released(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
-        """`consumer` holds one entry of the hash less, with so many messages."""
+        """Count one entry with `message_count` messages that `consumer` no longer holds."""
         held = self._by_hash.get(sticky_hash)
         if held is None:
             return
@@ -140,20 +143,18 @@ class DrainingHashes:
         self.freed.append(sticky_hash)
 
     def take_freed(self) -> list[int]:
-        """The hashes freed since the last call."""
+        """Return and clear the hashes freed since the last call."""
         freed, self.freed = self.freed, []
         return freed
 
     def unacked_entries(self) -> int:
-        """Entries under all draining hashes."""
         return sum(unacked_entries for _, unacked_entries, _ in self._by_hash.values())
 
     def unacked_messages(self) -> int:
-        """Messages under all draining hashes."""
         return self.unacked_entries() + sum(self._more_messages.values())
 
     def by_consumer(self) -> dict[ConsumerState, list[tuple[int, DrainingHash]]]:
-        """The hashes that each consumer drains, rising; consumers without one are not named."""
+        """Return the hashes that each consumer drains, ascending; consumers without one are absent."""
         listed: dict[ConsumerState, list[tuple[int, DrainingHash]]] = {}
         for sticky_hash in sorted(self._by_hash):
             shown = self._shown(sticky_hash)
@@ -161,7 +162,7 @@ class DrainingHashes:
         return listed
 
     def clear(self) -> None:
-        """Nothing is unacknowledged any more; the totals stay."""
+        """Forget all draining hashes, since no entry is unacknowledged; keep the totals."""
         self._by_hash = {}
         self._alike = {}
         self._blocked_attempts = {}
@@ -191,7 +192,7 @@ class DrainingHashes:
         self._blocked_attempts.pop(sticky_hash, None)
         self._more_messages.pop(sticky_hash, None)
         if not self._by_hash:
-            # Tables keep their size however little is in them.
+            # A dict keeps its table size when it becomes empty.
             self._by_hash = {}
             self._alike = {}
             self._blocked_attempts = {}

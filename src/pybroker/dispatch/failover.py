@@ -1,12 +1,12 @@
-"""Failover: one consumer is active and gets everything, the others stand by.
+"""Dispatcher of Failover subscriptions: one consumer is active and receives everything, the others stand by.
 
-Only consumers of the best priority level are chosen from. On a partition: in order of their names, the one at the
-partition's number modulo their count, so that partitions spread over the consumers. On any other topic, and on
-partitions too when so configured: by a hash ring of the names, on which the topic's name points at one.
+Only consumers of the best priority level are eligible. On a partition, the consumers are ordered by name and the
+partition's number modulo their count is elected, so that partitions spread over the consumers. On other topics, and
+on partitions if so configured, a hash ring of the consumer names is used, with the topic's name as key.
 
-A change stops dispatch at once. A while later, so that acknowledgements of the former active consumer still arrive, the
-new one starts at the first unacknowledged entry; only then are all consumers told who is active, as the real broker
-does. A newcomer that changes nothing is told at once that it stands by.
+A change of the active consumer stops dispatch at once. After a delay, in which acknowledgements of the former active
+consumer still arrive, the new one starts at the first unacknowledged entry. Only then are all consumers notified, as
+in Pulsar. A new consumer that does not become active is notified immediately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RING_POINTS = 100
 
 
 class FailoverDispatcher(SingleActiveDispatcher):
-    """Invariant: between a change of the active consumer and `start()` nothing is read."""
+    """Invariant: between a change of the active consumer and `start()`, nothing is read."""
 
     kind = "Failover"
 
@@ -38,7 +38,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         partition: int | None,
         is_flow_precise: bool = False,
     ) -> None:
-        """`topic_name` in full; `partition` None for the hash ring."""
+        """Create the dispatcher. `topic_name` is the full name; `partition` is None for the hash ring."""
         super().__init__(redelivery_counts, max_read_batch_entries, max_read_size_bytes, is_flow_precise)
         self._topic_name = topic_name
         self._partition = partition
@@ -61,7 +61,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         return BlockedReason.STARTING if self._is_starting else super().blocked_reason()
 
     def start(self) -> Redelivery:
-        """The new active consumer begins. Who became active meanwhile does; nothing when all are gone."""
+        """Start the consumer that is active now, if any."""
         if not self._is_starting:
             return Redelivery(rewind=False, wake=False)
         self._is_starting = False
@@ -92,7 +92,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
 
 def elect(consumers: Sequence[ConsumerState], topic_name: str, partition: int | None) -> ConsumerState | None:
-    """Who is to be active among `consumers`; `topic_name` in full, `partition` None for the hash ring."""
+    """Return the consumer to be active. `topic_name` is the full name; `partition` is None for the hash ring."""
     if not consumers:
         return None
     best_level = min(consumer.priority_level for consumer in consumers)

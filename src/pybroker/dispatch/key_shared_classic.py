@@ -1,11 +1,11 @@
-"""Key_Shared as before 4.0: a consumer that joins waits until all that was read before it came is acknowledged.
+"""Key_Shared as before Pulsar 4.0: a new consumer waits until all entries read before it joined are acknowledged.
 
-The cursor's read position when it joined is recorded with it. Until mark-delete reaches that position it gets only
-entries in front of it: those that others gave back and whose hash is its own now. With several newcomers the oldest
-position holds for all, as what lies behind it may still be with a consumer of before.
+The cursor's read position is recorded when a consumer joins. Until the mark-delete position reaches it, the consumer
+receives only earlier entries that others returned and that belong to its hashes now. With several new consumers the
+oldest position limits all, because later entries may still be held by an earlier consumer.
 
-Draining hashes go on underneath: the positions alone do not keep a key with one consumer when entries are given back
-one by one while newcomers wait, and that promise holds in every mode.
+Draining hashes are used as well: positions alone do not keep a key with one consumer if entries are returned
+individually while new consumers wait.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pybroker.model.position import EARLIEST, Position
 
 
 class ClassicKeySharedDispatcher(KeySharedDispatcher):
-    """Invariant: `recently_joined` rises; its consumers, and nobody else, are limited, all by the first position.
+    """Invariant: the positions in `recently_joined` ascend; exactly its consumers are limited, all by the first
+    position.
 
-    The subscription calls `mark_delete_moved` before it adds a consumer and whenever mark-delete has moved, and sets
-    the consumer's `read_position_when_joining` before it adds it.
+    The subscription calls `mark_delete_moved` before it adds a consumer and whenever the mark-delete position has
+    moved. It sets the consumer's `read_position_when_joining` before it adds it.
     """
 
     follows_mark_delete = True
@@ -40,7 +41,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         consumer.read_position_when_joining = None
         redelivery = super().remove_consumer(consumer)
         if len(self.consumers) == 1:
-            self.consumers[0].read_position_when_joining = None  # There is nobody to wait for.
+            self.consumers[0].read_position_when_joining = None  # No earlier consumer exists.
         self._limit_newcomers()
         return redelivery
 
@@ -57,7 +58,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         return self._can_move()
 
     def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
-        """The consumers that still wait, and for which position to be reached."""
+        """Return the consumers that still wait, each with its position."""
         return [
             (consumer, consumer.read_position_when_joining)
             for consumer in self.consumers

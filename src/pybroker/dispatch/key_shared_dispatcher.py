@@ -1,27 +1,27 @@
-"""Key_Shared: every key to one consumer at a time, in order, and no key held up by another one.
+"""Dispatcher of Key_Shared subscriptions: each key goes to one consumer at a time, in order, and no key delays another.
 
-A selector says who owns a hash. An entry goes to the owner of its hash unless the hash drains at its former owner, an
-earlier entry of the hash waits, or the owner cannot take it now; then it waits, and the entries behind it are read ahead
-for the others. So one blocked key or one slow consumer stops nobody else.
+A selector assigns each hash an owner. An entry goes to its hash's owner, unless the hash drains at its former owner,
+an earlier entry of the hash waits, or the owner cannot take it now. Then the entry waits, and the dispatcher reads
+ahead for the other consumers.
 
-*Look-ahead.* What waits is listed by position and hash (`keyed_replay.py`), within `look_ahead_bytes`. There is room for
-an entry while what waits because of the same consumer costs less than what is free; so one that is stuck fills half of
-the room, two fill a third each, and there is always some for whoever comes next. What finds no room is set aside
-(`parked_hashes.py`): of its hash nothing is looked at any more from there on, until its owner has got all that is listed and
-wants more. Then what the cursor has passed is read again, from there on: a plan for this and one for anything else take
-turns, so that the others keep half of what they had. What was given back is listed however much it is: it is no more
-than could be unacknowledged.
+*Look-ahead.* Waiting entries are listed by position and hash (`keyed_replay.py`), within `look_ahead_bytes`. An
+entry may be listed while the entries that the same consumer delays cost less than the free memory. So one stuck
+consumer can fill half of the memory, two a third each, and some always remains for others. An entry that does not
+fit is parked with all later entries of its hash (`parked_hashes.py`) until the hash's owner has received all listed
+entries and can take more. Then a scan rereads from the parked position. Scans alternate with other plans, so that
+the other consumers keep half of their throughput. Entries taken back for redelivery are always listed: their number
+is limited by the unacknowledged entries.
 
-What holds with every delivery, whoever joins, leaves, acknowledges or gives back in between:
+For every delivery, even if consumers join, leave, acknowledge or return entries:
 
-* nobody but the receiver holds an unacknowledged entry of the hash, unless out-of-order delivery was asked for;
-* every earlier entry of the hash is acknowledged or held: what was given back goes before what is new.
+* no other consumer holds an unacknowledged entry of the hash, unless out-of-order delivery was requested;
+* every earlier entry of the hash is acknowledged or held: redelivered entries precede new ones.
 
-The chunks of a large message have one key and so one hash. When its hash moves while a consumer has some of them and not
-all, the hash stays with that consumer until it got the others: nobody could put the message together otherwise, and the
-hash would never drain.
+All chunks of a large message have the same key and hash. If the hash moves while a consumer has some of the chunks,
+the hash stays with that consumer until it has the rest: no other consumer could assemble the message, and the hash
+would never drain.
 
-Several keys share a hash; they are held back together, which costs time and no order.
+Keys that share a hash are delayed together, which does not affect order.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _NO_LIMIT = 1 << 62
 
 
 class KeySharedSettings:
-    """What the configuration says of Key_Shared; 0 switches a look-ahead limit off.
+    """Key_Shared settings of the configuration; 0 switches a look-ahead limit off.
 
-    At `look_ahead_bytes` entries are set aside. At the limits of entries, of each consumer and of all, nothing new is read.
+    At `look_ahead_bytes` entries are parked. At the entry limits, per consumer and per subscription, the dispatcher
+    reads no new entries.
     """
 
     __slots__ = ("look_ahead_bytes", "look_ahead_per_consumer", "look_ahead_per_subscription", "ring_points")
@@ -59,20 +60,22 @@ class KeySharedSettings:
         look_ahead_per_subscription: int,
         look_ahead_bytes: int = 0,
     ) -> None:
-        """`ring_points` of each consumer; 0: AUTO_SPLIT by ranges that are halved instead of a ring."""
+        """Create the settings. `ring_points` is per consumer; with 0, AUTO_SPLIT halves ranges instead of using a hash
+        ring.
+        """
         self.ring_points = ring_points
         self.look_ahead_per_consumer = look_ahead_per_consumer
         self.look_ahead_per_subscription = look_ahead_per_subscription
         self.look_ahead_bytes = look_ahead_bytes
 
     def look_ahead_entries(self, consumer_count: int) -> int:
-        """How many entries may wait while others are read."""
+        """Return the number of waiting entries at which reading stops."""
         limits = (self.look_ahead_per_consumer * consumer_count, self.look_ahead_per_subscription)
         return min((limit for limit in limits if limit), default=_NO_LIMIT)
 
 
 class _Either(Container[int]):
-    """What is in one or the other."""
+    """Union of two containers."""
 
     __slots__ = ("_one", "_other")
 
@@ -85,7 +88,10 @@ class _Either(Container[int]):
 
 
 class KeySharedDispatcher(MultiConsumerDispatcher):
-    """Invariants: those of the module; waiting entries are in the place where their hash belongs now."""
+    """Key_Shared dispatcher.
+
+    Invariants: those of the module; each waiting entry is in the set to which its hash currently belongs.
+    """
 
     kind = "Key_Shared"
     needs_key_hashes = True
@@ -111,15 +117,16 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self.owners = HashOwners(settings.ring_points)
         self._settings = settings
         self._look_ahead_bytes = settings.look_ahead_bytes
-        # Whoever is named gets only what is in front of its position; nobody is, but in the classic mode.
+        # Consumers that receive only entries before a position; always empty except in classic mode.
         self._limits: dict[ConsumerState, Position] = {}
-        # Hashes that began to wait since the last plan was made: what it brings of them comes behind them.
+        # Hashes that began to wait since the last plan; the plan's entries of these hashes must follow the waiting
+        # ones.
         self._held_back: set[int] = set()
-        self._hashes_in_plan: dict[Position, int] = {}  # of entries taken out to be sent again
+        self._hashes_in_plan: dict[Position, int] = {}  # hashes of entries taken out for redelivery
         self._kept: dict[
             int, ConsumerState
-        ] = {}  # hashes that moved and stay with their former owner for a message's chunks
-        self._turn = 0  # who is served first when entries are sent again
+        ] = {}  # moved hashes that stay with the former owner until it has all chunks of a message
+        self._turn = 0  # index of the consumer that is served first in the next replay
         self._parked = ParkedHashes(self._place)
         self._is_scans_turn = False  # whether the next plan may be a scan
 
@@ -139,43 +146,46 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     @property
     def waiting(self) -> KeyedReplay:
-        """What waits to be sent, as far as it is listed."""
         return self._replay
 
     @property
     def parked(self) -> ParkedHashes:
-        """What waits to be sent and is not listed."""
         return self._parked
 
     @property
     def look_ahead_size_bytes(self) -> int:
-        """About how much memory takes what waits."""
+        """The approximate memory of waiting entries."""
         return self._replay.size_bytes + self._parked.size_bytes
 
     @property
     def newcomers_wait_at(self) -> dict[ConsumerState, Position]:
-        """Who gets only what is in front of a position, to look at; nobody, but in the classic mode."""
+        """The consumers that receive only entries before a position; empty except in classic mode."""
         return self._limits
 
     def place(self, sticky_hash: int) -> ConsumerState | None:
-        """Who may have entries of this hash now, to look at; None while it drains, or has no owner."""
+        """Return the consumer that may receive entries of this hash now; None while the hash drains or has no owner."""
         return self._place(sticky_hash)
 
     @property
     def look_ahead_entry_limit(self) -> int | None:
-        """At how many waiting entries nothing new is read; None without such a limit."""
         limit = self._settings.look_ahead_entries(len(self.consumers))
         return None if limit == _NO_LIMIT else limit
 
     def limit_look_ahead(self, size_bytes: int) -> None:
-        """There is so much memory for that now; the setting stays the most. What is listed beyond it stays until it can go."""
+        """Limit the look-ahead memory; the setting stays the maximum. Entries listed beyond the limit stay until they
+        can be delivered.
+        """
         own_bytes = self._settings.look_ahead_bytes
         self._look_ahead_bytes = min(own_bytes, size_bytes) if own_bytes else size_bytes
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Raises ConsumerBusy for another mode or flag than the connected ones', ConsumerAssignError for its ranges."""
+        """Attach a consumer.
+
+        Raise ConsumerBusy if its mode or flag differs from that of the connected consumers, ConsumerAssignError for
+        invalid ranges.
+        """
         assert consumer not in self.consumers, "consumer attached twice"
         losers = self.owners.add(consumer, is_first=not self.consumers)
         self.consumers.append(consumer)
@@ -187,9 +197,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Its unacknowledged entries go to the new owners of their hashes at once; nobody else loses a hash.
+        """Detach a consumer; its unacknowledged entries go to the new owners of their hashes. No other consumer loses a
+        hash.
 
-        When it was the last one, only the redelivery counts are kept, as in every type.
+        After the last consumer, only the redelivery counts are kept, as in every type.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)
@@ -209,7 +220,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def next_read(self) -> ReadPlan | None:
-        """What is ready for somebody who can take it, else new entries, while not too many wait already."""
+        """Plan ready entries for consumers that can take them; otherwise new entries, unless too many wait already."""
         self._held_back.clear()
         self._hashes_in_plan.clear()
         if self.blocked:
@@ -229,7 +240,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                 return self._plan(len(replay), replay)
             if self.is_full():
                 return self._scan_for(able) if self._parked else None
-        # Of what is read, only the share of those who can take it moves.
+        # Only the share of the consumers that can take entries is delivered from the entries read.
         wanted = sum(map(ConsumerState.affordable_entries, able)) * len(self.consumers) // len(able)
         return self._plan(min(wanted, self._max_read_batch_entries), None)
 
@@ -240,7 +251,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return self._scan_for([consumer for consumer in self.consumers if consumer.can_take()])
 
     def _scan_for(self, able: list[ConsumerState]) -> ReadPlan | None:
-        """Look again for what is set aside, if one of those wants it; a scan that was begun goes on to its end first."""
+        """Plan a scan for parked hashes if one of `able` wants it; an active scan is finished first."""
         wanting = [consumer for consumer in able if self._wants_scan(consumer)]
         if not wanting:
             return None
@@ -250,7 +261,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return self._plan(self._max_read_batch_entries, None, position)
 
     def _wants_scan(self, consumer: ConsumerState) -> bool:
-        """Whether something is set aside for `consumer` that stands in front of all that is listed for it."""
+        """Return whether a parked hash of `consumer` starts before all entries listed for it."""
         first = self._parked.first_for(consumer)
         if first is None or self._is_beyond_limit(consumer, *first):
             return False
@@ -260,7 +271,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
         parked = self._parked
         if self.is_void(plan) or parked.position is None:
-            return  # All of it was given up.
+            return  # The scan was discarded.
         parked.advance_scan(max(up_to, parked.position))
         if is_at_end:
             parked.finish_scan()
@@ -293,7 +304,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         if plan.scan is not None:
             run, sticky_hashes = self._scanned_rows(run, sticky_hashes)
         unacked_counts = run.unacked_counts()
-        # The entries of a plan for replay were the first of their hashes; those of the cursor come behind all that wait.
+        # Entries of a replay plan are the first of their hashes; entries from the cursor follow all waiting ones.
         waiting: Container[int] = self._replay.waiting if plan.replay is None else ()
         if self._parked and plan.replay is None and plan.scan is None:
             waiting = _Either(waiting, self._parked.hashes)
@@ -320,7 +331,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return deliveries
 
     def _scanned_rows(self, run: AssignInput, sticky_hashes: list[int]) -> tuple[AssignInput, list[int]]:
-        """What the scan looks for; what else it came by is listed, or on its way."""
+        """Return the rows that the scan looks for; its other rows are listed or already planned."""
         found = [
             index
             for index, sticky_hash in enumerate(sticky_hashes)
@@ -332,7 +343,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return run.rows(found), [sticky_hashes[index] for index in found]
 
     def look_ahead(self, max_hashes: int) -> LookAhead:
-        """What waits, and the hashes of which most is listed; for people to look at."""
+        """Return a snapshot of the waiting entries and of the hashes with most of them."""
         replay, parked = self._replay, self._parked
         most = nlargest(max_hashes, replay.waiting.items(), key=lambda each: each[1].count)
         return LookAhead(
@@ -356,7 +367,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         )
 
     def _keep(self, plan: ReadPlan, ledger_id: int, entries: Sequence[tuple[int, int]]) -> None:
-        """These (entry id, sticky hash) wait: they are listed while there is room, or set aside."""
+        """Keep these (entry id, sticky hash) pairs: list them while capacity is available, otherwise park their hashes."""
         self._replay.now_ms = self.now_ms
         bound = self._look_ahead_bytes
         free = bound - self.look_ahead_size_bytes
@@ -370,7 +381,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             position = Position(ledger_id, entry_id)
             if plan.scan is not None:
                 if not parked.is_scanned(sticky_hash):
-                    continue  # The scan ended for it at an entry before.
+                    continue  # The scan of this hash ended at an earlier entry.
             elif parked.covers(sticky_hash, position):
                 continue
             if self._has_room(sticky_hash):
@@ -380,11 +391,11 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             else:
                 parked.add(sticky_hash, position)
                 unlisted[sticky_hash] = position
-        # Delayed entries stand in front of others of their hash, which come behind them all the same.
+        # A delayed entry can precede listed entries of its hash; these are delivered after it all the same.
         self._replay.unlist(unlisted)
 
     def _has_room(self, sticky_hash: int) -> bool:
-        """Whether one more entry of this hash may be listed."""
+        """Return whether one more entry of this hash may be listed."""
         free = self._look_ahead_bytes - self.look_ahead_size_bytes
         return self._replay.bytes_of(self._replay.filler_of(sticky_hash)) < free
 
@@ -395,7 +406,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         unacked_counts: list[int],
         waiting: Container[int],
     ) -> tuple[dict[ConsumerState, list[int]], list[int]]:
-        """Rows of the run that each consumer gets, and those that wait, as all do of hashes that are `waiting`."""
+        """Return the rows for each consumer, and the rows that wait. All rows of hashes in `waiting` wait."""
         owner = self.owners.selector.owner
         draining = self.draining or None
         held_back = self._held_back
@@ -403,7 +414,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         budgets: dict[ConsumerState, int] = {}
         kept: list[int] = []
         chunks = run.chunks if self.owners.allows_out_of_order_delivery else None
-        chosen_before: dict[bytes, ConsumerState] = {}  # of messages with chunks in this run
+        chosen_before: dict[bytes, ConsumerState] = {}  # by message uuid, for messages with chunks in this run
         left = _NO_LIMIT
         if self._max_unacked_messages:
             left = 0 if self.blocked else self._max_unacked_messages - self.unacked_messages
@@ -424,7 +435,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                     budget = self._message_budget(consumer) if consumer.can_take() else 0
                     chosen[consumer] = []
                 if self._limits and self._is_beyond_limit(consumer, run.ledger_id, run.entry_ids[index]):
-                    budget = 0  # And so it is with all that follow, which lie higher.
+                    budget = 0  # Also for all later rows, which have higher positions.
                 budgets[consumer] = budget
                 if budget > 0 and left > 0 and sticky_hash not in held_back and sticky_hash not in waiting:
                     budgets[consumer] = budget - unacked_counts[index]
@@ -438,7 +449,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return {consumer: indexes for consumer, indexes in chosen.items() if indexes}, kept
 
     def _next_replay(self, able: list[ConsumerState]) -> list[Position]:
-        """The first entries that are ready for those consumers, together rising; each plan begins with another one."""
+        """Return the first ready entries of these consumers, in ascending order. Each call starts with a different
+        consumer.
+        """
         self._turn = (self._turn + 1) % len(able)
         left = self._max_read_batch_entries
         for consumer in able[self._turn :] + able[: self._turn]:
@@ -452,7 +465,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
         if positions is not None and self._chunked and self.owners.allows_out_of_order_delivery:
-            # Chunks that cannot come back to it go to somebody else with all the others of their message.
+            # Chunks that cannot return to this consumer go to another one, together with all other chunks of their
+            # message.
             others = self._chunked.other_chunks(consumer, positions, lambda each: self._is_elsewhere(consumer, each))
             positions = [*positions, *others]
         redelivery = super().redeliver(consumer, positions)
@@ -502,7 +516,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- where entries belong ----------------------------------------------------------------------------------------
 
     def _place(self, sticky_hash: int) -> ConsumerState | None:
-        """Who may have entries of this hash now."""
+        """Return the consumer that may receive entries of this hash now."""
         keeper = self._kept.get(sticky_hash)
         if keeper is not None:
             return keeper
@@ -510,20 +524,20 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return None if owner is None or self.draining.is_held_by_other(owner, sticky_hash) else owner
 
     def _drain(self, loser: ConsumerState) -> None:
-        """`loser` lost hashes: those of which it holds entries must drain."""
+        """Start draining the hashes that `loser` lost while it holds entries of them."""
         unacked_messages = self._pending.hash_messages(loser)
         for sticky_hash, unacked_entries in self._pending.hash_counts(loser).items():
             if self.owners.selector.owner(sticky_hash) is not loser:
                 self.draining.drain(loser, sticky_hash, unacked_entries, unacked_messages[sticky_hash], self.now_ms)
 
     def _replace_all(self) -> None:
-        """Owners of hashes changed."""
+        """Place all waiting entries again after owners of hashes changed."""
         self._replay.replace_all()
         self._parked.replace_all()
 
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
         self._held_back.update(sticky_hashes)
-        if self._parked:  # The scan finds those that are covered by it.
+        if self._parked:  # The scan finds the entries that it covers.
             rows = [
                 (entry_id, sticky_hash)
                 for entry_id, sticky_hash in zip(entry_ids, sticky_hashes, strict=True)
@@ -533,12 +547,17 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self._replay.add(ledger_id, entry_ids, sticky_hashes)
 
     def _keep_at(self, holder: ConsumerState, sticky_hash: int) -> None:
-        """Out of order, several may have messages of a hash in part: it goes where the next chunk of one of them belongs."""
+        """Keep the hash at `holder`, which must receive the next chunk.
+
+        With out-of-order delivery, several consumers may have incomplete messages of one hash.
+        """
         self._kept[sticky_hash] = holder
         self._replace_all()
 
     def _keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Hashes that `loser` lost stay with it while it has a message of them in part; whether there are such."""
+        """Keep hashes that `loser` lost while it has an incomplete message of them. Return whether there are such
+        hashes.
+        """
         unfinished = self._chunked.unfinished_hashes(loser)
         lost = [sticky_hash for sticky_hash in unfinished if self.owners.selector.owner(sticky_hash) is not loser]
         kept = {sticky_hash: loser for sticky_hash in lost if not self._is_elsewhere(loser, sticky_hash)}
@@ -546,10 +565,11 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return bool(kept)
 
     def _is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Whether somebody else must get the entries of this hash.
+        """Return whether another consumer must receive the entries of this hash.
 
-        In order, a hash is with one consumer. Out of order, several may have messages of it in part, since chunks are
-        acknowledged one by one; it stays with the one that keeps it, or owns it and has such a message too.
+        With ordered delivery, one consumer has the hash. With out-of-order delivery, several consumers may have
+        incomplete messages of it, because chunks are acknowledged individually. The hash then stays with the
+        consumer that keeps it, or with its owner if that has an incomplete message too.
         """
         keeper = self._kept.get(sticky_hash)
         if keeper is not None or not self.owners.allows_out_of_order_delivery:
@@ -558,9 +578,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return owner is not consumer and owner in self._chunked.unfinished_holders(sticky_hash)
 
     def _keep_for_holders(self, sticky_hashes: Iterable[int]) -> bool:
-        """Nobody keeps these any more: whoever else has a message of them in part does now; whether there is anybody.
+        """Keep each of these released hashes at another consumer with an incomplete message of it. Return whether one
+        was kept.
 
-        Only out of order: else a hash is with one consumer.
+        Needed only for out-of-order delivery; otherwise a hash is with one consumer.
         """
         found = False
         for sticky_hash in sticky_hashes if self.owners.allows_out_of_order_delivery else ():
@@ -571,7 +592,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return found
 
     def _give_up_kept(self) -> None:
-        """Hashes of which nobody has an unfinished message any more go where they belong."""
+        """Hand hashes without incomplete messages back to their owners."""
         finished = [
             sticky_hash
             for sticky_hash, keeper in self._kept.items()
@@ -585,7 +606,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             self.has_unblocked = True
 
     def _released(self, unblocked: bool) -> bool:
-        """What waited for hashes that have drained can go; the caller tries a little later, for many at once."""
+        """Make entries of drained hashes deliverable. The caller dispatches a little later, once for many hashes."""
         if self._kept:
             self._give_up_kept()
         if self.draining.freed:
@@ -596,7 +617,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return super()._released(unblocked)
 
     def is_full(self) -> bool:
-        """Whether so many entries wait that nothing new is read."""
+        """Return whether so many entries wait that the dispatcher reads no new ones."""
         return bool(self._replay) and len(self._replay) >= self._settings.look_ahead_entries(len(self.consumers))
 
     def _is_beyond_limit(self, consumer: ConsumerState, ledger_id: int, entry_id: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a subscription has read and cannot deliver yet, for people to look at: how much, and because of whom."""
+"""Snapshots of entries that a subscription has read and cannot deliver yet, for display."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pybroker.model.position import Position
 
 
 class WaitingOfHash(NamedTuple):
-    """What is listed of one hash, to look at: because of whom, whether that drains it, how much, since when.
+    """Listed entries of one hash.
 
-    Since when: the time of the first of them, as the subscription told it. With `parked_from`, more is not listed.
+    `consumer` is the consumer that delays them, `is_draining` whether it drains the hash. `since_ms` is the time of
+    the first listed entry, on the subscription's clock. If `parked_from` is set, later entries are not listed.
     """
 
     sticky_hash: int
@@ -23,9 +24,10 @@ class WaitingOfHash(NamedTuple):
 
 
 class LookAhead(NamedTuple):
-    """What waits in a Key_Shared subscription, to look at. `scan_position`: how far a second reading is, if one is under way.
+    """Waiting entries of a Key_Shared subscription.
 
-    `is_full`: so many entries wait that nothing new is read (`Gate.LOOK_AHEAD`).
+    `scan_position` is the position of the active rescan, if any. `is_full`: so many entries wait that the dispatcher
+    reads no new ones (`BlockedReason.LOOK_AHEAD`).
     """
 
     entries: int
@@ -38,9 +40,10 @@ class LookAhead(NamedTuple):
 
 
 class ChunksOfConsumer(NamedTuple):
-    """Chunks that only this consumer of a Shared subscription may get, since it has others of their messages, to look at.
+    """Chunks that only this consumer of a Shared subscription may receive, because it holds other chunks of their
+    messages.
 
-    Since when: the time when the first of them was listed. With `parked_from`, more is not listed.
+    `since_ms` is the time when the first of them was listed. If `parked_from` is set, later entries are not listed.
     """
 
     consumer: ConsumerState
@@ -50,7 +53,7 @@ class ChunksOfConsumer(NamedTuple):
 
 
 class ChunkLookAhead(NamedTuple):
-    """What waits in a Shared subscription for one consumer each, to look at."""
+    """Entries of a Shared subscription that wait for one consumer each."""
 
     entries: int
     size_bytes: int

@@ -1,10 +1,10 @@
-"""What the types that serve several consumers at once share: Shared and Key_Shared.
+"""Common base of the types that serve several consumers: Shared and Key_Shared.
 
-Each entry goes to one consumer, which holds it until it is acknowledged. What a consumer gives back, or loses when it
-leaves, waits to be sent again, with its redelivery count raised. A consumer and the subscription as a whole stop at
-their limits of unacknowledged messages and go on at half of them.
+Each entry goes to one consumer, which holds it until it is acknowledged. Entries that a consumer returns, or holds
+when it leaves, wait for redelivery with a raised redelivery count. A consumer and the subscription stop at their
+limits of unacknowledged messages and continue at half of them.
 
-A subclass says who gets which entry, and keeps what waits.
+A subclass assigns the entries and keeps those that wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MultiConsumerDispatcher(Dispatcher):
         replay: Waiting,
         draining: DrainingHashes | None = None,
     ) -> None:
-        """`max_unacked_messages` is the limit of the whole subscription, 0 for none."""
+        """Create the dispatcher. `max_unacked_messages` is the limit of the whole subscription, 0 for none."""
         super().__init__(redelivery_counts)
         self._max_read_batch_entries = max_read_batch_entries
         self._max_read_size_bytes = max_read_size_bytes
@@ -65,7 +65,7 @@ class MultiConsumerDispatcher(Dispatcher):
 
     @property
     def chunked(self) -> ChunkedMessages:
-        """Messages in chunks that are with consumers, to look at."""
+        """Messages with chunks at consumers."""
         return self._chunked
 
     @property
@@ -75,21 +75,19 @@ class MultiConsumerDispatcher(Dispatcher):
 
     @property
     def waiting(self) -> Waiting:
-        """What waits to be sent, as far as it is listed, to look at."""
         return self._replay
 
     @property
     def pending(self) -> PendingAcks:
-        """Who holds what, to look at."""
         return self._pending
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """What `consumer` holds of the message that the entry is a part of: all its chunks, or the entry alone."""
+        """Return all chunks that `consumer` holds of this entry's message, or the entry alone if it is no chunk."""
         return self._chunked.chunks_beside(consumer, position) if self._chunked else [position]
 
     @abstractmethod
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
-        """These entries wait to be sent."""
+        """Add entries that wait to be sent."""
 
     def blocked_reason(self) -> BlockedReason:
         if self.blocked:
@@ -98,7 +96,7 @@ class MultiConsumerDispatcher(Dispatcher):
             return BlockedReason.NO_CONSUMER
         if any(consumer.can_take() for consumer in self.consumers):
             return BlockedReason.LOOK_AHEAD
-        # The one that is nearest to an entry: what one of them lacks least keeps all of them waiting.
+        # Report the smallest obstacle: the reason of the consumer that is closest to receiving an entry.
         gates = {consumer.blocked_reason() for consumer in self.consumers}
         return next(
             blocked_reason
@@ -134,7 +132,7 @@ class MultiConsumerDispatcher(Dispatcher):
         return self._released(self._pending.remove_up_to(position))
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Only what `consumer` holds: what it acknowledged meanwhile, or lost to others, does not come again."""
+        """Redeliver only entries that `consumer` still holds, not those acknowledged or given to others since."""
         if positions is None:
             self._take_back_all(consumer)
         else:
@@ -180,9 +178,9 @@ class MultiConsumerDispatcher(Dispatcher):
         self._pending.check_invariants()
 
     def _message_budget(self, consumer: ConsumerState) -> int:
-        """How many messages `consumer` may get now: until its permits, its limit or the subscription's are used up.
+        """Return how many messages `consumer` may receive, by its permits, its limit and the subscription's limit.
 
-        The entry that uses up the budget is sent whole.
+        The entry that exhausts the budget is sent whole.
         """
         budget = consumer.permits
         if consumer.max_unacked_messages:
@@ -198,7 +196,9 @@ class MultiConsumerDispatcher(Dispatcher):
         unacked_counts: list[int],
         sticky_hashes: list[int] | None = None,
     ) -> Delivery:
-        """All of `part` to `consumer`. The delivery carries the counts of whole batches, not only what is unacked."""
+        """Deliver all of `part` to `consumer`. The delivery carries the message counts of whole batches, not only
+        unacknowledged ones.
+        """
         messages = self._pending.add(
             consumer, part.ledger_id, part.entry_ids, unacked_counts, sticky_hashes, self.now_ms
         )
@@ -233,7 +233,7 @@ class MultiConsumerDispatcher(Dispatcher):
                 self._chunked.delivered(chunk, consumer, position, sticky_hashes[index] if sticky_hashes else 0)
 
     def _without_pending(self, run: AssignInput) -> AssignInput:
-        """Entries that somebody holds already were read a second time: they are not sent to anybody else."""
+        """Drop entries that a consumer already holds and that were read again; no other consumer may receive them."""
         pending = self._pending
         if not pending.overlaps(run.ledger_id, run.entry_ids):
             return run
@@ -248,7 +248,7 @@ class MultiConsumerDispatcher(Dispatcher):
         self._released(False)
 
     def _forget_consumer(self, consumer: ConsumerState) -> None:
-        """It left; what it held waits for others."""
+        """Remove a consumer that left; its entries wait for other consumers."""
         self._pending.forget(consumer)
         self._chunked.forget(consumer)
 
@@ -257,7 +257,7 @@ class MultiConsumerDispatcher(Dispatcher):
             self._take_back(consumer, ledger_id, entry_ids)
 
     def _released(self, unblocked: bool) -> bool:
-        """Bring the subscription's own count and limit up to date after the pending acks shrank."""
+        """Update the subscription's count and blocked state after the pending acks shrank."""
         self.unacked_messages = self._pending.total_messages
         if self.blocked and self.unacked_messages <= self._max_unacked_messages // 2:
             self.blocked = False
@@ -271,7 +271,7 @@ class MultiConsumerDispatcher(Dispatcher):
         return ReadPlan(max_entries, self._max_read_size_bytes, replay, self._epoch, scan)
 
     def _forget_deliveries(self) -> None:
-        """The cursor reads everything again: void the read under way with the sets."""
+        """Forget all deliveries and void the active read, because the cursor reads everything again."""
         self._epoch = object()
         self._pending.clear()
         self._chunked.clear()

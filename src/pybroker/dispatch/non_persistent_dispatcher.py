@@ -1,13 +1,15 @@
-"""Who gets which message of a non-persistent topic, at the moment it is published: nothing is kept, nothing comes again.
+"""Dispatchers of non-persistent topics. They assign each message when it is published; nothing is stored or
+redelivered.
 
-What no consumer can take now is dropped for the subscription, and counted in messages. A consumer can take an entry while it has a
-permit and its connection has room; an entry is sent whole, so that a batch may take the permits below zero. Nobody tracks what is
-unacknowledged.
+Messages that no consumer can take are dropped for the subscription and counted. A consumer can take an entry while
+it has a permit and its connection has free buffer capacity. An entry is sent whole, so a batch may make the permits
+negative. Unacknowledged messages are not tracked.
 
-* Exclusive and Failover: everything to the active consumer. A change of it needs no pause: there is nothing to hand over.
-* Shared: entry by entry to whoever's turn it is, by priority level.
-* Key_Shared: to the owner of the entry's hash; what its owner cannot take is dropped, since any other consumer would break the
-  order. A hash that moves needs no draining: nobody knows who still works on it.
+* Exclusive and Failover: everything goes to the active consumer. A change needs no pause, because there is no state
+  to hand over.
+* Shared: entries go to consumers round robin, by priority level.
+* Key_Shared: an entry goes to the owner of its hash. If the owner cannot take it, it is dropped, since another
+  consumer would break the order. A hash that moves does not drain, because unacknowledged entries are not tracked.
 """
 
 from __future__ import annotations
@@ -26,36 +28,38 @@ from pybroker.errors import ConsumerBusy
 
 LEDGER_ID = 0
 ENTRY_ID = 0
-"""Every message of a non-persistent topic has the id 0:0, as its receipt."""
+"""Every message of a non-persistent topic has the id 0:0, also in its receipt."""
 
 
 class NonPersistentDispatcher(ABC):
-    """The consumers of one subscription. Owned by the subscription.
+    """Consumers of one subscription, which owns the dispatcher.
 
-    Invariants: every entry goes to at most one consumer; none is sent to a consumer without a permit.
+    Invariants: every entry goes to at most one consumer; no entry goes to a consumer without a permit.
     """
 
     kind: ClassVar[str]
-    """The subscription type as stats and the protocol name it."""
+    """The subscription type's name in stats and in the protocol."""
 
     needs_key_hashes: ClassVar[bool] = False
-    """Whether `assign` must be given `model.hashing.key_hash` of each entry's sticky key."""
+    """Whether `assign` requires `model.hashing.key_hash` of each entry's sticky key."""
 
     def __init__(self) -> None:
         self.consumers: list[ConsumerState] = []
         self.owners: HashOwners | None = None
-        """The owners of hashes; None for types that do not look at keys."""
+        """The owners of hashes; None for types that do not use keys."""
         self.dropped_messages = 0
         """Messages that no consumer could take."""
 
     @property
     def active_consumer(self) -> ConsumerState | None:
-        """The one consumer that gets entries; None for types that serve several, and when there is none."""
+        """The one consumer that receives entries; None for types that serve several, and if there is no consumer."""
         return None
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> None:
-        """Attach `consumer`. Raises ConsumerBusy, ConsumerAssignError, and nothing of it remains then."""
+        """Attach `consumer`. Raise ConsumerBusy or ConsumerAssignError if it is refused; the dispatcher is then
+        unchanged.
+        """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> None:
@@ -65,12 +69,12 @@ class NonPersistentDispatcher(ABC):
     def assign(
         self, payloads: list[bytes], message_counts: list[int], key_hashes: Sequence[int] | None
     ) -> list[Delivery]:
-        """Who gets which of these entries, one delivery for each consumer; the others are dropped and counted."""
+        """Assign these entries, one delivery per consumer. The others are dropped and counted."""
 
     def _up_to_permits(
         self, consumer: ConsumerState, payloads: list[bytes], message_counts: list[int]
     ) -> Delivery | None:
-        """As many of these entries as `consumer` can take; the rest is dropped."""
+        """Deliver as many of these entries as `consumer` can take; drop the rest."""
         if not consumer.can_take():
             self.dropped_messages += sum(message_counts)
             return None
@@ -83,12 +87,11 @@ class NonPersistentDispatcher(ABC):
         return _delivery(consumer, payloads, message_counts, messages)
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; for tests."""
         assert len(set(self.consumers)) == len(self.consumers), "consumer attached twice"
 
 
 def _affordable(message_counts: list[int], permits: int) -> tuple[int, int]:
-    """How many messages, and how many entries, go out while there is a permit left."""
+    """Return how many messages and entries can be sent while at least one permit is left."""
     messages = taken = 0
     while messages < permits:
         messages += message_counts[taken]
@@ -102,7 +105,7 @@ def _delivery(consumer: ConsumerState, payloads: list[bytes], message_counts: li
 
 
 class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
-    """Everything to the active consumer."""
+    """Sends everything to the active consumer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +117,7 @@ class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
 
     @abstractmethod
     def _elect(self) -> ConsumerState | None:
-        """Who is to be active among the consumers as they are now."""
+        """Return the consumer to be active among the current ones."""
 
     def add_consumer(self, consumer: ConsumerState) -> None:
         self.consumers.append(consumer)
@@ -137,7 +140,7 @@ class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class ExclusiveNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
-    """At most one consumer at a time."""
+    """Dispatcher of an Exclusive subscription."""
 
     kind = "Exclusive"
 
@@ -151,12 +154,14 @@ class ExclusiveNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
 
 
 class FailoverNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
-    """The active consumer is chosen as on a persistent topic, and is active at once."""
+    """Dispatcher of a Failover subscription. It elects as on a persistent topic; the elected consumer is active at
+    once.
+    """
 
     kind = "Failover"
 
     def __init__(self, topic_name: str, partition: int | None) -> None:
-        """`topic_name` in full; `partition` None for the hash ring."""
+        """Create the dispatcher. `topic_name` is the full name; `partition` is None for the hash ring."""
         super().__init__()
         self._topic_name = topic_name
         self._partition = partition
@@ -166,7 +171,9 @@ class FailoverNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
 
 
 class SharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Each entry to whoever's turn it is, within the best priority level where anybody can take one."""
+    """Dispatcher of a Shared subscription: round robin within the best priority level on which a consumer can take an
+    entry.
+    """
 
     kind = "Shared"
 
@@ -204,7 +211,9 @@ class SharedNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class KeySharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Each entry to the owner of its hash. Mode and flag are those of the first consumer, as long as anybody is connected."""
+    """Dispatcher of a Key_Shared subscription: each entry goes to the owner of its hash. The first consumer sets mode
+    and flag, which hold while any consumer is connected.
+    """
 
     kind = "Key_Shared"
     needs_key_hashes = True

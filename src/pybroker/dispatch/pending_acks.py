@@ -1,14 +1,14 @@
-"""What each consumer of a shared subscription was sent and has not acknowledged: the one place that knows it.
+"""Entries that each consumer of a shared subscription received and has not acknowledged.
 
-An entry becomes unacknowledged in `add` and stops being so in `remove`, `remove_up_to`, `take_back` and `clear`, nowhere
-else; so it is here that the hashes which drain are counted down.
+An entry becomes unacknowledged only in `add`, and stops being so only in `remove`, `remove_up_to`, `take_back` and
+`clear`. Therefore this class decrements the counts of draining hashes.
 
-Invariants: an entry is held by one consumer at a time; a consumer's `unacked_messages` is the sum over the entries it
-holds, and `total_messages` the sum over all; every entry that a consumer holds is in its log of deliveries.
+Invariants: one consumer at a time holds an entry; a consumer's `unacked_messages` is the sum over the entries it
+holds, and `total_messages` the sum over all; every held entry is in its consumer's delivery log.
 
-The log answers what one consumer holds without a look at the others' entries, and costs next to nothing for each
-message: it keeps whole deliveries, mostly ranges, and forgets those that are acknowledged when it has doubled. An index
-by entry would cost a set of ids for each consumer and a change of it with every acknowledgement.
+The log finds one consumer's entries without a search through all entries, at almost no cost per message: it keeps
+whole deliveries, mostly ranges, and removes acknowledged ones whenever its length has doubled. An index by entry
+would cost a set of ids per consumer, changed with every acknowledgement.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.model.position import Position
 
-# The consumer that holds an entry, how many of its messages are unacknowledged, its sticky hash (0 for types without
-# keys), and when it was delivered, in milliseconds since the epoch. A plain tuple, shared between the entries of one
-# delivery where they are alike: there is one for each unacknowledged entry, and its cost is the cost of a shared
-# subscription. The time is one object for all that one pump delivers.
+# The consumer that holds an entry, the number of its unacknowledged messages, its sticky hash (0 for types without
+# keys), and the delivery time in milliseconds since 1970. It is a plain tuple, shared between equal entries of one
+# delivery, because there is one per unacknowledged entry and its cost dominates a shared subscription. All entries
+# delivered in one pass share one time object.
 Hold = tuple[ConsumerState, int, int, int]
 _NOTHING: dict[int, Hold] = {}
 
-# A consumer's log is not looked through before it has this many deliveries.
+# A consumer's log is not cut before it has this many deliveries.
 _MIN_LOG_LIMIT = 100
 
 
@@ -39,11 +39,11 @@ class PendingAcks:
     __slots__ = ("_by_ledger", "_draining", "_log_limits", "_logs", "total_messages")
 
     def __init__(self, draining: DrainingHashes | None = None) -> None:
-        """`draining` is told of every entry that is no longer held, while any hash drains."""
-        self._by_ledger: dict[int, dict[int, Hold]] = {}  # none is empty
-        # What each consumer was sent, as (ledger id, entry ids, time) of a delivery; some of it may be acknowledged.
+        """Create an empty set. `draining` is notified of every released entry while any hash drains."""
+        self._by_ledger: dict[int, dict[int, Hold]] = {}  # no inner dict is empty
+        # The deliveries of each consumer as (ledger id, entry ids, time); some entries may be acknowledged.
         self._logs: dict[ConsumerState, list[tuple[int, Sequence[int], int]]] = {}
-        self._log_limits: dict[ConsumerState, int] = {}  # of logs that had to be looked through
+        self._log_limits: dict[ConsumerState, int] = {}  # of logs that reached the minimum length
         self._draining = draining
         self.total_messages = 0
 
@@ -51,7 +51,7 @@ class PendingAcks:
         return sum(len(holds) for holds in self._by_ledger.values())
 
     def overlaps(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Whether one of the entries is held by somebody."""
+        """Return whether a consumer holds any of the entries."""
         holds = self._by_ledger.get(ledger_id)
         return holds is not None and not holds.keys().isdisjoint(entry_ids)
 
@@ -60,40 +60,39 @@ class PendingAcks:
         return holds is not None and entry_id in holds
 
     def holder(self, position: Position) -> ConsumerState | None:
-        """Who holds the entry."""
         hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
         return None if hold is None else hold[0]
 
     def hold(self, position: Position) -> Hold | None:
-        """Who holds the entry, how many of its messages are unacknowledged, its sticky hash, and since when."""
+        """Return the consumer, unacknowledged messages, sticky hash and delivery time of the entry."""
         return self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
 
     def ledger_ids(self) -> list[int]:
-        """The ledgers of which somebody holds entries, rising."""
+        """Return the ledgers with held entries, ascending."""
         return sorted(self._by_ledger)
 
     def entries_in(self, ledger_id: int) -> BitMap:
-        """The entries of a ledger that somebody holds, as a bitmap of their own."""
+        """Return the held entries of a ledger as a new bitmap."""
         return BitMap(list(self._by_ledger.get(ledger_id, ())))
 
     def holds_in(self, ledger_id: int) -> Mapping[int, Hold]:
-        """The holds of a ledger by entry, as they are now: to be asked for again whenever something may have happened."""
+        """Return the live holds of a ledger by entry. Call again after any change."""
         return self._by_ledger.get(ledger_id, _NOTHING)
 
     def delivered_ms(self, position: Position) -> int | None:
-        """When the entry was delivered to who holds it, in milliseconds since the epoch; None when nobody does."""
+        """Return the entry's delivery time in milliseconds since 1970; None if no consumer holds it."""
         hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
         return None if hold is None else hold[3]
 
     def oldest_delivered_ms(self, consumer: ConsumerState) -> int | None:
-        """When the oldest delivery of which `consumer` still holds something came to it; None when it holds nothing."""
+        """Return the time of the oldest delivery of which `consumer` still holds an entry; None if it holds none."""
         if not consumer.unacked_messages:
             return None
         for ledger_id, entry_ids, delivered_ms in self._logs.get(consumer, ()):
             holds = self._by_ledger.get(ledger_id, _NOTHING)
             for entry_id in entry_ids:
                 hold = holds.get(entry_id)
-                # An entry that came back to the same consumer counts where it came last.
+                # An entry redelivered to the same consumer counts for its last delivery.
                 if hold is not None and hold[0] is consumer and hold[3] == delivered_ms:
                     return delivered_ms
         return None
@@ -107,7 +106,7 @@ class PendingAcks:
         sticky_hashes: list[int] | None = None,
         now_ms: int = 0,
     ) -> int:
-        """`consumer` holds these entries, which nobody holds yet, from `now_ms` on. Returns how many messages that are."""
+        """Add entries that no consumer holds to `consumer`, delivered at `now_ms`. Return their number of messages."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             holds = self._by_ledger[ledger_id] = {}
@@ -133,13 +132,13 @@ class PendingAcks:
         return messages
 
     def remove(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """The entries were acknowledged; unknown ones are ignored. True when that unblocked a consumer."""
+        """Remove acknowledged entries; unknown ones are ignored. Return True if that unblocked a consumer."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             return False
-        draining = self._draining or None  # Asked once: mostly nothing drains.
+        draining = self._draining or None  # Checked once: usually no hash drains.
         unblocked = False
-        # What is acknowledged together was mostly delivered together: each consumer is told once for its run.
+        # Entries acknowledged together were usually delivered together: update each consumer once per run.
         holder: ConsumerState | None = None
         messages = 0
         for entry_id in entry_ids:
@@ -163,9 +162,11 @@ class PendingAcks:
         return unblocked
 
     def lower(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Of the entry `unacked_messages` are left, 0 while a transaction holds the rest; True when that unblocked its consumer.
+        """Lower the entry's count to `unacked_messages`, 0 while a transaction holds the rest. Return True if that
+        unblocked its consumer.
 
-        Never raises the count. A hash drains until its entries are gone: there, one without messages counts as one.
+        The count is never raised. A hash drains until its entries are gone, so there an entry with 0 messages counts
+        as one.
         """
         holds = self._by_ledger.get(ledger_id)
         hold = None if holds is None else holds.get(entry_id)
@@ -178,7 +179,7 @@ class PendingAcks:
         return hold[0].release(hold[1] - unacked_messages)
 
     def remove_up_to(self, position: Position) -> bool:
-        """Everything up to and including `position` was acknowledged; True when that unblocked a consumer."""
+        """Remove everything up to and including `position`. Return True if that unblocked a consumer."""
         unblocked = False
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             holds = self._by_ledger[ledger_id]
@@ -192,7 +193,7 @@ class PendingAcks:
     def take_back(
         self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Take those of the entries that `consumer` holds away from it, to be sent again; returns them and their hashes."""
+        """Take those of the entries that `consumer` holds back for redelivery. Return them and their hashes."""
         holds = self._by_ledger.get(ledger_id)
         taken: list[int] = []
         sticky_hashes: list[int] = []
@@ -218,11 +219,11 @@ class PendingAcks:
         return taken, sticky_hashes
 
     def deliveries(self, consumer: ConsumerState) -> list[tuple[int, Sequence[int], int]]:
-        """What `consumer` was sent, as (ledger id, entry ids, time), to look at: some of it may be acknowledged."""
+        """Return the deliveries to `consumer` as (ledger id, entry ids, time); some entries may be acknowledged."""
         return list(self._logs.get(consumer, ()))
 
     def held_by(self, consumer: ConsumerState) -> dict[int, list[int]]:
-        """Everything that `consumer` holds, by ledger, each entry once."""
+        """Return all entries that `consumer` holds, by ledger, each once."""
         log = self._logs.get(consumer)
         if log is None:
             return {}
@@ -234,11 +235,11 @@ class PendingAcks:
             mine = [e for e in entry_ids if (hold := holds.get(e)) is not None and hold[0] is consumer]
             if mine:
                 held.setdefault(ledger_id, []).extend(mine)
-        # An entry that came back to the same consumer is in its log twice.
+        # An entry redelivered to the same consumer is in its log twice.
         return {ledger_id: list(dict.fromkeys(entry_ids)) for ledger_id, entry_ids in held.items()}
 
     def hash_counts(self, consumer: ConsumerState) -> dict[int, int]:
-        """How many entries `consumer` holds of each sticky hash."""
+        """Return the number of entries that `consumer` holds of each sticky hash."""
         counts: Counter[int] = Counter()
         for ledger_id, entry_ids in self.held_by(consumer).items():
             holds = self._by_ledger[ledger_id]
@@ -246,7 +247,9 @@ class PendingAcks:
         return counts
 
     def hash_messages(self, consumer: ConsumerState) -> dict[int, int]:
-        """How many messages of each sticky hash `consumer` has to acknowledge; an entry has one at least."""
+        """Return the number of unacknowledged messages per sticky hash of `consumer`; each entry counts as at least
+        one.
+        """
         counts: Counter[int] = Counter()
         for ledger_id, entry_ids in self.held_by(consumer).items():
             holds = self._by_ledger[ledger_id]
@@ -255,13 +258,13 @@ class PendingAcks:
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:
-        """`consumer`, which holds nothing any more, leaves."""
+        """Remove the log of a leaving `consumer`, which holds no entries."""
         assert consumer.unacked_messages == 0
         self._logs.pop(consumer, None)
         self._log_limits.pop(consumer, None)
 
     def clear(self) -> None:
-        """Forget everything, and what the consumers hold with it."""
+        """Forget all entries, and reset the consumers' counts."""
         for holds in self._by_ledger.values():
             for consumer, message_count, _, _ in holds.values():
                 consumer.release(message_count)
@@ -271,13 +274,12 @@ class PendingAcks:
         self.total_messages = 0
 
     def __iter__(self) -> Iterator[tuple[int, int, ConsumerState, int, int]]:
-        """Ledger id, entry id, consumer, unacknowledged messages and sticky hash of every entry, to look at."""
         for ledger_id, holds in self._by_ledger.items():
             for entry_id, (consumer, message_count, sticky_hash, _) in holds.items():
                 yield ledger_id, entry_id, consumer, message_count, sticky_hash
 
     def check_invariants(self) -> None:
-        """Assert that the logs know everything that is held; slow, for tests."""
+        """Assert that the logs contain every held entry; slow, for tests."""
         held: dict[ConsumerState, dict[int, set[int]]] = {}
         for ledger_id, entry_id, consumer, _, _ in self:
             held.setdefault(consumer, {}).setdefault(ledger_id, set()).add(entry_id)
@@ -286,7 +288,7 @@ class PendingAcks:
             assert by_log == held.get(consumer, {}), "a consumer's log is not what it holds"
 
     def _cut_log(self, consumer: ConsumerState, log: list[tuple[int, Sequence[int], int]]) -> None:
-        """Forget deliveries of which nothing is held any more."""
+        """Remove deliveries without held entries."""
         by_ledger = self._by_ledger
         log[:] = [each for each in log if not by_ledger.get(each[0], _NOTHING).keys().isdisjoint(each[1])]
         self._log_limits[consumer] = 2 * len(log)

@@ -1,4 +1,4 @@
-"""Whose turn it is among consumers that share entries: the best priority level with room first, round robin within it."""
+"""Consumer selection for shared entries: the best priority level with capacity first, round robin within it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pybroker.dispatch.consumer_state import ConsumerState
 
 
 class _PriorityLevel:
-    """The consumers of one level; `next_index` is whose turn it is."""
+    """Consumers of one level; `next_index` is the next consumer to be served."""
 
     __slots__ = ("consumers", "next_index", "priority_level")
 
@@ -16,14 +16,14 @@ class _PriorityLevel:
         self.next_index = 0
 
     def remove(self, consumer: ConsumerState) -> None:
-        """Whose turn it is stays the same, unless it was the leaver's."""
+        """Remove a consumer. The next consumer stays the same, unless it is the removed one."""
         index = self.consumers.index(consumer)
         del self.consumers[index]
         if index < self.next_index:
             self.next_index -= 1
 
     def take_turn(self) -> ConsumerState | None:
-        """The next consumer of the level that can take an entry."""
+        """Return the next consumer of the level that can take an entry."""
         consumers = self.consumers
         count = len(consumers)
         for step in range(count):
@@ -35,7 +35,7 @@ class _PriorityLevel:
 
 
 class PriorityLevels:
-    """Owned by a dispatcher. Invariant: levels rise, best first, and none is empty."""
+    """Priority levels of one dispatcher. Invariant: levels ascend, best first, and none is empty."""
 
     def __init__(self) -> None:
         self._levels: list[_PriorityLevel] = []
@@ -57,7 +57,7 @@ class PriorityLevels:
         self._levels = [level for level in self._levels if level.consumers]
 
     def take_turn(self) -> ConsumerState | None:
-        """Who gets the next entry; None while nobody can take one."""
+        """Return the consumer for the next entry; None while no consumer can take one."""
         for level in self._levels:
             consumer = level.take_turn()
             if consumer is not None:
@@ -65,7 +65,7 @@ class PriorityLevels:
         return None
 
     def check_invariants(self, consumers: list[ConsumerState]) -> None:
-        """Assert that just `consumers` are on their levels; for tests."""
+        """Assert that exactly `consumers` are on their levels; for tests."""
         by_level = [consumer for level in self._levels for consumer in level.consumers]
         assert len(by_level) == len(consumers)
         assert all(level.consumers for level in self._levels)

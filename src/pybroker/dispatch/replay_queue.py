@@ -1,6 +1,6 @@
-"""What is to be sent again: the positions that wait for it, and how often an entry was sent before.
+"""Positions that wait for redelivery, and redelivery counts of entries.
 
-Both are small or empty on a healthy subscription and cost nothing then.
+Both are small or empty on a healthy subscription and then cost nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.model.position import Position
 
 
 class Waiting(ABC):
-    """Positions of a subscription that several consumers share, which wait to be sent."""
+    """Positions that wait to be sent, for types that serve several consumers."""
 
     __slots__ = ()
 
@@ -33,23 +33,23 @@ class Waiting(ABC):
 
     @abstractmethod
     def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        """Forget these, as far as they wait."""
+        """Remove these entries if they wait."""
 
     @abstractmethod
     def discard_up_to(self, position: Position) -> None:
-        """Forget everything up to and including `position`."""
+        """Remove everything up to and including `position`."""
 
     @abstractmethod
     def clear(self) -> None: ...
 
 
 class ReplaySet(Waiting):
-    """Positions to read again before anything new, taken in rising order."""
+    """Positions to read before new entries, taken in ascending order."""
 
     __slots__ = ("_by_ledger",)
 
     def __init__(self) -> None:
-        self._by_ledger: dict[int, BitMap] = {}  # none is empty
+        self._by_ledger: dict[int, BitMap] = {}  # no bitmap is empty
 
     def __len__(self) -> int:
         return sum(len(entries) for entries in self._by_ledger.values())
@@ -81,16 +81,15 @@ class ReplaySet(Waiting):
 
     @property
     def part_count(self) -> int:
-        """In how many ledgers there are some."""
+        """The number of ledgers with positions."""
         return len(self._by_ledger)
 
     def first(self) -> Position:
-        """The lowest position; there is one."""
+        """Return the lowest position; the set must not be empty."""
         ledger_id = min(self._by_ledger)
         return Position(ledger_id, self._by_ledger[ledger_id].min())
 
     def __iter__(self) -> Iterator[Position]:
-        """To look at, in no order."""
         for ledger_id, entries in self._by_ledger.items():
             for entry_id in entries:
                 yield Position(ledger_id, entry_id)
@@ -99,7 +98,7 @@ class ReplaySet(Waiting):
         entries = self._by_ledger.get(ledger_id)
         if entries is None:
             return
-        # Clients may acknowledge ids that never existed, and that no bitmap can hold.
+        # Clients may acknowledge ids that never existed and exceed a bitmap's range.
         last = entries.max()
         entries -= BitMap([entry_id for entry_id in entry_ids if 0 <= entry_id <= last])
         if not entries:
@@ -114,7 +113,7 @@ class ReplaySet(Waiting):
                 del self._by_ledger[ledger_id]
 
     def take(self, max_entries: int, before: Position | None = None) -> list[Position]:
-        """Remove and return the lowest positions, rising; with `before`, only those in front of it."""
+        """Remove and return the lowest positions, ascending; with `before`, only those before it."""
         taken: list[Position] = []
         for ledger_id in sorted(self._by_ledger):
             entries = self._by_ledger[ledger_id]
@@ -140,21 +139,22 @@ class ReplaySet(Waiting):
 
 
 class RedeliveryCounts:
-    """How often an entry was taken back from a consumer to be sent again; entries without a count were not.
+    """Number of times that each entry was taken back for redelivery; absent entries have 0.
 
-    Kept by types that serve several consumers. With one active consumer the cursor goes back and nothing is counted.
+    Types that serve several consumers keep counts. With one active consumer the cursor is rewound and nothing is
+    counted.
     """
 
     __slots__ = ("_by_ledger",)
 
     def __init__(self) -> None:
-        self._by_ledger: dict[int, dict[int, int]] = {}  # none is empty
+        self._by_ledger: dict[int, dict[int, int]] = {}  # no inner dict is empty
 
     def __bool__(self) -> bool:
         return bool(self._by_ledger)
 
     def increase(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        """These entries are sent once more."""
+        """Raise the counts of these entries by one."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             if not entry_ids:
@@ -164,7 +164,7 @@ class RedeliveryCounts:
             counts[entry_id] = counts.get(entry_id, 0) + 1
 
     def column(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int] | None:
-        """The counts of entries of one ledger; None when all are 0."""
+        """Return the counts of entries of one ledger; None if all are 0."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             return None
@@ -176,7 +176,6 @@ class RedeliveryCounts:
         return sum(waiting.count_among(ledger_id, BitMap(counts)) for ledger_id, counts in self._by_ledger.items())
 
     def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        """These entries were acknowledged."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             return
@@ -186,7 +185,7 @@ class RedeliveryCounts:
             del self._by_ledger[ledger_id]
 
     def forget_up_to(self, position: Position) -> None:
-        """Everything up to and including `position` was acknowledged."""
+        """Forget everything up to and including `position`."""
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             counts = self._by_ledger[ledger_id]
             if ledger_id == position.ledger_id:

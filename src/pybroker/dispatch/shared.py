@@ -1,16 +1,17 @@
-"""Shared: every entry to one consumer, round robin by priority level and permits.
+"""Dispatcher of Shared subscriptions: each entry goes to one consumer, round robin by priority level and permits.
 
-An entry goes to a consumer that has at least one permit, whole: a batch may take the permits below zero. Consumers of
-the best priority level take turns, each gets up to `max_round_robin_entries` a turn; the next level is served only
-while nobody of the better ones can take anything: out of permits, at its limit of unacknowledged messages, or with a
+An entry is sent whole to a consumer with at least one permit; a batch may make the permits negative. Consumers of
+the best priority level alternate; each receives up to `max_round_robin_entries` at a time. The next level is served
+only while no consumer of a better level can take entries: no permits, at its limit of unacknowledged messages, or a
 full outbound buffer.
 
-What was read and found no taker waits in the replay set, which goes before new reads.
+Entries that were read and could not be delivered wait in the replay set, which precedes new reads.
 
-All chunks of a large message go to the consumer that got the first of them, which alone can put it together, also when
-it has to wait for it; when that leaves, all of them to one other. What waits for it is listed within `look_ahead_bytes`, while
-what waits for one consumer costs less than what is free; the rest is set aside and read once more when it can take it
-(`dispatch/chunks/parked_chunks.py`), in turns with what others get. When it leaves, everything is read again from the beginning.
+All chunks of a large message go to the consumer that received the first, even if they must wait for it. If it
+leaves, they all go to one other consumer. Chunks that wait for a consumer are listed within `look_ahead_bytes`,
+while those of one consumer cost less than the free memory. Further chunks are parked and reread when the consumer
+can take them (`dispatch/chunks/parked_chunks.py`), alternating with other plans. If the consumer leaves, all entries
+are read again from the beginning.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pybroker.model.position import Position
 
 
 class SharedDispatcher(MultiConsumerDispatcher):
-    """Invariant: every consumer is on its priority level."""
+    """Shared dispatcher. Invariant: every consumer is on its priority level."""
 
     kind = "Shared"
     _replay: BoundReplay
@@ -45,7 +46,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         max_unacked_messages: int,
         look_ahead_bytes: int = 0,
     ) -> None:
-        """`max_unacked_messages` is the limit of the whole subscription; it and `look_ahead_bytes`: 0 for none."""
+        """Create the dispatcher. `max_unacked_messages` is the limit of the whole subscription. It and
+        `look_ahead_bytes`: 0 for no limit.
+        """
         super().__init__(
             redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, BoundReplay()
         )
@@ -73,25 +76,25 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return bool(self._parked)
 
     def bound_entries(self) -> dict[ConsumerState, int]:
-        """How many listed chunks wait for each consumer that has others of their messages, to look at."""
+        """Return the number of listed chunks that wait for each consumer."""
         return self._replay.bound_counts()
 
     @property
     def holds_chunks_back(self) -> bool:
-        """Whether something waits for one consumer."""
         return bool(self._parked) or self._replay.has_bound
 
     @property
     def look_ahead_size_bytes(self) -> int:
-        """About how much memory takes what waits for one consumer each."""
         return self._replay.bound_bytes()
 
     def limit_look_ahead(self, size_bytes: int) -> None:
-        """There is so much memory for that now; the setting stays the most. What is listed beyond it stays until it can go."""
+        """Limit the look-ahead memory; the setting stays the maximum. Entries listed beyond the limit stay until they
+        can be delivered.
+        """
         self._look_ahead_bytes = min(self._most_look_ahead_bytes or size_bytes, size_bytes)
 
     def look_ahead(self) -> ChunkLookAhead:
-        """What waits for one consumer each; for people to look at."""
+        """Return a snapshot of the entries that wait for one consumer each."""
         replay, aside = self._replay, self._parked
         counts = {**dict.fromkeys(aside, 0), **replay.bound_counts()}
         return ChunkLookAhead(
@@ -112,10 +115,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Its unacknowledged entries go to the others at once.
+        """Detach a consumer; its unacknowledged entries go to the others immediately.
 
-        When it was the last one, only their counts are kept: the cursor reads them again for whoever comes next, of
-        whatever type, and a subscription that nobody uses holds no sets of positions.
+        After the last consumer, only the redelivery counts are kept. The cursor reads the entries again for the next
+        consumer, of any type, so that an unused subscription holds no sets of positions.
         """
         self._take_back_all(consumer)
         self._forget_consumer(consumer)
@@ -123,8 +126,8 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self.consumers.remove(consumer)
         self._levels.remove(consumer)
         if self.consumers and self._parked.forget(consumer):
-            # Where chunks of its messages are is not known, and they go to others now, in order: the cursor finds them, and
-            # with them what is set aside for others.
+            # The positions of this consumer's parked chunks are unknown, and other consumers must receive them in
+            # order. The cursor is rewound to find them, and the parked chunks of other consumers with them.
             self._parked.clear()
             self._epoch = object()
             return Redelivery(rewind=True, wake=self._can_move())
@@ -159,7 +162,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return self._scan()
 
     def _scan(self) -> ReadPlan | None:
-        """Look again for what is set aside for those who can take it, behind what is listed for them."""
+        """Plan a scan for parked chunks of consumers that can take entries, unless free entries wait."""
         self._replay.unbind_able()
         able = [consumer for consumer in self._parked if consumer.can_take()]
         if not able or self._replay.has_free:
@@ -208,7 +211,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return deliveries
 
     def _set_aside_rows(self, run: AssignInput) -> AssignInput:
-        """What a scan looks for: chunks that wait nowhere. All else that it comes by is listed, or on its way."""
+        """Return the chunks that the scan looks for and that are not listed; its other rows are listed or already
+        planned.
+        """
         chunks = run.chunks or ()
         return run.rows(
             [
@@ -221,7 +226,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def _assign_rows(
         self, run: AssignInput, unacked_counts: list[int], start: int, end: int, deliveries: list[Delivery]
     ) -> None:
-        """Rows [start, end), to whoever's turn it is."""
+        """Assign rows [start, end) to consumers, round robin."""
         while start < end:
             consumer = self._take_turn()
             if consumer is None:
@@ -241,7 +246,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         chunk: Chunk,
         deliveries: list[Delivery],
     ) -> None:
-        """To the one that has other chunks of the message, in their order; the first one to anybody."""
+        """Assign a chunk to the consumer that has other chunks of the message, in order; a first chunk to any consumer."""
         consumer = self._chunked.holder(chunk.uuid)
         if consumer is None:
             self._assign_rows(run, unacked_counts, index, index + 1, deliveries)
@@ -249,7 +254,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         position = Position(run.ledger_id, run.entry_ids[index])
         is_scanned = plan.scan is not None and self._parked.is_scanned(consumer)
         if plan.replay is None and not is_scanned and self._parked.covers(consumer, position):
-            return  # Others of it stand in front of it, which a scan will find with it.
+            return  # An earlier chunk is parked; a scan will find both.
         if self.blocked or not consumer.can_take() or self._replay.is_behind_bound(consumer, position):
             if plan.replay is not None or self._has_room(consumer):
                 self._replay.now_ms = self.now_ms
@@ -263,7 +268,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
             deliveries.append(self._deliver(consumer, _part(run, index, index + 1), unacked_counts[index : index + 1]))
 
     def _has_room(self, consumer: ConsumerState) -> bool:
-        """Whether one more chunk may be listed for that consumer."""
+        """Return whether one more chunk may be listed for that consumer."""
         if not self._look_ahead_bytes:
             return True
         return self._replay.bound_bytes_of(consumer) < self._look_ahead_bytes - self._replay.bound_bytes()
@@ -286,7 +291,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return None if self.blocked else self._levels.take_turn()
 
     def _end_of_turn(self, consumer: ConsumerState, unacked_counts: list[int], start: int, end: int) -> int:
-        """Behind the last entry that `consumer` gets in this turn: while it has a permit and no limit is reached."""
+        """Return the end of the rows that `consumer` receives now: while it has a permit and no limit is reached."""
         budget = self._message_budget(consumer)
         end = min(end, start + self._max_round_robin_entries)
         for index in range(start, end):
@@ -297,7 +302,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
 
 def _part(run: AssignInput, start: int, end: int) -> AssignInput:
-    """Rows [start, end); the run itself, without copies, when that is all of it."""
+    """Return rows [start, end), without a copy if that is the whole run."""
     if start == 0 and end == len(run.entry_ids):
         return run
     return AssignInput(
@@ -312,5 +317,5 @@ def _part(run: AssignInput, start: int, end: int) -> AssignInput:
 
 
 def _part_of_counts(counts: list[int], start: int, end: int) -> list[int]:
-    """`counts[start:end]` without a copy of the whole."""
+    """Return `counts[start:end]`, without a copy if that is the whole list."""
     return counts if start == 0 and end == len(counts) else counts[start:end]

@@ -1,11 +1,11 @@
-"""Types where one consumer gets everything, in order. Exclusive: there is only one.
+"""Dispatchers with one active consumer, which receives everything in order.
 
-The cursor's read position is the whole state of delivery: to send again, the cursor goes back to mark-delete. So there
-is no pending set and no replay set, acknowledgements cost nothing here, and a run of entries is passed on as it was
-read.
+The cursor's read position is the only delivery state: for redelivery, the cursor returns to the mark-delete
+position. So there is no pending set or replay set, acknowledgements cost nothing here, and a run of entries is
+passed on as it was read.
 
-Permits bound what is read, not what is sent: up to as many entries as there are permits, and all that was read, so that
-a read of batches can take the permits far below zero.
+Permits limit the number of entries read. All entries read are sent, so that batches can make the permits strongly
+negative.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pybroker.model.position import Position
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """Everything goes to the active consumer; a subclass says who that is.
+    """Sends everything to the active consumer, which a subclass elects.
 
-    Invariant: the active consumer is attached, and there is one whenever anybody is attached.
+    Invariant: the active consumer is attached, and there is one whenever a consumer is attached.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class SingleActiveDispatcher(Dispatcher):
         max_read_size_bytes: int,
         is_flow_precise: bool = False,
     ) -> None:
-        """`is_flow_precise`: permits count by the size of the batches sent lately, not as one entry each."""
+        """Create the dispatcher. With `is_flow_precise`, permits are converted to entries by recent batch sizes, not
+        one each.
+        """
         super().__init__(redelivery_counts)
         self._is_flow_precise = is_flow_precise
         self._max_read_batch_entries = max_read_batch_entries
@@ -60,20 +62,20 @@ class SingleActiveDispatcher(Dispatcher):
 
     @property
     def ranges(self) -> StickyRangesSelector | None:
-        """The hash ranges of the active consumer, None without."""
+        """The hash ranges of the active consumer; None without ranges."""
         return None
 
     def delivered_ms(self, position: Position) -> int | None:
-        """About when the active consumer got that entry, which the cursor has read, in milliseconds since 1970."""
+        """Return the approximate time at which the active consumer received the entry, in milliseconds since 1970."""
         return self._log.at(position)
 
     def first_delivered_after(self, time_ms: int) -> Position | None:
-        """The first entry that the active consumer got later than that; None when there is none."""
+        """Return the first entry that the active consumer received after that time; None if there is none."""
         return self._log.first_after(time_ms)
 
     @abstractmethod
     def _elect(self) -> ConsumerState | None:
-        """Who is to be active among the consumers as they are now."""
+        """Return the consumer to be active among the current ones."""
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
         assert consumer not in self.consumers, "consumer attached twice"
@@ -81,7 +83,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._elect_again()
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """What the active consumer leaves unacknowledged comes again."""
+        """Detach a consumer. Entries that an active consumer leaves unacknowledged are read again."""
         self.consumers.remove(consumer)
         return self._elect_again()
 
@@ -103,7 +105,7 @@ class SingleActiveDispatcher(Dispatcher):
         return BlockedReason.NO_CONSUMER if self._active is None else self._active.blocked_reason()
 
     def give_back(self, plan: ReadPlan) -> None:
-        """Nothing to do: the cursor's read position did not move."""
+        """Do nothing: the cursor's read position did not move."""
 
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         active = self._active
@@ -137,14 +139,14 @@ class SingleActiveDispatcher(Dispatcher):
         return False
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Always everything, whatever the positions: single entries out of turn would break the order."""
+        """Redeliver everything, regardless of `positions`: redelivery of single entries would break the order."""
         if consumer is not self._active:
             return Redelivery(rewind=False, wake=False)
         self._void_reads()
         return Redelivery(rewind=True, wake=self._can_move())
 
     def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
-        """Everything that is not acknowledged comes again, as ever: single entries would break the order."""
+        """Redeliver all unacknowledged entries: single entries would break the order."""
         active = self._active
         return Redelivery(rewind=False, wake=False) if active is None else self.redeliver(active, None)
 
@@ -163,7 +165,7 @@ class SingleActiveDispatcher(Dispatcher):
             assert not consumer.blocked
 
     def _elect_again(self) -> Redelivery:
-        """After the consumers changed: a new active consumer begins at the first unacknowledged entry."""
+        """Elect after consumers changed. A new active consumer begins at the first unacknowledged entry."""
         before = self._active
         self._active = self._elect()
         if self._active is before:
@@ -172,7 +174,7 @@ class SingleActiveDispatcher(Dispatcher):
         return Redelivery(rewind=True, wake=self._can_move())
 
     def _void_reads(self) -> None:
-        """The cursor goes back: what is being read now would come twice, and before what lies in front of it."""
+        """Void active reads before the cursor is rewound; their entries would come twice and out of order."""
         self._epoch = object()
         self._log.clear()
 
@@ -181,8 +183,9 @@ class SingleActiveDispatcher(Dispatcher):
 
 
 class ExclusiveDispatcher(SingleActiveDispatcher):
-    """At most one consumer at a time. It may ask for some ranges of hashes only, as readers that share a topic among them do:
-    entries of other hashes are not for it, and stay unacknowledged."""
+    """Dispatcher of an Exclusive subscription, with at most one consumer. The consumer may request hash ranges only, as
+    readers do that share a topic; entries of other hashes are skipped and stay unacknowledged.
+    """
 
     kind = "Exclusive"
     _ranges: StickyRangesSelector | None = None
@@ -199,7 +202,7 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
 
     @property
     def ranges(self) -> StickyRangesSelector | None:
-        """Of the hashes that the consumer asks for; None for all."""
+        """The hash ranges that the consumer requested; None for all."""
         return self._ranges
 
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:

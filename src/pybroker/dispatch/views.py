@@ -100,7 +100,7 @@ class KeyOrderView(IndividualView, Protocol):
 
     @property
     def parked(self) -> ParkedHashes:
-        """The hashes whose entries are read again later."""
+        """The hashes with entries that are read again later."""
 
     @property
     def newcomers_wait_at(self) -> Mapping[ConsumerState, Position]:

@@ -1,19 +1,22 @@
-"""One amount of memory for everything that grows with what clients do, divided so that no part can take what another needs.
+"""Division of one memory budget among all parts that grow with client activity. No part can take the memory that
+another needs.
 
-Pure: who asks is told at once, or waits; whoever gives something back is told who may go on because of it.
+This module is pure: a request is granted at once or queued, and giving memory back returns the waiters that can
+continue.
 
     limit = the floors of all parts + what is shared
     used by a part <= its bound;  what parts use above their floors, together, <= what is shared
 
-A part always has its floor, so parts never wait for each other's floors, and what fills a floor must end by itself (a read ends, an
-entry becomes durable) or be something that gives way. That is why nobody waits for ever.
+A part always has its floor, so parts never wait for each other's floors. Memory within a floor must either be
+released on its own (a read ends, an entry becomes durable) or be read-ahead that can be dropped. Therefore no waiter
+waits forever.
 
-Who waits does so in its part by group (a connection) in turns, and within a group in order of arrival. Between parts the one whose
-first waiter has waited longest goes first, and while it waits for what is shared, younger ones get none of it. What was read ahead
-is held until it is used, and gives way, oldest first, before anybody waits.
+Waiters queue within their part: round robin by group (a connection), in order of arrival within a group. Among
+parts, the one with the longest-waiting first waiter is served first; while it waits for shared memory, later waiters
+get none of it. Read-ahead is held until it is used; it is dropped, oldest first, before any request waits.
 
-What exists already is counted, even beyond the bound (`count`, `hold`): a client has sent it, a disk has given it. Whoever counts
-has to stop its source then.
+Data that already exists, received from a client or read from disk, is counted even beyond the bound (`count`,
+`hold`). The caller must then stop its source.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Settled(NamedTuple, Generic[T]):
-    """What follows from a change: who of those that waited has its memory now, and who has to drop what it read ahead."""
+    """Consequences of a change: waiters that were granted memory, and holders that must drop read-ahead."""
 
     granted: list[T]
     gave_way: list[T]
@@ -38,9 +41,9 @@ class _Waiting(NamedTuple):
 
 
 class MemoryBudget(Generic[T]):
-    """Owned by whoever builds the broker. `T`: those that wait, or hold what they read ahead.
+    """Memory budget, owned by the object that creates the broker. `T`: waiters and read-ahead holders.
 
-    Invariant: nobody waits who could be served.
+    Invariant: no waiter waits that could be served.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -48,13 +51,13 @@ class MemoryBudget(Generic[T]):
         self.limit_bytes = limit_bytes
         self.parts: dict[str, Part[T]] = {}
         self.shared_bytes = limit_bytes
-        """What is nobody's floor."""
+        """Memory that is in no floor."""
         self.shared_used_bytes = 0
         self.waiting = 0
-        """How many wait, in all parts."""
+        """The number of waiters in all parts."""
 
     def add_part(self, name: str, floor_bytes: int, bound_bytes: int) -> Part[T]:
-        """Give a part a floor, which it always has, and a bound. Floors together must leave something to share."""
+        """Add a part with a floor, which it always has, and a bound. The floors together must leave shared memory."""
         assert name not in self.parts
         floor_bytes = min(floor_bytes, bound_bytes)
         assert floor_bytes < self.shared_bytes, "floors take all there is"
@@ -64,11 +67,10 @@ class MemoryBudget(Generic[T]):
 
     @property
     def used_bytes(self) -> int:
-        """By all parts."""
         return sum(part.used_bytes for part in self.parts.values())
 
     def settle(self) -> Settled[T]:
-        """Serve those that wait, as far as it goes."""
+        """Serve waiters while memory is available."""
         granted: list[T] = []
         gave_way: list[T] = []
         stuck: set[str] = set()
@@ -83,26 +85,26 @@ class MemoryBudget(Generic[T]):
                 self._make_room(part, size_bytes, gave_way)
             if size_bytes <= part.room(with_shared=not is_shared_claimed):
                 granted.append(part.admit_head())
-                # Its next one may have waited longer than those that were looked at before.
+                # The part's next waiter may be older than those checked before.
                 stuck.clear()
                 is_shared_claimed = False
                 continue
             stuck.add(part.name)
-            # What it waits for is shared with others, who shall not overtake it.
+            # The part waits for shared memory; later waiters must not overtake it.
             is_shared_claimed = is_shared_claimed or size_bytes <= part.bound_bytes - part.used_bytes
 
     def _make_room(self, part: Part[T], size_bytes: int, gave_way: list[T]) -> None:
-        """What was read ahead gives way to who needs `size_bytes`."""
+        """Drop read-ahead until `size_bytes` are available."""
         while size_bytes > part.room() and part.ahead_bytes:
             gave_way.append(part.evict_oldest())
         if size_bytes > part.bound_bytes - part.used_bytes:
-            return  # What others hold does not matter.
+            return  # Memory of other parts makes no difference.
         for other in self.parts.values():
             while size_bytes > part.room() and other.ahead_bytes and other.used_bytes > other.floor_bytes:
                 gave_way.append(other.evict_oldest())
 
     def check_invariants(self) -> None:
-        """For tests: the sums are right, and nobody waits in vain."""
+        """Assert the sums and that no waiter could be served; for tests."""
         parts = self.parts.values()
         assert self.waiting == sum(part.waiting for part in parts)
         assert self.shared_bytes + sum(part.floor_bytes for part in parts) == self.limit_bytes
@@ -115,9 +117,10 @@ class MemoryBudget(Generic[T]):
 
 
 class Part(Generic[T]):
-    """One kind of thing that takes memory. Made by its budget.
+    """Memory of one purpose, created by its budget.
 
-    Invariant: `used_bytes` is what was taken or counted and not given back, with `ahead_bytes` that can give way.
+    Invariant: `used_bytes` is the memory taken or counted and not given back, including `ahead_bytes` that can be
+    dropped.
     """
 
     def __init__(self, budget: MemoryBudget[T], name: str, floor_bytes: int, bound_bytes: int) -> None:
@@ -125,36 +128,35 @@ class Part(Generic[T]):
         self.floor_bytes = floor_bytes
         self.highest_bytes = bound_bytes
         self.bound_bytes = bound_bytes
-        """At most the highest, lower where a key of the part says so."""
+        """The effective bound; lower than the maximum if the part's configuration key says so."""
         self.used_bytes = 0
         self.ahead_bytes = 0
         self.takers = 0
-        """How many have taken something, or wait to."""
+        """The number of requests granted or waiting."""
         self.waits_total = 0
         self.gave_way_total = 0
         self._budget = budget
-        self._ahead: OrderedDict[T, int] = OrderedDict()  # what was read ahead longest ago comes first
-        self._rows: OrderedDict[Hashable, OrderedDict[T, _Waiting]] = OrderedDict()  # groups, in the order of turns
+        self._ahead: OrderedDict[T, int] = OrderedDict()  # oldest read-ahead first
+        self._rows: OrderedDict[Hashable, OrderedDict[T, _Waiting]] = OrderedDict()  # groups in round-robin order
         self._group_of: dict[T, Hashable] = {}
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
         return len(self._group_of)
 
     @property
     def most_bytes(self) -> int:
-        """What it could use if nobody else used anything above his floor."""
+        """Return how much it could use if all other parts used only their floors."""
         return min(self.bound_bytes, self.floor_bytes + self._budget.shared_bytes)
 
     def limit_to(self, own_bytes: int) -> None:
-        """A key of the part says how much it may use; 0: as much as there is for it. What is used above that is not taken back."""
+        """Apply the limit of the part's configuration key; 0: none. Memory used above the limit is not taken back."""
         self.bound_bytes = min(self.highest_bytes, own_bytes) if own_bytes else self.highest_bytes
 
     def room(self, *, with_shared: bool = True) -> int:
-        """How much could be taken now; 0 or less when nothing could."""
+        """Return how much could be taken now; 0 or less if nothing."""
         own_bytes = max(0, self.floor_bytes - self.used_bytes)
         budget = self._budget
         shared_bytes = max(0, budget.shared_bytes - budget.shared_used_bytes) if with_shared else 0
@@ -162,29 +164,28 @@ class Part(Generic[T]):
 
     @property
     def users(self) -> int:
-        """How many have taken something, wait to, or hold what they read ahead."""
+        """Return the number of requests granted or waiting, and of read-ahead holders."""
         return self.takers + len(self._ahead)
 
     def share(self, least_bytes: int, most_bytes: int) -> int:
-        """How much one more should ask for, so that all who take something now have the same."""
+        """Return how much one more request should ask for, so that all get the same."""
         fair_bytes = self.most_bytes // (self.users + 1)
         return max(min(least_bytes, self.most_bytes), min(most_bytes, fair_bytes))
 
     def longest_wait_ms(self, now_ms: float) -> float:
-        """Of those that wait; 0 when nobody does."""
+        """Return the longest wait of the current waiters; 0 if there are none."""
         return now_ms - min(each.since_ms for row in self._rows.values() for each in row.values()) if self._rows else 0
 
     def waits_since_ms(self, group: Hashable) -> float | None:
-        """Since when the first of those of `group` that wait does; None when none of them waits."""
+        """Return since when the first waiter of `group` has waited; None if none waits."""
         row = self._rows.get(group)
         return None if row is None else next(iter(row.values())).since_ms
 
     def head_size_bytes(self) -> int:
-        """What the next one asks for."""
         return self._head()[1].size_bytes
 
     def head_since_ms(self) -> float:
-        """Since when the next one has waited."""
+        """Return since when the next request has waited."""
         return self._head()[1].since_ms
 
     def _head(self) -> tuple[T, _Waiting]:
@@ -193,14 +194,15 @@ class Part(Generic[T]):
     # --- taking and giving back --------------------------------------------------------------------------------------
 
     def count(self, size_bytes: int) -> Settled[T] | None:
-        """So much more exists, or less when negative; what follows from it for those that wait, if anybody does."""
+        """Count `size_bytes` more, or less if negative. Return the consequences for waiters, if there are any waiters."""
         self._use(size_bytes)
         return self._budget.settle() if size_bytes < 0 and self._budget.waiting else None
 
     def ask(self, waiter: T, group: Hashable, size_bytes: int, now_ms: float) -> Settled[T]:
-        """Take `size_bytes`, all that there can be if that is less, now or when it is the turn of `waiter`.
+        """Request `size_bytes`, or the maximum possible if that is less.
 
-        It has them when it is among the granted; until then it waits. `took` says how much that is.
+        The request is granted if `waiter` is among the granted; otherwise it waits. `took` returns the granted
+        amount.
         """
         assert waiter not in self._group_of, "waits already"
         self.takers += 1
@@ -213,16 +215,17 @@ class Part(Generic[T]):
         return settled
 
     def took(self, size_bytes: int) -> int:
-        """What is taken by who asks for `size_bytes`, and has to be given back."""
+        """Return the amount granted for a request of `size_bytes`, which must be given back."""
         return max(1, min(size_bytes, self.most_bytes))
 
     def safe_bytes(self, size_bytes: int) -> int:
-        """What of `size_bytes` somebody may wait for who keeps something of another part meanwhile: no more than the floor, which
-        is there sooner or later, whatever others keep. The rest has to be counted."""
+        """Clamp `size_bytes` to the part's guaranteed minimum. A caller that holds memory of another part may wait only
+        for that amount, which is always released eventually. It must count the rest.
+        """
         return min(size_bytes, max(1, self.floor_bytes))
 
     def leave(self, waiter: T) -> Settled[T] | None:
-        """Wait no longer; None when it did not: it has what it asked for."""
+        """Cancel a waiting request. Return None if it does not wait because it was granted."""
         group = self._group_of.pop(waiter, None)
         if group is None:
             return None
@@ -232,15 +235,15 @@ class Part(Generic[T]):
         return self._budget.settle()
 
     def give_back(self, size_bytes: int) -> Settled[T]:
-        """What was taken is needed no more."""
         self.takers -= 1
         self._use(-size_bytes)
         return self._budget.settle()
 
     def hold(self, holder: T, size_bytes: int) -> Settled[T] | None:
-        """`holder` has read so much ahead, and holds it until it drops it or has to give way; what it held before is gone.
+        """Record that `holder` holds this much read-ahead, replacing its former amount. It keeps it until it drops it
+        or must drop it.
 
-        Whoever else held longest gives way first, should somebody wait; None when nothing follows from it.
+        If a request waits, the oldest holder must drop first. Return None if nothing follows.
         """
         self._forget(holder)
         self._ahead[holder] = size_bytes
@@ -249,7 +252,7 @@ class Part(Generic[T]):
         return self._budget.settle() if self._budget.waiting else None
 
     def drop(self, holder: T) -> Settled[T] | None:
-        """`holder` has used up what it held; nothing happens when that has given way already."""
+        """Record that `holder` used its read-ahead; no effect if it was dropped already."""
         return self._budget.settle() if self._forget(holder) and self._budget.waiting else None
 
     def _forget(self, holder: T) -> bool:
@@ -263,14 +266,13 @@ class Part(Generic[T]):
     # --- for the budget ----------------------------------------------------------------------------------------------
 
     def evict_oldest(self) -> T:
-        """Who has held longest what it read ahead holds it no more."""
         holder = next(iter(self._ahead))
         self._forget(holder)
         self.gave_way_total += 1
         return holder
 
     def admit_head(self) -> T:
-        """The next one has its memory; its group comes last from now on."""
+        """Grant the next request, and move its group to the end of the queue."""
         waiter, waiting = self._head()
         group = self._group_of.pop(waiter)
         self._budget.waiting -= 1
@@ -293,7 +295,7 @@ class Part(Generic[T]):
         self._budget.shared_used_bytes += max(0, self.used_bytes - self.floor_bytes) - above_before
 
     def check_invariants(self) -> None:
-        """For tests: the sums agree with what is held."""
+        """Assert that the sums match the held memory; for tests."""
         assert self.ahead_bytes == sum(self._ahead.values()) <= self.used_bytes
         assert self.waiting == sum(map(len, self._rows.values())) <= self.takers
         assert all(self._rows.values())

@@ -1,8 +1,8 @@
-"""How much memory this process may use: what its control group leaves it, else what the machine has.
+"""Memory limit of this process: that of its control group, else the machine's memory.
 
-Both versions of control groups are read, each group from the process's own up to the root: the smallest limit counts. In a
-container the process's own path may not exist in the file system that it sees; then what is mounted is the container's own
-group.
+Both versions of control groups are read, from the process's own group up to the root; the smallest limit counts. In
+a container, the process's own path may not exist in the visible file system; the mounted directory is then the
+container's own group.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 _ROOT = Path("/")
 _NO_LIMIT_BYTES = 1 << 60
-"""Version 1 says "no limit" with a number of about 2^63."""
+"""Version 1 reports "no limit" as a number of about 2^63."""
 
 
 class MemoryLimit(NamedTuple):
-    """What may be used, 0 when nobody knows, and who says so."""
+    """Memory limit, 0 if unknown, and its source."""
 
     size_bytes: int
     is_of_group: bool
 
 
 def memory_limit(root: Path = _ROOT) -> MemoryLimit:
-    """Of this process; `root` is where the machine's file system begins."""
+    """Return the limit of this process; `root` is the root of the file system."""
     machine_bytes = _machine_bytes(root)
     limits = [*_group_limits_bytes(root)]
     smallest_bytes = min(limits, default=0)
@@ -46,7 +46,7 @@ def _group_limits_bytes(root: Path) -> list[int]:
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if not controllers:  # version 2, beside which the first may be mounted
+        if not controllers:  # version 2; version 1 may be mounted beside it
             for mounted in (groups, groups / "unified"):
                 found += _limits_up_from(mounted, path, "memory.max")
         elif "memory" in controllers.split(","):
@@ -55,7 +55,7 @@ def _group_limits_bytes(root: Path) -> list[int]:
 
 
 def _limits_up_from(mounted: Path, path: str, name: str) -> list[int]:
-    """Of the group at `path` below `mounted`, and of all above it."""
+    """Return the limits of the group at `path` below `mounted` and of all groups above it."""
     parts = [part for part in path.split("/") if part and part != ".."]
     directories = [mounted.joinpath(*parts[:count]) for count in range(len(parts) + 1)]
     texts = [_text(directory / name).strip() for directory in directories]
@@ -63,7 +63,7 @@ def _limits_up_from(mounted: Path, path: str, name: str) -> list[int]:
 
 
 def _text(path: Path) -> str:
-    """Empty where there is no such file."""
+    """Return the file's text; empty if it does not exist."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""How the memory that a broker may use is divided: what the process needs, and the parts that grow with what clients do.
+"""Division of the broker's memory: the fixed share of the process, and the parts that grow with client activity.
 
 Pure. `docs/sizing.md` has the measurements behind these numbers.
 """
@@ -11,16 +11,16 @@ from pybroker.memory.memory_budget import MemoryBudget, T
 
 MIB = 1 << 20
 PROCESS_BYTES = 80 * MIB
-"""What a broker without clients takes: interpreter, libraries, threads."""
+"""Memory of a broker without clients: interpreter, libraries, threads."""
 COUNTED_SHARE = 0.6
-"""The rest is objects around the bytes, what the allocator holds back, buffers of the transport."""
+"""The rest is for objects around the bytes, memory retained by the allocator, and transport buffers."""
 GROUP_SHARE = 0.9
-"""Of a control group's limit, at which the kernel ends the process."""
+"""Share of a control group's limit, at which the kernel kills the process."""
 MACHINE_SHARE = 0.5
 LEAST_BYTES = 24 * MIB
 UNKNOWN_MACHINE_BYTES = 2048 * MIB
 LEAST_WRITES_BYTES = 64 * MIB
-"""Of entries that are in no segment file yet, before appends wait, where there is memory for that."""
+"""Minimum for entries that are not in a segment file yet, before appends wait, if the machine has that much."""
 
 READS = "reads"
 OUTBOXES = "outboxes"
@@ -39,7 +39,7 @@ DELAYED = "delayed"
 
 
 class OwnBounds(NamedTuple):
-    """What the parts' own keys say, in bytes; 0: nothing."""
+    """Limits of the parts' own configuration keys, in bytes; 0: not set."""
 
     reads: int = 0
     publishes: int = 0
@@ -51,28 +51,32 @@ class OwnBounds(NamedTuple):
 
 
 def process_limit_bytes(asked_bytes: int, found_bytes: int, *, is_of_group: bool) -> int:
-    """What the process shall stay below: what was asked for, else a share of what was found (0: unknown)."""
+    """Return the process's memory limit: the configured one, else a share of the detected one (0: unknown)."""
     if asked_bytes > 0:
         return asked_bytes
     return int((found_bytes or UNKNOWN_MACHINE_BYTES) * (GROUP_SHARE if is_of_group else MACHINE_SHARE))
 
 
 def counted_bytes(process_limit_bytes: int) -> int:
-    """What of that is divided among the parts."""
+    """Return the part of that limit that is divided among the parts."""
     return max(LEAST_BYTES, int((process_limit_bytes - PROCESS_BYTES) * COUNTED_SHARE))
 
 
 class WriteBuffers(NamedTuple):
-    """How much may be in memory and in no segment file: at the first a checkpoint begins, at the second appends wait for it."""
+    """Limits for entries in memory that are in no segment file: a checkpoint begins at the first, appends wait at the
+    second.
+    """
 
     checkpoint_bytes: int
     all_bytes: int
 
 
 def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
-    """For checkpoints of `checkpoint_bytes` where entries may take `most_bytes`: what comes while one is written is as much again.
+    """Return the limits for checkpoints of `checkpoint_bytes` if entries may use `most_bytes`. The second limit allows
+    the same amount again while a checkpoint is written.
 
-    More would be no faster for long, as the disk has to take it all the same; what small checkpoints leave is no reason to wait.
+    More would not be faster for long, as the disk must write it all the same. Memory that small checkpoints leave is
+    no reason to wait.
     """
     checkpoint_bytes = min(checkpoint_bytes, most_bytes // 2)
     return WriteBuffers(checkpoint_bytes, min(most_bytes, max(2 * checkpoint_bytes, LEAST_WRITES_BYTES)))

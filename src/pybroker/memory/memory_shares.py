@@ -1,8 +1,8 @@
-"""How much of one part of the memory each of its holders may have, where nobody can be asked to give something back.
+"""Fair shares of one memory part among holders that cannot give memory back on request.
 
-Pure. What holders have exists already and is counted: a holder beyond its share gets no more of what would make it larger, and
-says what stops then. While half of the part is free each may have half of it; above that an equal share. A little each may always
-have, so that one that is full stops no other.
+Pure. The holders' memory already exists and is counted; a holder at its share gets no more input. While half of the
+part is free, each holder may use half of it; above that, an equal share. Each may always use a small minimum, so
+that one full holder stops no other.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ K = TypeVar("K", bound=Hashable)
 
 
 class MemoryShares(Generic[K]):
-    """Owned by the broker's memory. Invariant: the part counts what the holders have, and nothing else."""
+    """Fair shares of one part, owned by the broker's memory. Invariant: the part counts exactly the memory of the
+    holders.
+    """
 
     def __init__(self, part: Part[object], least_bytes: int) -> None:
-        """`least_bytes`: what each may have, whatever others do."""
+        """Create the shares. `least_bytes`: the minimum that each holder may always use."""
         self._part = part
         self._least_bytes = least_bytes
         self._used: dict[K, int] = {}
         self._waiting: dict[K, None] = {}
 
     def __len__(self) -> int:
-        """How many have something."""
+        """Return the number of holders with memory."""
         return len(self._used)
 
     @property
     def waiting(self) -> int:
-        """How many have stopped because they have their share."""
+        """The number of holders stopped at their share."""
         return len(self._waiting)
 
     def report(self, holder: K, size_bytes: int) -> Settled[object] | None:
-        """`holder` has so much now, 0 when it is gone; what follows from it for others that wait for memory."""
+        """Set the memory of `holder`, 0 when it is gone. Return the consequences for other waiters."""
         before_bytes = self._used.pop(holder, 0)
         if size_bytes:
             self._used[holder] = size_bytes
@@ -44,20 +46,20 @@ class MemoryShares(Generic[K]):
         return self._part.count(size_bytes - before_bytes)
 
     def allowed_bytes(self) -> int:
-        """What each may have now."""
+        """Return how much each holder may use now."""
         most_bytes = self._part.most_bytes
         shares = 2 if self._part.used_bytes * 2 <= most_bytes else max(1, len(self._used))
         return max(self._least_bytes, most_bytes // shares)
 
     def stops(self, holder: K) -> bool:
-        """Whether `holder` has its share; if so it is among the `freed` once it may go on."""
+        """Return whether `holder` has reached its share. If so, `freed` returns it when it may continue."""
         if self._used.get(holder, 0) < self.allowed_bytes():
             return False
         self._waiting[holder] = None
         return True
 
     def freed(self) -> list[K]:
-        """Those that had stopped and may go on."""
+        """Return the stopped holders that may continue."""
         if not self._waiting:
             return []
         allowed_bytes = self.allowed_bytes()
@@ -67,7 +69,6 @@ class MemoryShares(Generic[K]):
         return freed
 
     def check_invariants(self) -> None:
-        """For tests."""
         assert self._part.used_bytes == sum(self._used.values())
         assert self._waiting.keys() <= self._used.keys()
         assert all(size_bytes > 0 for size_bytes in self._used.values())

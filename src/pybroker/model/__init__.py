@@ -1,1 +1,1 @@
-"""Values that every layer speaks of: positions, names, policies. Pure; start with `position.py` and `names.py`."""
+"""Values that all layers use: positions, names, policies. Pure; start with `position.py` and `names.py`."""

@@ -1,11 +1,11 @@
-"""Which messages of a batch are still unacknowledged, as bits: bit i is message i of the batch, 1 = unacknowledged.
+"""Ack sets: the unacknowledged messages of a batch as bits. Bit i is message i of the batch, 1 = unacknowledged.
 
-In memory a set is one int. On the wire and on disk it is a list of 64-bit words, least significant word first; the
-protocol's field is a signed int64, so a word with the top bit set may arrive, and has to leave, as a negative number.
-Trailing zero words are left out, and a missing word means "all acknowledged".
+In memory a set is one int. On the wire and on disk it is a list of 64-bit words, least significant word first. The
+protocol's field is a signed int64, so a word with the top bit set is a negative number there. Trailing zero words
+are omitted; a missing word means "all acknowledged".
 
-What anything here costs is linear in the words that it is given or gives: an int is made from bytes at once, as adding one
-word after the other would copy all before it each time; and nothing is as large as a batch claims to be.
+All costs are linear in the number of words passed or returned, never in the size that a batch claims to have. An int
+is made from bytes at once, because adding words one by one would copy the earlier ones each time.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ WORD_BITS = 64
 WORD_BYTES = WORD_BITS // 8
 _WORD_MASK = (1 << WORD_BITS) - 1
 _FEW_WORDS = 4
-"""Up to here adding word after word is quicker than going by way of bytes."""
+"""Up to this number, adding word by word is faster than conversion through bytes."""
 _SIGN_BIT = 1 << (WORD_BITS - 1)
 
 
 def full(message_count: int) -> int:
-    """The set of a batch of which nothing is acknowledged; as large as the batch, so `left_of` does without."""
+    """Return the set of a completely unacknowledged batch. It is as large as the batch, so `left_of` avoids it."""
     return (1 << message_count) - 1
 
 
 def word_count(message_count: int) -> int:
-    """How many words the set of a batch has at most."""
+    """Return the maximum number of words in the set of a batch."""
     return -(-message_count // WORD_BITS)
 
 
 def from_words(words: Sequence[int]) -> int:
-    """Words as they come, signed or unsigned, to bits."""
     if len(words) <= _FEW_WORDS:
         bits = 0
         for index, word in enumerate(words):
@@ -42,7 +41,7 @@ def from_words(words: Sequence[int]) -> int:
 
 
 def to_words(bits: int) -> list[int]:
-    """Bits to signed words, as the protocol's int64 field holds them; the empty set has no words."""
+    """Convert bits to signed words, as in the protocol's int64 field; the empty set has no words."""
     if bits <= _WORD_MASK:
         return [bits - (1 << WORD_BITS) if bits & _SIGN_BIT else bits] if bits else []
     count = word_count(bits.bit_length())
@@ -50,9 +49,9 @@ def to_words(bits: int) -> list[int]:
 
 
 def left_of(message_count: int, words: Sequence[int]) -> int:
-    """Of a batch of so many messages, of which nothing was acknowledged, those that `words` leave unacknowledged.
+    """Return the messages of a batch that `words` leave unacknowledged, if none were acknowledged before.
 
-    Bits behind the batch's end mean nothing, and the words that hold them are not looked at.
+    Bits beyond the end of the batch are meaningless, and their words are not read.
     """
     bits = from_words(words[: word_count(message_count)])
     return bits & full(message_count) if bits.bit_length() > message_count else bits
@@ -68,7 +67,7 @@ def indexes(bits: int, first: int = 0) -> Iterator[int]:
 
 
 def count(words: Iterable[int]) -> int:
-    """How many messages of the batch are still unacknowledged."""
+    """Return the number of unacknowledged messages."""
     unacked = 0
     for word in words:
         unacked += (word & _WORD_MASK).bit_count()

@@ -1,4 +1,4 @@
-"""One part of a message that was too large for a single entry."""
+"""Chunk of a message that was too large for a single entry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Chunk(NamedTuple):
-    """Which message an entry is part of, and which part: parts count from 0 to `chunk_count` - 1."""
+    """Message id and chunk number of an entry; chunks count from 0 to `chunk_count` - 1."""
 
     uuid: bytes
     chunk_id: int

@@ -1,7 +1,8 @@
-"""What is known of clusters besides their addresses, and how much of a broker a bundle may take: documents of REST.
+"""REST documents about clusters and the resources of bundles: failure domains, isolation policies, migration, quotas.
 
-What must always hold: property names are Pulsar's; optional properties are None until they are set. A single broker has no
-use for any of this; it is kept and shown for tools that manage several, and for the cluster that a broker joins later.
+Property names are Pulsar's; optional properties are None until they are set. A single broker does not use these
+documents. It stores and returns them for tools that manage several brokers, and for a cluster that the broker joins
+later.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ class FailureDomain(msgspec.Struct):
 
 
 class AutoFailoverPolicy(msgspec.Struct):
-    """When the secondary brokers of an isolation policy step in."""
+    """Condition on which the secondary brokers of an isolation policy take over."""
 
     policy_type: str | None = None
     parameters: dict[str, str] = {}
 
 
 class NamespaceIsolationData(msgspec.Struct):
-    """Namespaces that only some brokers may serve; all three lists are regular expressions."""
+    """Namespaces that only certain brokers may serve; all three lists are regular expressions."""
 
     namespaces: list[str] = []
     primary: list[str] = []
@@ -40,16 +41,16 @@ class NamespaceIsolationData(msgspec.Struct):
 
 
 class BrokerNamespaceIsolationData(msgspec.Struct):
-    """What isolation policies say about one broker."""
+    """Isolation policies as they apply to one broker."""
 
     brokerName: str
-    policyName: str | msgspec.UnsetType = msgspec.UNSET  # Absent, also within a list.
+    policyName: str | msgspec.UnsetType = msgspec.UNSET  # Absent, also in a list.
     namespaceRegex: list[str] = []
     primary: bool = False
 
 
 class ClusterUrl(msgspec.Struct):
-    """Where clients of a migrated cluster are sent."""
+    """Addresses to which clients of a migrated cluster are redirected."""
 
     serviceUrl: str | None = None
     serviceUrlTls: str | None = None
@@ -58,14 +59,14 @@ class ClusterUrl(msgspec.Struct):
 
 
 class ClusterPolicies(msgspec.Struct):
-    """Whether a cluster has moved, and where to."""
+    """Migration state of a cluster, and its destination."""
 
     migrated: bool = False
     migratedClusterUrl: ClusterUrl = msgspec.field(default_factory=ClusterUrl)
 
 
 class ResourceQuota(msgspec.Struct):
-    """What a bundle is expected to take of a broker: messages and bytes a second, megabytes of memory."""
+    """Expected load of a bundle: messages and bytes a second, megabytes of memory."""
 
     msgRateIn: float = 0.0
     msgRateOut: float = 0.0
@@ -79,7 +80,7 @@ DEFAULT_RESOURCE_QUOTA = ResourceQuota(40.0, 120.0, 100_000.0, 300_000.0, 80.0, 
 
 
 def checked_isolation(data: NamespaceIsolationData) -> NamespaceIsolationData:
-    """`data` as it is kept: an unknown scope is dropped, as Pulsar does. Raises ValueError when it cannot be meant."""
+    """Return `data` as it is stored: an unknown scope is dropped, as in Pulsar. Raise ValueError for invalid data."""
     if not data.namespaces or not data.primary:
         raise ValueError("namespaces and primary are needed")
     for pattern in (*data.namespaces, *data.primary, *data.secondary):
@@ -96,9 +97,10 @@ def checked_isolation(data: NamespaceIsolationData) -> NamespaceIsolationData:
 
 
 def isolation_of(broker: str, policies: dict[str, NamespaceIsolationData]) -> BrokerNamespaceIsolationData:
-    """What `policies` say about `broker`: its namespaces in all of them, and the name of the last that lists it.
+    """Return how `policies` apply to `broker`: its namespaces in all of them, and the name of the last policy that
+    lists it.
 
-    A policy that lists the broker both ways counts as primary.
+    A policy that lists the broker as both primary and secondary counts as primary.
     """
     found = BrokerNamespaceIsolationData(broker)
     for name, policy in policies.items():
@@ -115,7 +117,7 @@ def _matches(broker: str, patterns: list[str]) -> bool:
 
 
 def _compiled(pattern: str) -> re2._Regexp[str]:
-    """Raises ValueError. On RE2, which takes time linear in the name, whatever the pattern says."""
+    """Compile with RE2, which takes time linear in the name for any pattern. Raise ValueError."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = MAX_PATTERN_MEMORY_BYTES

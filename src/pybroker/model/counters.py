@@ -1,6 +1,7 @@
-"""Plain counters that live objects keep and the admin side reads; nothing here computes a rate or formats a line.
+"""Plain counters that live objects maintain and the admin interface reads. This module computes no rates and formats
+nothing.
 
-Counters only grow while their object lives. They are ints in slots: one addition for a whole run of messages.
+Counters only increase while their object lives. They are ints in slots: one addition counts a whole run of messages.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from pybroker.model.request_refusals import Refusals
 
 LATENCY_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
 ENTRY_SIZE_BOUNDS_BYTES: tuple[int, ...] = (128, 512, 1024, 2048, 4096, 16384, 102400, 1048576)
-# Of what may take long: a look-up of a name, the load of a topic.
+# For operations that may be slow: a lookup of a name, the load of a topic.
 DURATION_BOUNDS_MS: tuple[float, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 60_000)
 GC_PAUSE_BOUNDS_MS: tuple[float, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 LOOP_LAG_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 2, 5, 10, 20, 50, 100, 500)
 
 
 class Buckets:
-    """Samples counted by upper bound; the last bucket takes what is above all bounds. Not cumulative."""
+    """Samples counted by upper bound, not cumulative; the last bucket holds samples above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -30,16 +31,16 @@ class Buckets:
 
     @property
     def count(self) -> int:
-        """How many samples there were."""
         return sum(self.counts)
 
     def add(self, value: float, count: int = 1) -> None:
-        """Count `value` `count` times."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
     def add_sizes(self, payloads: list[bytes], size_bytes: int) -> None:
-        """Count the length of each payload; `size_bytes` is their sum. Runs of like sizes cost two look-ups in all."""
+        """Count the length of each payload; `size_bytes` is their sum. A run of similar sizes costs two lookups in
+        total.
+        """
         smallest = bisect_left(self.bounds, min(map(len, payloads)))
         largest = bisect_left(self.bounds, max(map(len, payloads)))
         if smallest == largest:
@@ -51,7 +52,7 @@ class Buckets:
 
 
 class TopicCounters:
-    """Of one loaded topic, since it was loaded."""
+    """Counters of one loaded topic since it was loaded."""
 
     __slots__ = (
         "age_evictions",
@@ -76,12 +77,12 @@ class TopicCounters:
         self.chunks_in = 0
         self.publish_errors = 0
         self.publish_rate_limited = 0
-        """How often a client had to wait until it might publish."""
+        """How often a client had to wait before publishing."""
         self.last_publish_ms = 0
-        # How often entries were skipped unread because a backlog was too large, or too old.
+        # How often entries were skipped unread because the backlog was too large or too old.
         self.size_evictions = 0
         self.age_evictions = 0
-        # What subscriptions that are gone have delivered: the topic's totals never go down.
+        # Deliveries of removed subscriptions, so that the topic's totals never decrease.
         self.messages_out_of_removed = 0
         self.bytes_out_of_removed = 0
         self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)
@@ -89,14 +90,14 @@ class TopicCounters:
 
 
 class LedgerCounters:
-    """Of one managed ledger since it was opened, or of all together since the start."""
+    """Counters of one managed ledger since it was opened, or of all together since the start."""
 
     __slots__ = ("bytes_read", "entries_read", "mark_deletes", "read_errors", "store_bytes_read", "store_entries_read")
 
     def __init__(self) -> None:
         self.entries_read = 0
         self.bytes_read = 0
-        # Of these, what was not in memory.
+        # The part of these that was not in memory.
         self.store_entries_read = 0
         self.store_bytes_read = 0
         self.read_errors = 0
@@ -104,7 +105,7 @@ class LedgerCounters:
 
 
 class OperationCounters:
-    """Of one kind of operation: how long those took that did not fail, and how many failed."""
+    """Counters of one kind of operation: durations of successful ones, and the number of failures."""
 
     __slots__ = ("failures", "took_ms")
 
@@ -114,7 +115,7 @@ class OperationCounters:
 
 
 class SchemaCounters:
-    """Of the schemas of one namespace, since the start."""
+    """Schema counters of one namespace since the start."""
 
     __slots__ = ("compatible", "delete", "get", "incompatible", "put")
 
@@ -122,13 +123,13 @@ class SchemaCounters:
         self.get = OperationCounters()
         self.put = OperationCounters()
         self.delete = OperationCounters()
-        # How often a new schema might follow the present ones, or might not.
+        # Results of compatibility checks of new schemas.
         self.compatible = 0
         self.incompatible = 0
 
 
 class ProducerCounters:
-    """Of one attached producer."""
+    """Counters of one attached producer."""
 
     __slots__ = ("bytes_in", "chunks_in", "dropped_messages", "messages_in")
 
@@ -137,11 +138,11 @@ class ProducerCounters:
         self.bytes_in = 0
         self.chunks_in = 0
         self.dropped_messages = 0
-        """Of a non-persistent topic: taken from the client and given to nobody, as too many came at once."""
+        """Non-persistent topics: messages received and delivered to no consumer, because too many arrived at once."""
 
 
 class DeliveryCounters:
-    """Of one subscription or one attached consumer."""
+    """Counters of one subscription or one attached consumer."""
 
     __slots__ = (
         "acked_messages",
@@ -173,13 +174,13 @@ class DeliveryCounters:
         self.entries_out = 0
         self.chunks_out = 0
         self.dropped_messages = 0
-        """Of a non-persistent topic: what no consumer could take."""
+        """Non-persistent topics: messages that no consumer could take."""
         self.redelivered_messages = 0
         self.acked_messages = 0
         self.expired_entries = 0
-        # How often dispatch had to wait for a rate: by ("Msg" or "Bytes", whose rate).
+        # How often dispatch had to wait for a rate, by ("Msg" or "Bytes", the level that sets the rate).
         self.throttled_events: Counter[tuple[str, str]] = Counter()
-        # What entry filters made of messages.
+        # Decisions of entry filters, in messages.
         self.filter_processed = 0
         self.filter_accepted = 0
         self.filter_rejected = 0
@@ -195,7 +196,7 @@ class DeliveryCounters:
 
 
 class BrokerStats:
-    """Of the whole process."""
+    """Counters of the whole process."""
 
     __slots__ = (
         "active_connections",
@@ -231,12 +232,12 @@ class BrokerStats:
         self.connections_created = 0
         self.connections_refused = 0
         self.connections_displaced = 0
-        """Closed because they had not said CONNECT while others came, or in time."""
+        """Connections closed because they had not sent CONNECT in time, or while others arrived."""
         self.connections_failed = 0
         self.connections_closed = 0
         self.throttled_connections = 0
         self.throttled_since_ms = 0.0
-        """Monotonic; since when there are any."""
+        """Monotonic; since when any are throttled."""
         self.pending_publish_bytes = 0
         self.lookups = 0
         self.lookup_failures = 0
@@ -246,13 +247,13 @@ class BrokerStats:
         self.loop_lag_max_ms = 0.0
         self.loop_lags_ms = Buckets(LOOP_LAG_BOUNDS_MS)
         self.loop_starved = 0
-        # Of Python's collector; nothing where the process is not the broker's own.
+        # Counters of Python's garbage collector; zero if the process is not the broker's own.
         self.gc_full_collections = 0
         self.gc_pauses_ms = Buckets(GC_PAUSE_BOUNDS_MS)
         self.lookup_ms = Buckets(DURATION_BOUNDS_MS)
         self.topic_load_ms = Buckets(DURATION_BOUNDS_MS)
         self.is_healthy: bool | None = None
-        """What the last periodic check found; None without one."""
+        """The result of the last periodic check; None without one."""
         self.bugs = 0
         self.skipped_damaged_entries = 0
         self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)

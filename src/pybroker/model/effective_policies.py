@@ -1,6 +1,7 @@
-"""Which policies are in force for a topic: its own, else its namespace's, else the broker's; one by one.
+"""Effective policies of a topic. Each policy is taken from the topic, else from its namespace, else from the broker.
 
-Pure. What must hold: a value set at a nearer level wins whole, also one that says "none" or "no limit".
+Pure. A value set at a nearer level replaces the others completely, including a value that means "none" or "no
+limit".
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicies:
-    """Every policy with a value; what has a default here is by default without limit and without effect."""
+    """Every policy with a value. A default here means no limit and no effect."""
 
     retention: RetentionPolicies
     message_ttl_s: int
@@ -51,12 +52,12 @@ class EffectivePolicies:
     size_quota: BacklogQuota
     age_quota: BacklogQuota
     dispatch_rate: DispatchRate
-    """Of the topic as a whole."""
+    """For the topic as a whole."""
     subscription_dispatch_rate: DispatchRate
-    """Of each of its subscriptions that has none of its own: ask `subscription_dispatch_rate_of`."""
+    """For each subscription without its own rate: call `subscription_dispatch_rate_of`."""
     subscribe_rate: SubscribeRate
     subscription_expiration_minutes: int
-    """0: subscriptions that nobody uses stay."""
+    """0: unused subscriptions are not deleted."""
     delayed_delivery: DelayedDeliveryPolicies
     auto_subscription_creation: AutoSubscriptionCreationOverride
     own_subscription_dispatch_rates: Mapping[str, DispatchRate] = field(default_factory=dict)
@@ -64,7 +65,7 @@ class EffectivePolicies:
     publish_rate: PublishRate = field(default_factory=PublishRate)
     """0 or less is no limit."""
     max_producers: int = 0
-    """0: no limit, as in those that follow."""
+    """0: no limit; likewise for the following fields."""
     max_consumers: int = 0
     max_consumers_per_subscription: int = 0
     max_subscriptions: int = 0
@@ -81,7 +82,7 @@ class EffectivePolicies:
     persistence: PersistencePolicies = field(default_factory=PersistencePolicies)
     inactive_topics: InactiveTopicPolicies = field(default_factory=InactiveTopicPolicies)
     compaction_threshold: int = 0
-    """In bytes; 0: nothing is compacted without being asked."""
+    """In bytes; 0: compaction only on request."""
     schema_strategy: str = "FULL"
     schema_validation_enforced: bool = False
     is_allow_auto_update_schema: bool = True
@@ -90,16 +91,16 @@ class EffectivePolicies:
     replication_clusters: tuple[str, ...] = ()
 
     def subscription_dispatch_rate_of(self, subscription: str) -> DispatchRate:
-        """What limits the dispatch of one subscription."""
         return self.own_subscription_dispatch_rates.get(subscription, self.subscription_dispatch_rate)
 
 
 def effective_policies(
     topic: TopicPolicies, namespace: NamespacePolicies, broker: EffectivePolicies, cluster: str
 ) -> EffectivePolicies:
-    """What holds in `cluster` for a topic that has `topic` set, in a namespace that has `namespace` set.
+    """Return the policies in force in `cluster` for a topic with the policies `topic`, in a namespace with the policies
+    `namespace`.
 
-    Long, as it is one flat list with an item for each policy.
+    The function is long because it is one flat list with an item per policy.
     """
     return EffectivePolicies(
         retention=topic.retentionPolicies or namespace.retention_policies or broker.retention,
@@ -158,7 +159,7 @@ def effective_policies(
             broker.max_unacked_per_subscription,
         ),
         max_message_size=_first(topic.maxMessageSize, None, broker.max_message_size),
-        # A list without a type is no list: nobody could consume.
+        # A list without subscription types counts as unset: otherwise no consumer could subscribe.
         subscription_types_enabled=(
             frozenset(topic.subscriptionTypesEnabled or namespace.subscription_types_enabled)
             or broker.subscription_types_enabled
@@ -184,7 +185,7 @@ def effective_policies(
         schema_strategy=(topic.schemaCompatibilityStrategy or _strategy(namespace) or broker.schema_strategy),
         schema_validation_enforced=_first(
             topic.schemaValidationEnforced,
-            namespace.schema_validation_enforced or None,  # Its false is also what is shown when it is not set.
+            namespace.schema_validation_enforced or None,  # False is also the value shown when it is unset.
             broker.schema_validation_enforced,
         ),
         is_allow_auto_update_schema=_first(
@@ -197,7 +198,7 @@ def effective_policies(
 
 
 def _first(topic: T | None, namespace: T | None, broker: T) -> T:
-    """The nearest value that is set."""
+    """Return the nearest value that is set."""
     if topic is not None:
         return topic
     return broker if namespace is None else namespace
@@ -208,7 +209,7 @@ def _quota(kind: BacklogQuotaType, topic: TopicPolicies, namespace: NamespacePol
 
 
 def _strategy(namespace: NamespacePolicies) -> str | None:
-    """What the namespace says about new versions of schemas, by the name of today or the older one."""
+    """Return the namespace's schema compatibility strategy, from the current property or the older one."""
     if namespace.schema_compatibility_strategy != "UNDEFINED":
         return namespace.schema_compatibility_strategy
     return _STRATEGY_OF_OLD.get(namespace.schema_auto_update_compatibility_strategy or "")
@@ -220,5 +221,4 @@ def _filters(topic: TopicPolicies, namespace: NamespacePolicies, broker: Effecti
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """The names of a list that is written with commas."""
     return tuple(name for name in map(str.strip, text.split(",")) if name)

@@ -6,13 +6,13 @@ from pyroaring import BitMap
 
 
 def end_of_run(holes: BitMap, entry_id: int) -> int:
-    """The last entry of the unbroken run of deleted ones that `entry_id`, itself deleted, belongs to."""
+    """Return the last entry of the unbroken run of deleted entries that contains `entry_id`, which is deleted."""
     low = entry_id
     step = 1
     while holes.contains_range(entry_id, low + step + 1):
         low += step
         step *= 2
-    high = low + step  # the run reaches `low` and ends before `high`
+    high = low + step  # the run includes `low` and ends before `high`
     while high - low > 1:
         middle = (low + high) // 2
         if holes.contains_range(low, middle + 1):

@@ -1,6 +1,8 @@
-"""What the hot commands say, as plain values: made by `wire`, used by the broker, without protobuf objects in between.
+"""Events of the hot commands as plain values: created by `wire`, used by the broker, without protobuf objects in
+between.
 
-Neighbours that belong together are one event, so that what the layers below cost is paid once for a whole read of a socket.
+Consecutive commands of one kind are combined into one event, so that the layers below pay their costs once per
+socket read.
 """
 
 from __future__ import annotations
@@ -9,16 +11,17 @@ from pybroker.errors import BrokerError
 from pybroker.model.txn_id import TxnId
 
 NO_REQUEST = -1
-"""The request id of an ACK that asks for no receipt."""
+"""Request id of an ACK that requests no receipt."""
 
 
 NO_ERROR = -1
-"""What an ACK says of a message that is sound."""
+"""Validation error of an ACK for a valid message."""
 
 
 class SendRun:
-    """Consecutive SENDs of one producer, in one transaction or in none. The lists run in parallel; `highest_sequence_ids` holds 0
-    where none was sent."""
+    """Consecutive SENDs of one producer, in one transaction or in none. The lists are parallel; `highest_sequence_ids`
+    holds 0 where none was sent.
+    """
 
     __slots__ = (
         "chunk_count",
@@ -35,20 +38,20 @@ class SendRun:
     def __init__(self, producer_id: int, txn: TxnId | None = None) -> None:
         self.producer_id = producer_id
         self.txn = txn
-        """The transaction that all of them are part of."""
+        """The transaction of all messages."""
         self.sequence_ids: list[int] = []
         self.highest_sequence_ids: list[int] = []
         self.message_counts: list[int] = []
         self.payloads: list[bytes] = []
         self.size_bytes = 0
         self.chunk_count = 0
-        """How many of them are parts of a larger message."""
+        """The number of messages that are chunks of a larger message."""
         self.has_markers = False
-        """Whether some are for brokers alone, and not for consumers."""
+        """Whether some are markers for brokers, which consumers do not receive."""
 
 
 class SendRefused:
-    """A SEND that must be answered with SEND_ERROR: its bytes are sound as a frame, its content is not."""
+    """SEND that must be answered with SEND_ERROR: the frame is valid, its content is not."""
 
     __slots__ = ("error", "producer_id", "sequence_id")
 
@@ -59,7 +62,7 @@ class SendRefused:
 
 
 class PartialAck:
-    """One entry of a batch, acknowledged in part: bits left at 1 in `ack_set` remain unacknowledged."""
+    """Partly acknowledged batch: bits left at 1 in `ack_set` remain unacknowledged."""
 
     __slots__ = ("ack_set", "batch_size", "entry_id", "ledger_id")
 
@@ -71,10 +74,10 @@ class PartialAck:
 
 
 class Ack:
-    """An ACK, or several individual ones of one consumer that ask for no receipt.
+    """ACK, or several individual ACKs of one consumer that request no receipt.
 
-    `groups` are whole entries: (ledger id, entry ids) in the order sent. `request_id` is -1 when no receipt is asked for;
-    `validation_error` is what the client found wrong with what it acknowledges, -1 for nothing.
+    `groups` are whole entries: (ledger id, entry ids) in the order sent. `request_id` is -1 if no receipt is
+    requested; `validation_error` is the error that the client found in the message, -1 for none.
     """
 
     __slots__ = (
@@ -94,7 +97,7 @@ class Ack:
         self.partials: list[PartialAck] = []
         self.request_id = NO_REQUEST
         self.txn: TxnId | None = None
-        """The transaction that it is part of."""
+        """The transaction of the acknowledgement."""
         self.validation_error = NO_ERROR
 
 
@@ -109,7 +112,7 @@ class Flow:
 
 
 class Redeliver:
-    """Messages that a consumer wants again: (ledger id, entry id) as on the wire. `epoch` is -1 when none was sent."""
+    """Redelivery request of a consumer: (ledger id, entry id) as on the wire. `epoch` is -1 if none was sent."""
 
     __slots__ = ("consumer_id", "epoch", "positions")
 
@@ -120,12 +123,12 @@ class Redeliver:
 
 
 class CommandRefused:
-    """A request that is answered with ERROR without being looked at."""
+    """Request that is answered with ERROR without being processed."""
 
     __slots__ = ("command", "error", "request_id")
 
     def __init__(self, command: str, request_id: int, error: BrokerError) -> None:
         self.command = command
-        """The name of its type."""
+        """The name of its command type."""
         self.request_id = request_id
         self.error = error

@@ -1,6 +1,7 @@
-"""What `explain` finds: why something waits, as values that REST, the command line and the console show alike.
+"""Findings of `explain`: reasons why messages wait, as values shared by REST, the command line and the console.
 
-A code is a promise to programs: its text never changes, and it has one meaning. docs/explain.md has a row for each.
+Codes are an interface for programs: their text never changes, and each has one meaning. docs/explain.md has a row
+for each.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any, Self
 
 
 class Code(Enum):
-    """Every finding there is, in the order in which they are to be mended: who stands first keeps those behind from mattering."""
+    """All findings, in the order in which they should be fixed: an earlier one makes the later ones irrelevant."""
 
     meaning: str
-    """One sentence that says what it means wherever it is found."""
+    """One sentence with the meaning of the code in every context."""
 
     def __new__(cls, text: str, meaning: str) -> Self:
         member = object.__new__(cls)
@@ -256,10 +257,10 @@ def safest_first(actions: Iterable[Action]) -> list[Action]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One reason, in words and with its evidence: ids, ages, limits; what is None, or 0 of what is `more...`, is left out of it.
+    """One reason with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is omitted.
 
-    `waits`: something that could be delivered or published is not, because of this; false for what is good to know and
-    holds nothing up. `since_ms`: since 1970; None where nobody knows.
+    `waits`: this finding prevents a delivery or publication; False for information only. `since_ms`: since 1970;
+    None if unknown.
     """
 
     code: Code
@@ -277,12 +278,12 @@ class Finding:
         }
 
     def as_short_json(self) -> dict[str, Any]:
-        """Without evidence and suggestions: for lists of much."""
+        """Return the finding without evidence and suggestions, for long lists."""
         return {"code": self.code.value, "waits": self.waits, "sentence": self.sentence, "since": self.since_ms}
 
 
 def _told(value: Any) -> Any:
-    """Without what says nothing."""
+    """Return the value without empty parts."""
     if isinstance(value, Mapping):
         return {
             name: _told(each)
@@ -296,10 +297,10 @@ _ORDER = {code: place for place, code in enumerate(Code)}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The one to mend first stands first; what holds nothing up stands last. Those alike keep their order."""
+    """Sort findings: the first to fix first, those that delay nothing last. Stable."""
     return sorted(findings, key=lambda each: (not each.waits, _ORDER[each.code]))
 
 
 def is_waiting(findings: Iterable[Finding]) -> bool:
-    """Whether something that could be delivered or published is not."""
+    """Return whether a finding prevents a delivery or publication."""
     return any(finding.waits for finding in findings)

@@ -1,4 +1,4 @@
-"""The hash of message keys and of the names that are spread over hash rings."""
+"""Hashes of message keys and of names on hash rings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ _NON_NEGATIVE = 0x7FFF_FFFF
 
 
 def key_hash(key: bytes) -> int:
-    """Murmur3 32-bit (x86, seed 0) without its sign: 0..2^31-1, as Pulsar's clients and brokers hash keys."""
+    """Return Murmur3 32-bit (x86, seed 0) without its sign: 0..2^31-1, as Pulsar's clients and brokers hash keys."""
     return mmh3.hash(key, 0, False) & _NON_NEGATIVE
 
 
 def java_string_hash(key: bytes) -> int:
-    """Java's `String.hashCode` of a text in UTF-8, as an unsigned number: how clients choose partitions unless told otherwise."""
+    """Return Java's `String.hashCode` of a UTF-8 text, as an unsigned number: the default by which clients choose
+    partitions.
+    """
     found = 0
     for (unit,) in struct.iter_unpack("<H", key.decode().encode("utf-16-le")):
         found = (31 * found + unit) & 0xFFFF_FFFF

@@ -1,7 +1,7 @@
 """Names of tenants, namespaces and topics: parsing, validation, partitions.
 
-A topic has one canonical text, `domain://tenant/namespace/local`; short forms that clients may use are expanded here and nowhere
-else. Names never hold what a path in the metadata store or a log line could trip over: control characters are refused.
+A topic has one canonical text, `domain://tenant/namespace/local`; the short forms that clients may use are expanded
+only here. Control characters are refused, because they could break a path in the metadata store or a log line.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ PUBLIC_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 MAX_NAME_LENGTH = 1024
 MAX_TOPIC_LENGTH = 8192
-"""Of what stands behind the namespace: as much as fits into the first line of an HTTP request."""
+"""Length after the namespace: the maximum that fits into the first line of an HTTP request."""
 MAX_PARTITION_INDEX = (1 << 31) - 1
-"""What the protocol's int32 can say."""
+"""The maximum of the protocol's int32."""
 _MAX_PARTITION_DIGITS = len(str(MAX_PARTITION_INDEX))
 MAX_SHOWN_LENGTH = 100
-"""So much of a name that is none is told in the refusal: an answer is not to be longer than what it answers."""
+"""Number of characters of an invalid name quoted in an error, so that the response is not longer than the request."""
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -33,20 +33,20 @@ _PARTITION_SUFFIX = "-partition-"
 
 
 def is_valid_entity(name: str) -> bool:
-    """Whether `name` may name a tenant, namespace or cluster: letters, digits and `-=:._`."""
+    """Return whether `name` is valid for a tenant, namespace or cluster: letters, digits and `-=:._`."""
     return 0 < len(name) <= MAX_NAME_LENGTH and _ENTITY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceName:
-    """`tenant/namespace`."""
+    """Name `tenant/namespace`."""
 
     tenant: str
     local_name: str
 
     @staticmethod
     def parse(text: str) -> NamespaceName:
-        """Raises InvalidTopicName unless `text` is `tenant/namespace`."""
+        """Parse `tenant/namespace`. Raise InvalidTopicName."""
         tenant, slash, local_name = text.partition("/")
         if not slash or not is_valid_entity(tenant) or not is_valid_entity(local_name):
             raise InvalidTopicName(f"not a namespace name: {_shown(text)}; expected tenant/namespace")
@@ -58,20 +58,20 @@ class NamespaceName:
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A topic's full name. `str()` is the canonical text, also used as the key of every table of topics."""
+    """Full name of a topic. `str()` is the canonical text, which is also the key of every table of topics."""
 
     domain: str
     namespace: NamespaceName
     local_name: str
     partition_index: int = field(init=False, compare=False, repr=False)
-    """The partition that this name names; -1 if it names a whole topic."""
+    """The partition number; -1 if this is not the name of a partition."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "partition_index", _partition_index(self.local_name))
 
     @staticmethod
     def parse(text: str) -> TopicName:
-        """Parse `t`, `tenant/ns/t` or `domain://tenant/ns/t`. Raises InvalidTopicName."""
+        """Parse `t`, `tenant/ns/t` or `domain://tenant/ns/t`. Raise InvalidTopicName."""
         return _parse_topic(text)
 
     @property
@@ -84,18 +84,17 @@ class TopicName:
 
     @property
     def partitioned_name(self) -> TopicName:
-        """The partitioned topic that this partition belongs to; this name itself if it is not a partition."""
+        """Return the partitioned topic of this partition; this name itself if it is not a partition."""
         if self.partition_index < 0:
             return self
         return TopicName(self.domain, self.namespace, self.local_name.rpartition(_PARTITION_SUFFIX)[0])
 
     def partition(self, index: int) -> TopicName:
-        """The name of partition `index`."""
         return TopicName(self.domain, self.namespace, f"{self.local_name}{_PARTITION_SUFFIX}{index}")
 
     @property
     def storage_path(self) -> str:
-        """`tenant/ns/domain/encoded-name`: unique, and each part free of slashes."""
+        """Return `tenant/ns/domain/encoded-name`: unique, and without slashes in its parts."""
         return f"{self.namespace}/{self.domain}/{quote(self.local_name, safe='')}"
 
     def __str__(self) -> str:
@@ -103,7 +102,7 @@ class TopicName:
 
 
 def _partition_index(local_name: str) -> int:
-    """The number behind the last `-partition-`, written without leading zeros, up to `MAX_PARTITION_INDEX`; else -1."""
+    """Return the number after the last `-partition-`, without leading zeros and up to `MAX_PARTITION_INDEX`; else -1."""
     base, _, digits = local_name.rpartition(_PARTITION_SUFFIX)
     if not base or not (digits.isascii() and digits.isdecimal()) or len(digits) > _MAX_PARTITION_DIGITS:
         return -1
@@ -117,7 +116,7 @@ def _shown(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _parse_topic(text: str) -> TopicName:
-    if len(text) > MAX_TOPIC_LENGTH + 3 * MAX_NAME_LENGTH:  # before it is cut at each slash
+    if len(text) > MAX_TOPIC_LENGTH + 3 * MAX_NAME_LENGTH:  # checked before the name is split
         raise InvalidTopicName(f"invalid topic name {_shown(text)}: too long")
     domain, separator, rest = text.partition("://")
     if not separator:
@@ -130,7 +129,8 @@ def _parse_topic(text: str) -> TopicName:
             )
         domain = PERSISTENT
     else:
-        # Four parts were tenant, cluster, namespace and name once: refused, so that such a name never means another topic.
+        # Four parts formerly meant tenant, cluster, namespace and name. They are refused, so that such a name never
+        # means another topic.
         parts = rest.split("/")
     if domain not in DOMAINS:
         raise InvalidTopicName(

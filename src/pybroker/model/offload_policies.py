@@ -1,6 +1,6 @@
-"""Where the closed ledgers of a namespace's or topic's topics may be moved to, and when.
+"""Offload policies: where closed ledgers of a namespace's or topic's managed ledgers are moved, and when.
 
-Pure. Attributes are the JSON properties, as in `policies.py`. What must hold: the three booleans follow from the driver.
+Pure. Attributes are the JSON properties, as in `policies.py`. Invariant: the three booleans follow from the driver.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -17,7 +17,7 @@ _MEGABYTE = 1 << 20
 
 
 class OffloadPolicies(msgspec.Struct):
-    """The policy with the defaults that Pulsar shows; what is None is absent."""
+    """Offload policies with the defaults that Pulsar shows; None is absent."""
 
     offloadersDirectory: str = "./offloaders"
     managedLedgerOffloadDriver: str | None = None
@@ -61,7 +61,7 @@ class OffloadPolicies(msgspec.Struct):
 
 
 def offload_refusal(policies: OffloadPolicies) -> str:
-    """Why nothing could be moved by these policies; empty when it could."""
+    """Return why these policies cannot offload a ledger; empty if they can."""
     driver = (policies.managedLedgerOffloadDriver or "").lower()
     if driver not in {name.lower() for name in DRIVERS}:
         return f"The driver is not supported, support value: {','.join(DRIVERS)}"

@@ -1,11 +1,11 @@
-"""Documents of clusters, tenants, namespaces and topics: the JSON that REST shows and the metadata store keeps.
+"""Documents of clusters, tenants, namespaces and topics: the JSON of REST and of the metadata store.
 
-Attributes are spelled exactly as the JSON properties, so that a document reads the same in Python, in the store and
-on the wire. Topics have a document of their own, kept in the metadata store only.
+Attributes are spelled exactly as the JSON properties, so that a document is the same in Python, in the store and on
+the wire. Topics have their own document, in the metadata store only.
 
-What must hold: the document of a fresh namespace equals Pulsar's property by property. Optional properties are None
-and then absent from the JSON; JSON nulls and unknown properties of a request are ignored. Which values are legal for
-a single policy is decided by the route that sets it; which level wins by whoever reads it.
+The document of a new namespace equals Pulsar's in every property. Optional properties are None and then absent from
+the JSON; JSON nulls and unknown properties of a request are ignored. The route that sets a policy validates its
+value; the reader decides which level applies.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class AuthAction(StrEnum):
-    """What a permission allows."""
+    """Action that a permission allows."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -40,26 +40,28 @@ class AuthAction(StrEnum):
 
 
 class SubscriptionAuthMode(StrEnum):
-    """`Prefix`: a role may only use subscriptions whose name begins with the role."""
+    """Authorization mode of subscriptions. `Prefix`: a role may only use subscriptions with names that begin with the
+    role.
+    """
 
     NONE = "None"
     PREFIX = "Prefix"
 
     @classmethod
     def _missing_(cls, value: object) -> SubscriptionAuthMode | None:
-        # The Go admin client makes a namespace with an empty text where nothing is set.
+        # The Go admin client creates a namespace with empty texts for unset properties.
         return cls.NONE if value == "" else None
 
 
 class TenantInfo(msgspec.Struct):
-    """Who administers a tenant, and where its namespaces may live."""
+    """Administrators of a tenant, and clusters allowed for its namespaces."""
 
     adminRoles: list[str] = []
     allowedClusters: list[str] = []
 
 
 class ClusterData(msgspec.Struct):
-    """How the brokers of a cluster are reached. Unset strings are absent, the three booleans always there."""
+    """Addresses of a cluster's brokers. Unset strings are absent, the three booleans always present."""
 
     serviceUrl: str | None = None
     serviceUrlTls: str | None = None
@@ -86,7 +88,7 @@ class ClusterData(msgspec.Struct):
 
 
 class AuthPolicies(msgspec.Struct):
-    """Permissions: by role for the namespace, by topic and role, and the roles that a subscription is reserved for."""
+    """Permissions: by role for the namespace, by topic and role, and the roles for which a subscription is reserved."""
 
     namespace_auth: dict[str, list[AuthAction]] = {}
     destination_auth: dict[str, dict[str, list[AuthAction]]] = {}
@@ -94,21 +96,21 @@ class AuthPolicies(msgspec.Struct):
 
 
 class BundlesData(msgspec.Struct):
-    """The hash ranges of a namespace: `numBundles` ranges between `numBundles + 1` boundaries."""
+    """Hash ranges of a namespace: `numBundles` ranges between `numBundles + 1` boundaries."""
 
     boundaries: list[str] = []
     numBundles: int = 0
 
 
 class BacklogQuotaType(StrEnum):
-    """What of a backlog a quota limits: its bytes, or the age of its oldest message. A topic has one quota of each."""
+    """Kind of backlog quota: backlog bytes, or the age of the oldest message. A topic has one quota of each kind."""
 
     SIZE = "destination_storage"
     AGE = "message_age"
 
 
 class BacklogQuotaPolicy(StrEnum):
-    """What happens above the limit: new producers wait, or fail; or the oldest messages go unread."""
+    """Action above the limit: new producers wait or fail, or the oldest messages are skipped."""
 
     HOLD = "producer_request_hold"
     FAIL = "producer_exception"
@@ -116,9 +118,9 @@ class BacklogQuotaPolicy(StrEnum):
 
 
 class BacklogQuota(msgspec.Struct):
-    """A limit in bytes (negative: none), one in seconds (0 or less: none), and what happens above it.
+    """Limit in bytes (negative: none) or in seconds (0 or less: none), and the action above it.
 
-    `limit` is the old name of `limitSize`. A limit that a request leaves out is 0, as in Pulsar.
+    `limit` is the old name of `limitSize`. A limit omitted from a request is 0, as in Pulsar.
     """
 
     policy: str | None = None
@@ -132,9 +134,9 @@ class BacklogQuota(msgspec.Struct):
 
 
 class DispatchRate(msgspec.Struct):
-    """At most so many messages and bytes in each period go out; 0 or less is no limit.
+    """Limit of messages and bytes dispatched per period; 0 or less is no limit.
 
-    What a request leaves out is 0, as in Pulsar; a period of 0 is one of a second.
+    A value omitted from a request is 0, as in Pulsar; a period of 0 means one second.
     """
 
     dispatchThrottlingRateInMsg: int = 0
@@ -144,21 +146,21 @@ class DispatchRate(msgspec.Struct):
 
 
 class SubscribeRate(msgspec.Struct):
-    """At most so many subscribe requests of one consumer in each period; 0 or less is no limit."""
+    """Limit of subscribe requests of one consumer per period; 0 or less is no limit."""
 
     subscribeThrottlingRatePerConsumer: int = -1
     ratePeriodInSecond: int = 30
 
 
 class PublishRate(msgspec.Struct):
-    """At most so many messages and bytes a second come in; -1 is no limit."""
+    """Limit of messages and bytes published per second; -1 is no limit."""
 
     publishThrottlingRateInMsg: int = -1
     publishThrottlingRateInByte: int = -1
 
 
 class PersistencePolicies(msgspec.Struct):
-    """On how many storage nodes an entry is kept, and how often mark-delete positions are stored."""
+    """Number of storage nodes per entry, and the rate at which mark-delete positions are stored."""
 
     bookkeeperEnsemble: int = 2
     bookkeeperWriteQuorum: int = 2
@@ -168,14 +170,14 @@ class PersistencePolicies(msgspec.Struct):
 
 
 class RetentionPolicies(msgspec.Struct):
-    """How long acknowledged messages stay; -1 is for ever, both 0 is not at all."""
+    """Retention of acknowledged messages; -1 is forever, both 0 is none."""
 
     retentionTimeInMinutes: int = 0
     retentionSizeInMB: int = 0
 
 
 class DelayedDeliveryPolicies(msgspec.Struct):
-    """Whether delayed delivery is on, and how exact it is."""
+    """Delayed delivery: whether it is on, and its precision."""
 
     active: bool = False
     tickTime: int = 0
@@ -183,14 +185,14 @@ class DelayedDeliveryPolicies(msgspec.Struct):
 
 
 class InactiveTopicDeleteMode(StrEnum):
-    """What nobody uses: a topic without subscriptions, or also one whose subscriptions have nothing left to read."""
+    """Condition for an inactive topic: no subscriptions, or only subscriptions without backlog."""
 
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 class InactiveTopicPolicies(msgspec.Struct):
-    """When a topic that nobody uses is deleted."""
+    """Policy for the deletion of inactive topics."""
 
     inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
     maxInactiveDurationSeconds: int = 0
@@ -198,7 +200,7 @@ class InactiveTopicPolicies(msgspec.Struct):
 
 
 class AutoTopicCreationOverride(msgspec.Struct):
-    """Whether and as what a missing topic is created."""
+    """Whether a missing topic is created, and of which type."""
 
     allowAutoTopicCreation: bool = False
     topicType: str | None = None
@@ -212,13 +214,13 @@ class AutoSubscriptionCreationOverride(msgspec.Struct):
 
 
 class EntryFilters(msgspec.Struct):
-    """Names of entry filters, separated by commas."""
+    """Comma-separated names of entry filters."""
 
     entryFilterNames: str = ""
 
 
 class NamespacePolicies(msgspec.Struct):
-    """The policies document of a namespace. The first block is always shown, the second only where set."""
+    """Policies document of a namespace. The first block is always shown, the second only if set."""
 
     auth_policies: AuthPolicies = msgspec.field(default_factory=AuthPolicies)
     replication_clusters: list[str] = []
@@ -272,29 +274,29 @@ class NamespacePolicies(msgspec.Struct):
 
 
 class BookieAffinityGroup(msgspec.Struct):
-    """On which groups of storage nodes the entries of a namespace are kept."""
+    """Groups of storage nodes for the entries of a namespace."""
 
     bookkeeperAffinityGroupPrimary: str | None = None
     bookkeeperAffinityGroupSecondary: str | None = None
 
 
 class LocalPolicies(msgspec.Struct):
-    """What holds for a namespace in one cluster alone, and is not shown with its policies."""
+    """Policies of a namespace in one cluster only, not shown with its other policies."""
 
     bookieAffinityGroup: BookieAffinityGroup | None = None
     namespaceAntiAffinityGroup: str | None = None
 
 
 class SubscriptionPolicies(msgspec.Struct):
-    """What is set for one subscription of a topic alone."""
+    """Policies of one subscription of a topic."""
 
     dispatchRate: DispatchRate | None = None
 
 
 class TopicPolicies(msgspec.Struct):
-    """What is set for one topic alone; whatever is unset comes from its namespace, else from the broker.
+    """Policies of one topic; unset ones come from its namespace, else from the broker.
 
-    Three names are not those of Pulsar's document: see `to_pulsar_topic_policies`.
+    Three names differ from Pulsar's document: see `to_pulsar_topic_policies`.
     """
 
     backlogQuotaMap: dict[str, BacklogQuota] = {}
@@ -332,7 +334,7 @@ class TopicPolicies(msgspec.Struct):
 
 
 def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
-    """The document with the names that Pulsar's has, without what is unset."""
+    """Return the document with Pulsar's names, without unset properties."""
     document: dict[str, Any] = _without_nulls(msgspec.to_builtins(policies))
     document["backLogQuotaMap"] = document.pop("backlogQuotaMap")
     if "subscriptionExpirationTimeMinutes" in document:
@@ -347,39 +349,37 @@ def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
 
 
 def encode(value: object) -> bytes:
-    """The JSON of a document of this module, without the properties that are unset."""
+    """Encode a document of this module as JSON, without unset properties."""
     return msgspec.json.encode(_without_nulls(msgspec.to_builtins(value)))
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Read a document; absent and null properties get their defaults, unknown ones are ignored.
+    """Decode a document; absent and null properties get their defaults, unknown ones are ignored.
 
-    Numbers and booleans may be written as texts: the Go admin client sends some that way.
-    Raises msgspec.DecodeError when `data` is no JSON, and its subclass ValidationError, with a text for the user,
-    when a property has the wrong type.
+    Numbers and booleans may be strings, as the Go admin client sends some that way. Raise msgspec.DecodeError if
+    `data` is not JSON, and its subclass ValidationError, with a text for the user, if a property has the wrong type.
     """
     return converted(msgspec.json.decode(data), kind)
 
 
 def converted(document: Any, kind: type[T]) -> T:
-    """The same of JSON that has been read."""
+    """Convert parsed JSON in the same way as `decode`."""
     return msgspec.convert(_without_nulls(document), kind, strict=False)
 
 
 def copy_of(policies: NamespacePolicies) -> NamespacePolicies:
-    """A copy that shares nothing with the original."""
     return msgspec.convert(msgspec.to_builtins(policies), NamespacePolicies)
 
 
 def _without_nulls(value: Any) -> Any:
-    # Some clients send every property that they know, null where unset. Lists are left alone: a null there is an error.
+    # Some clients send all known properties, null where unset. Lists are unchanged: a null in a list is an error.
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return value
 
 
 def even_bundles(count: int) -> BundlesData:
-    """`count` bundles of (almost) equal size. Raises ValueError unless 0 < count <= MAX_BUNDLE_COUNT."""
+    """Return `count` bundles of (almost) equal size. Raise ValueError unless 0 < count <= MAX_BUNDLE_COUNT."""
     if not 0 < count <= MAX_BUNDLE_COUNT:
         raise ValueError(f"a namespace has 1 to {MAX_BUNDLE_COUNT} bundles, not {count}")
     size = 2**32 // count
@@ -388,9 +388,10 @@ def even_bundles(count: int) -> BundlesData:
 
 
 def checked_bundles(bundles: BundlesData, default_count: int = DEFAULT_BUNDLE_COUNT) -> BundlesData:
-    """What a request's bundles mean: given boundaries, sorted; else a number of even ones; else the default number.
+    """Return the bundles that a request specifies: its boundaries, sorted; else its number of even bundles; else the
+    default number.
 
-    Raises ValueError when boundaries do not parse, do not span the whole range, or do not fit the number.
+    Raise ValueError if boundaries do not parse, do not span the whole range, or do not match the number.
     """
     if not bundles.boundaries:
         return even_bundles(bundles.numBundles if bundles.numBundles > 0 else default_count)
@@ -416,5 +417,4 @@ def _boundary(text: str) -> int:
 
 
 def ordered_actions(actions: Sequence[AuthAction]) -> list[AuthAction]:
-    """The actions once each, in the order of their definition."""
     return [action for action in AuthAction if action in actions]

@@ -1,7 +1,7 @@
-"""Where an entry rests: ledger id and entry id, in that order.
+"""Position of an entry: ledger id and entry id, in that order.
 
-Positions order like the entries of a topic: ledgers of one managed ledger have rising ids and entry ids rise within a ledger.
-On the hot path ledger and entry ids travel as plain ints; a `Position` is for everything that is kept or compared.
+Positions order like the entries of a topic: ledger ids of a managed ledger ascend, and entry ids ascend within a
+ledger. On the hot path ledger and entry ids are plain ints; a `Position` is for values that are kept or compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ number."""
 
 
 class Position(NamedTuple):
-    """One entry of a topic; comparable. `entry_id` -1 means "before the first entry of this ledger"."""
+    """Position of one entry of a topic; comparable. `entry_id` -1 means "before the first entry of this ledger"."""
 
     ledger_id: int
     entry_id: int
@@ -31,7 +31,7 @@ LATEST = Position(MAX_SIGNED_64, MAX_SIGNED_64)
 
 
 def from_wire(ledger_id: int, entry_id: int) -> Position:
-    """A Position from the protocol's unsigned 64-bit fields, where clients write -1 as 2^64 - 1."""
+    """Convert the protocol's unsigned 64-bit fields, in which clients write -1 as 2^64 - 1."""
     if not (0 <= ledger_id < 1 << 64 and 0 <= entry_id < 1 << 64):
         raise ProtocolViolation(f"message id out of range: {ledger_id}:{entry_id}")
     if ledger_id > MAX_SIGNED_64:

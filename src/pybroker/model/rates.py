@@ -1,7 +1,7 @@
-"""How fast counters rise, measured from one reading to the next.
+"""Rates of counters between two readings.
 
-Pure: whoever reads the counters passes the time, once a `statsUpdateFrequencyInSecs`. Between two readings everything
-here stands still, so that all who ask within one window see the same figures.
+Pure. The caller passes the time with each reading, every `statsUpdateFrequencyInSecs`. The figures do not change
+between two readings, so that all callers see the same values within one window.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pybroker.model.counters import Buckets, DeliveryCounters, LedgerCounters, P
 
 
 class Rate:
-    """Events per second of one rising counter over its last window.
+    """Events per second of one increasing counter over its last window.
 
     Invariant: never negative, and 0 until the first window has ended.
     """
@@ -25,11 +25,11 @@ class Rate:
         self._read_ms = now_ms
 
     def update(self, total: int, now_ms: float) -> None:
-        """End the window: the counter stands at `total` now. `now_ms` is monotonic time."""
+        """End the window with the counter at `total`. `now_ms` is monotonic time."""
         assert total >= self._total, "a counter never falls"
         elapsed_ms = now_ms - self._read_ms
         if elapsed_ms <= 0:
-            return  # No window has passed; the events stay for the next one.
+            return  # The window is empty; its events count for the next one.
         self.count = total - self._total
         self.per_second = self.count * 1000 / elapsed_ms
         self._total = total
@@ -37,7 +37,7 @@ class Rate:
 
 
 class BucketsWindow:
-    """The samples that fell into each bucket during the last window."""
+    """Samples per bucket in the last window."""
 
     __slots__ = ("_counts", "_total", "count", "counts", "total")
 
@@ -49,7 +49,7 @@ class BucketsWindow:
         self._total: float = 0
 
     def update(self, buckets: Buckets) -> None:
-        """End the window: `buckets` is what was counted since the beginning."""
+        """End the window; `buckets` holds the counts since the beginning."""
         counts = buckets.counts.copy()
         self.counts = [count - before for count, before in zip(counts, self._counts, strict=True)]
         self.count = sum(self.counts)
@@ -59,7 +59,7 @@ class BucketsWindow:
 
 
 class TopicRates:
-    """What came into one topic during the last window, and what its managed ledger did."""
+    """Rates of one topic and its managed ledger in the last window."""
 
     __slots__ = (
         "bytes_in",
@@ -76,7 +76,7 @@ class TopicRates:
     )
 
     def __init__(self, now_ms: float, counters: TopicCounters) -> None:
-        """A window that begins at `now_ms`, when all counters stood at 0."""
+        """Start a window at `now_ms` with all counters at 0."""
         self.messages_in = Rate(now_ms)
         self.bytes_in = Rate(now_ms)
         self.entries_in = Rate(now_ms)
@@ -108,12 +108,12 @@ class TopicRates:
 
 
 class ProducerRates:
-    """What one producer sent during the last window."""
+    """Rates of one producer in the last window."""
 
     __slots__ = ("bytes_in", "chunks_in", "dropped_messages", "messages_in")
 
     def __init__(self, now_ms: float) -> None:
-        """A window that begins at `now_ms`, when all counters stood at 0."""
+        """Start a window at `now_ms` with all counters at 0."""
         self.messages_in = Rate(now_ms)
         self.bytes_in = Rate(now_ms)
         self.chunks_in = Rate(now_ms)
@@ -131,7 +131,7 @@ class ProducerRates:
 
 
 class DeliveryRates:
-    """What one subscription or consumer was sent, and acknowledged, during the last window."""
+    """Delivery and acknowledgement rates of one subscription or consumer in the last window."""
 
     __slots__ = (
         "acked_messages",
@@ -144,7 +144,7 @@ class DeliveryRates:
     )
 
     def __init__(self, now_ms: float) -> None:
-        """A window that begins at `now_ms`, when all counters stood at 0."""
+        """Start a window at `now_ms` with all counters at 0."""
         self.messages_out = Rate(now_ms)
         self.bytes_out = Rate(now_ms)
         self.chunks_out = Rate(now_ms)
@@ -164,9 +164,9 @@ class DeliveryRates:
 
 
 def quantile(counts: list[int], bounds: tuple[float, ...], fraction: float) -> float:
-    """The value below which `fraction` of the samples lie, linear within a bucket; NaN without samples.
+    """Return the value below which `fraction` of the samples lie, linear within a bucket; NaN without samples.
 
-    Above the last bound nothing is known: the answer is that bound.
+    Values above the last bound are unknown; the result is then that bound.
     """
     assert len(counts) == len(bounds) + 1, "one bucket for each bound, one above"
     rank = sum(counts) * fraction

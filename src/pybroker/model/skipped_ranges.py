@@ -1,6 +1,7 @@
-"""Moves of a subscription's cursor that were no acknowledgements, remembered for people who ask what became of a message.
+"""Cursor moves other than acknowledgements, kept to explain why a message was not delivered.
 
-Pure. Kept in memory only, the last few: what is older, or was before the topic was loaded, nobody can tell from acknowledgements.
+Pure. Only the last few are kept, in memory. Older moves, or those before the topic was loaded, cannot be
+distinguished from acknowledgements.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ MAX_REMEMBERED = 8
 
 
 class SkippedRanges(NamedTuple):
-    """Entries behind `after`, up to and including `up_to`, `entries` of which were not acknowledged, are counted as read.
+    """Move over the entries after `after` up to and including `up_to`; `entries` of them were not acknowledged and
+    count as read.
 
     `is_certain`: none of them had been acknowledged. `at_ms` is since 1970.
     """
@@ -29,12 +31,14 @@ class SkippedRanges(NamedTuple):
 
 
 def remembered(moves: Sequence[SkippedRanges], move: SkippedRanges) -> Sequence[SkippedRanges]:
-    """The last moves with one more."""
+    """Return the last moves including `move`."""
     return (*moves, move)[-MAX_REMEMBERED:]
 
 
 def as_of(moves: Sequence[SkippedRanges], mark_delete_position: Position) -> Sequence[SkippedRanges]:
-    """What is left of them when the cursor goes back to that position: what is behind it is unacknowledged again."""
+    """Return the moves that remain when the cursor is moved back to the position; later entries are unacknowledged
+    again.
+    """
     return tuple(
         move if move.up_to <= mark_delete_position else move._replace(up_to=mark_delete_position)
         for move in moves
@@ -43,5 +47,5 @@ def as_of(moves: Sequence[SkippedRanges], mark_delete_position: Position) -> Seq
 
 
 def move_over(moves: Sequence[SkippedRanges], position: Position) -> SkippedRanges | None:
-    """The last one that passed over the entry at `position`."""
+    """Return the last move that skipped the entry at `position`."""
     return next((move for move in reversed(moves) if move.after < position <= move.up_to), None)

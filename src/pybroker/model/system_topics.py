@@ -1,8 +1,8 @@
-"""Which topics belong to the broker itself: their names, and how to tell them from topics of users.
+"""Names of the broker's own topics, and tests for them.
 
-A name alone says what a topic is, so that a listing, a limit or a refused creation needs no look-up. Partitions count as what their
-partitioned topic is. What such a topic holds is written elsewhere (`broker/policies/change_events.py`,
-`broker/maintenance/health_check.py`).
+The name alone identifies a system topic, so that a listing, a limit or a refused creation needs no lookup. A
+partition counts like its partitioned topic. The contents are documented in `broker/policies/change_events.py` and
+`broker/maintenance/health_check.py`.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _HEARTBEAT = re.compile(r"[^:]+:[0-9]+")  # host:port of a broker: its own names
 
 
 def change_events(namespace: NamespaceName) -> TopicName:
-    """The topic that tells of every change of a topic's policies in `namespace`."""
+    """Return the topic with all changes of topic policies in `namespace`."""
     return TopicName(PERSISTENT, namespace, CHANGE_EVENTS)
 
 
 def heartbeat_namespace(broker_id: str) -> NamespaceName:
-    """The namespace in which the broker at `broker_id` (host:port) tries whether it works."""
+    """Return the namespace in which the broker at `broker_id` (host:port) checks its health."""
     return NamespaceName(SYSTEM_NAMESPACE.tenant, broker_id)
 
 
 def health_check(broker_id: str) -> TopicName:
-    """The topic which the broker at `broker_id` writes to and reads from to prove that it works."""
+    """Return the topic that the broker at `broker_id` writes and reads for its health check."""
     return TopicName(PERSISTENT, heartbeat_namespace(broker_id), HEALTH_CHECK)
 
 
 def is_heartbeat_namespace(namespace: NamespaceName) -> bool:
-    """Whether some broker's health check lives here."""
+    """Return whether this is the namespace of a broker's health check."""
     return namespace.tenant == SYSTEM_NAMESPACE.tenant and _HEARTBEAT.fullmatch(namespace.local_name) is not None
 
 
 def is_transaction_internal(name: TopicName) -> bool:
-    """Whether only the broker may make `name`: its transactions rest there."""
+    """Return whether only the broker may create `name`, because it stores transactions there."""
     if name.local_name.endswith(PENDING_ACK_SUFFIX):
         return True
     return (
@@ -61,7 +61,7 @@ def is_transaction_internal(name: TopicName) -> bool:
 
 
 def is_system_topic(name: TopicName) -> bool:
-    """Whether `name` belongs to the broker: hidden from lists, not counted by limits."""
+    """Return whether `name` belongs to the broker: hidden from lists, not counted by limits."""
     if name.namespace == SYSTEM_NAMESPACE or is_heartbeat_namespace(name.namespace):
         return True
     local_name = name.partitioned_name.local_name

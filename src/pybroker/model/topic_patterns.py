@@ -1,10 +1,11 @@
-"""Which topics of a namespace a client's pattern means, and the hash by which it knows a list of names.
+"""Matching of topics against a client's pattern, and the hash by which the client recognizes a list of names.
 
-Patterns come from clients, who write them for Java. They run on RE2, whose time is linear in the length of a name whatever the
-pattern says, and whose memory is bounded here. What RE2 does not know (looking around, references back) is not answered wrongly: it
-is left to the client, which filters a whole list itself.
+Clients write patterns for Java. They run on RE2, which takes time linear in the length of a name for any pattern;
+its memory is bounded here. Patterns that RE2 does not support (lookaround, backreferences) are left to the client,
+which filters the whole list itself.
 
-A pattern means the whole name without its domain, and the partitions of a partitioned topic are matched by that topic's name.
+A pattern must match the whole name without its domain. Partitions are matched by the name of their partitioned
+topic.
 """
 
 from __future__ import annotations
@@ -21,43 +22,45 @@ from pybroker.model.names import DOMAINS, NamespaceName
 
 SCHEME_END = "://"
 NO_TOPICS_HASH = "00000000"
-MAX_PATTERN_MEMORY_BYTES = 1 << 20  # of one compiled pattern and all that it remembers
+MAX_PATTERN_MEMORY_BYTES = 1 << 20  # of one compiled pattern and its caches
 MAX_SHARED_PATTERNS = 1000
 _PARTITION = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")
-# What RE2 says of texts that are a pattern in no dialect.
+# RE2's errors for texts that are invalid in every dialect.
 _WRONG_EVERYWHERE = ("missing )", "missing ]", "unexpected )", "trailing \\", "no argument for repetition operator")
 
 
 class InvalidPattern(ValueError):
-    """No regular expression, or for a domain that does not exist."""
+    """Invalid regular expression, or a domain that does not exist."""
 
 
 class UnsupportedPattern(ValueError):
-    """Perhaps a fine expression, but none that can be evaluated in bounded time here."""
+    """Expression that may be valid but cannot be evaluated here in bounded time."""
 
 
 class TopicsPattern:
-    """A compiled pattern; those of equal text are one object."""
+    """Compiled pattern; patterns of equal text share one object."""
 
     def __init__(self, expression: re2._Regexp[str]) -> None:
         self._expression = expression
 
     @staticmethod
     def parse(text: str) -> TopicsPattern:
-        """Raises InvalidPattern or UnsupportedPattern."""
+        """Compile a pattern. Raise InvalidPattern or UnsupportedPattern."""
         return _compiled(_without_domain(text))
 
     def matches(self, topic: str) -> bool:
-        """Whether the full name `topic` is meant. Works on text: lists are long, and parsed names worth keeping are few."""
+        """Return whether the full name `topic` matches. It takes text, because lists are long and few of their names
+        need parsing.
+        """
         name = _PARTITION.sub("", topic.partition(SCHEME_END)[2])
         return self._expression.fullmatch(name) is not None
 
 
 def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
-    """The namespace that `text` names, and the pattern of what it means there: tenant and namespace are as they are, only the
-    rest is an expression, as in `persistent://public/default/orders-.*`.
+    """Return the namespace in `text` and the pattern within it. Tenant and namespace are literal, only the rest is an
+    expression, as in `persistent://public/default/orders-.*`.
 
-    Raises InvalidTopicName for the first two, InvalidPattern or UnsupportedPattern for the rest.
+    Raise InvalidTopicName for tenant and namespace, InvalidPattern or UnsupportedPattern for the rest.
     """
     parts = text.removeprefix("persistent://").split("/", 2)
     if len(parts) != 3:
@@ -69,7 +72,7 @@ def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
 
 
 def topics_hash(topics: Sequence[str]) -> str:
-    """CRC32C of the names joined by commas, its bytes as hex in little-endian order. `topics` are sorted."""
+    """Return the CRC32C of the sorted `topics` joined by commas, as hex of its bytes in little-endian order."""
     if not topics:
         return NO_TOPICS_HASH
     return crc32c(",".join(topics).encode()).to_bytes(4, "little").hex()
@@ -79,7 +82,7 @@ def _without_domain(pattern: str) -> str:
     before, separator, rest = pattern.partition(SCHEME_END)
     if not separator:
         return pattern
-    # The longer one first: it ends in the other. What stands before may be a mark such as ^ or (?i).
+    # The longer one first, because it ends with the other. A mark such as ^ or (?i) may precede it.
     for domain in sorted(DOMAINS, key=len, reverse=True):
         if before.endswith(domain):
             return before.removesuffix(domain) + rest

@@ -1,4 +1,4 @@
-"""What a transaction is called, and how it can end."""
+"""Transaction ids and outcomes."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from typing import NamedTuple
 
 
 class TxnId(NamedTuple):
-    """The id of a transaction, as it is on the wire: both parts are unsigned 64-bit numbers.
+    """Id of a transaction as on the wire: both parts are unsigned 64-bit numbers.
 
-    Ids never repeat. `least` of a coordinator's transactions begins at 1 and rises, so that (0,0) is nobody's and the low-water
-    mark, the highest `least` up to which all have ended, begins at 0.
+    Ids never repeat. `least` of a coordinator's transactions begins at 1 and increases, so that (0,0) is never used.
+    The low-water mark, the highest `least` up to which all transactions have ended, begins at 0.
     """
 
     most: int
-    """The coordinator, which is the partition of `transaction_coordinator_assign` that gave the id."""
+    """The coordinator: the partition of `transaction_coordinator_assign` that issued the id."""
     least: int
-    """Its place in the order of the coordinator's transactions."""
+    """The number of the transaction at its coordinator."""
 
     def __str__(self) -> str:
         return f"({self.most},{self.least})"
 
 
 class TxnAction(enum.IntEnum):
-    """How a transaction ends; the numbers are those of the wire."""
+    """Outcome of a transaction, with the numbers of the wire."""
 
     COMMIT = 0
     ABORT = 1
 
 
 def passed_by(known: Collection[TxnId], coordinator: int, before: int, mark: int) -> list[TxnId]:
-    """Those of `known` that a low-water mark passes which rises from `before` to `mark`.
+    """Return the `known` transactions that a low-water mark passes when it rises from `before` to `mark`.
 
-    While a mark rises in small steps, as it does with thousands of transactions that are open, a step costs what it passes and
-    not a look at all.
+    If the mark rises in small steps, as with thousands of open transactions, a step costs only as much as it passes.
     """
     if 4 * (mark - before) < len(known):
         return [txn for least in range(before + 1, mark + 1) if (txn := TxnId(coordinator, least)) in known]

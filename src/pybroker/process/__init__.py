@@ -1,1 +1,1 @@
-"""What protects the process: garbage collection policy, event loop watchdog, and file descriptors."""
+"""Protection of the process: garbage collection policy, event loop watchdog, and file descriptors."""

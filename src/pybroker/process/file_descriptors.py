@@ -1,8 +1,9 @@
-"""How many files and sockets the process may have open, and how connections share that with the files of the store.
+"""Limit of open files and sockets of the process, divided between connections and the store's files.
 
-The soft limit is raised to the hard one at start. Of it a reserve is kept for files, so that a flood of connections never keeps the
-journal, a checkpoint or a read from opening one; the rest is shared out between clients and HTTP. A connection that would go beyond
-its share is closed as soon as it is accepted, which is logged, counted and a reason not to be ready.
+At start the soft limit is raised to the hard one. A reserve is kept for files, so that a flood of connections never
+prevents the journal, a checkpoint or a read from opening one; the rest is divided between clients and HTTP. A
+connection beyond its share is closed after it is accepted. This is logged and counted, and makes the broker not
+ready.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ else:
     _HAS_LIMIT = True
 
 FEW = 4096
-"""A limit below is told at start: a few thousand clients would reach it."""
-_ENOUGH = 1 << 20  # where there is no hard limit
+"""A lower limit is reported at start: a few thousand clients would reach it."""
+_ENOUGH = 1 << 20  # used if there is no hard limit
 _HTTP_PART = 4
 
 
 class Descriptors(NamedTuple):
-    """The limit, and what connections may take of it."""
+    """The limit, and the shares of connections."""
 
     limit: int
     reserved: int
@@ -32,7 +33,7 @@ class Descriptors(NamedTuple):
 
     @classmethod
     def share_out(cls, limit: int, reserve: int, max_http: int) -> Self:
-        """At most half of `limit` is reserved, and at most a quarter of what is left is for HTTP."""
+        """Divide `limit`: at most half of it is reserved, and at most a quarter of the rest is for HTTP."""
         reserved = min(reserve, limit // 2)
         left = limit - reserved
         http = max(1, min(max_http, left // _HTTP_PART))
@@ -40,13 +41,13 @@ class Descriptors(NamedTuple):
 
     @classmethod
     def of_process(cls, reserve: int, max_http: int) -> Self:
-        """With the limit that is in force now."""
+        """Divide the limit that is in force now."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _HAS_LIMIT else _ENOUGH
         return cls.share_out(min(limit, _ENOUGH), reserve, max_http)
 
 
 def raise_limit() -> None:
-    """Let this process open as many files as its user allows; without effect where that is not possible."""
+    """Raise the process's limit to the maximum for its user; no effect where that is impossible."""
     if not _HAS_LIMIT:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -56,4 +57,4 @@ def raise_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError):
-        return  # such as macOS, which has a lower limit of its own; what is in force counts
+        return  # such as macOS, which has a lower limit of its own; the limit in force counts

@@ -1,17 +1,19 @@
-"""Keeps Python's collector of cyclic garbage from holding up the loop of a broker with many topics.
+"""Policy for Python's cyclic garbage collector, to avoid long pauses in a broker with many topics.
 
-A collection visits every object of its generations: 10,000 topics are 600,000 objects, a quarter of a second. Therefore what has
-survived two young collections is frozen at once, which costs nothing, and no automatic collection visits it again; what nobody
-refers to any more is freed as ever. Left are cycles that were frozen while they were in use, such as topics that are unloaded. They
-are found by a collection of everything, which begins when the frozen objects have become half as many again, or as many were given
-up with their topics, and the process has next to nothing to do; or, in any case, when there are three times as many and a
-million more. So what waits to be freed is bounded, and a broker whose topics stay loaded pays for one such collection, in a
-quiet moment.
+A collection visits every object of its generations: 10,000 topics are 600,000 objects, a quarter of a second.
+Therefore objects that survived two young collections are frozen, which costs nothing, and no automatic collection
+visits them again. Unreferenced objects are freed as usual; only cycles that were frozen while in use remain, such as
+unloaded topics. A full collection finds them. It begins when frozen objects have grown by half, or as many were
+released with their topics, and the process is nearly idle; or in any case when they have tripled and a million
+more were added. So the uncollected garbage is bounded, and a broker with constantly loaded topics pays for one full
+collection, in an idle moment.
 
-With 10,000 topics loaded and unloaded four times, the longest stretch of the loop's own CPU was 66 to 88 ms in three of the rounds
-and 690 ms in the one that met a collection of everything; without this 820 to 1,330 ms in all but the first, and memory rose.
+With 10,000 topics loaded and unloaded four times, the longest CPU time of the loop in one piece was 66 to 88 ms in
+three rounds and 690 ms in the one with a full collection; without this policy 820 to 1,330 ms in all but the first
+round, and memory grew.
 
-Owned by whoever runs the process: these settings are the whole interpreter's, so a broker inside of another program has none.
+The code that runs the process owns it: the settings apply to the whole interpreter, so a broker inside another
+program has none.
 """
 
 from __future__ import annotations
@@ -27,42 +29,42 @@ from pybroker.runtime.clock import Clock
 
 CHECK_S = 1.0
 IDLE_SHARE = 0.1
-"""Of a processor, below which a process has time."""
+"""Share of a processor below which the process counts as idle."""
 
-# Objects made and not freed between two collections, and collections of the youngest between two that freeze. At most twice as many
-# objects are visited at once, about 8 ms. The last number is never reached: the oldest generation is always empty.
+# Net new objects between two collections, and young collections between two that freeze. A collection visits at most
+# twice that many objects, about 8 ms. The last number is never reached, because the oldest generation is always empty.
 _THRESHOLDS = (10_000, 1, 1_000_000)
 _OBJECTS_OF_TOPIC = 60  # with one subscription
 
 
 class GarbagePolicy:
-    """Takes over the collector with `start`, gives it back with `stop`."""
+    """Controls the collector from `start` to `stop`."""
 
     def __init__(self, stats: BrokerStats, clock: Clock, count_ended_topics: Callable[[], int]) -> None:
-        """`count_ended_topics` says how many topics were unloaded or deleted since the start."""
+        """Create the policy. `count_ended_topics` returns how many topics were unloaded or deleted since the start."""
         self._stats = stats
         self._clock = clock
         self._count_ended_topics = count_ended_topics
-        self._ended_topics = 0  # before the last collection of everything
-        self._alive = 0  # objects that were frozen after the last collection of everything
-        self._added = 0  # those that were frozen since then; more than there are, since some were freed
+        self._ended_topics = 0  # at the last full collection
+        self._alive = 0  # frozen objects after the last full collection
+        self._added = 0  # objects frozen since then; an overestimate, because some were freed
         self._began_ms = 0.0
         self._before = gc.get_threshold()
         self._is_resting = False
 
     def start(self) -> None:
-        """Collect and freeze what there is, and follow the policy from now on."""
+        """Collect and freeze the existing objects, and start the policy."""
         gc.callbacks.append(self._collected)
         gc.set_threshold(*_THRESHOLDS)
         self.collect_all()
 
     def rest(self) -> None:
-        """Collect nothing until `stop`: the process ends, and nobody needs the memory that a pause would give back."""
+        """Collect nothing until `stop`: the process is ending, and its memory is not needed."""
         self._is_resting = True
         gc.disable()
 
     def stop(self) -> None:
-        """Leave the collector as it was found."""
+        """Restore the collector's former settings."""
         if self._is_resting:
             self._is_resting = False
             gc.enable()
@@ -80,7 +82,7 @@ class GarbagePolicy:
         self._stats.gc_pauses_ms.add(self._clock.monotonic_ms() - self._began_ms)
 
     def collect_all(self) -> None:
-        """Visit everything: a long pause when there is much."""
+        """Run a full collection, which is a long pause if there are many objects."""
         began_ms = self._clock.monotonic_ms()
         gc.unfreeze()
         found = gc.collect()
@@ -92,7 +94,7 @@ class GarbagePolicy:
         logs.info("garbage.collected", found=found, alive=self._alive, took_ms=round(took_ms, 1))
 
     def check(self, busy_share: float) -> None:
-        """Collect everything if it is time to; `busy_share` is how much of a processor the process has used lately."""
+        """Run a full collection if it is due; `busy_share` is the process's recent use of a processor."""
         if self._is_resting:
             return
         is_idle = busy_share < IDLE_SHARE
@@ -100,12 +102,11 @@ class GarbagePolicy:
         if (self._count_ended_topics() - self._ended_topics) * _OBJECTS_OF_TOPIC > limit:
             self.collect_all()
         elif self._added > limit:
-            self._added = gc.get_freeze_count() - self._alive  # It visits all of them: 10 ms for 10,000 topics.
+            self._added = gc.get_freeze_count() - self._alive  # Visits all frozen objects: 10 ms for 10,000 topics.
             if self._added > limit:
                 self.collect_all()
 
     async def run(self) -> None:
-        """Check until cancelled."""
         while True:
             used_ms, began_ms = self._clock.processor_ms(), self._clock.monotonic_ms()
             await asyncio.sleep(CHECK_S)

@@ -1,10 +1,10 @@
-"""Watches that the event loop turns: measures its lag, and shows what holds it up.
+"""Event loop watchdog: measures the loop's lag, and logs the callback that blocks it.
 
-A timer signal is armed ahead of the next tick. When the loop has not ticked by then, the signal's handler runs inside of the
-callback that is under way and can log its stack, which no code on the loop itself could do. A late tick alone says little: on a
-busy machine the process may just not have had a CPU. So a callback is blamed when the loop's own thread has used the CPU for as
-long as the limit, or when it has done nothing for a whole limit although the kernel did not keep it waiting for a CPU: then it
-blocks. Anything else is counted as starved, and looked at again.
+A timer signal is armed beyond the next tick. If the loop has not ticked by then, the signal handler runs inside the
+current callback and can log its stack, which code on the loop could not. A late tick alone proves little: on a busy
+machine the process may just have had no CPU. So a callback is blamed if the loop's thread used the CPU for the
+length of the limit, or if it was idle for a whole limit although it did not wait for a CPU: then the callback
+blocks. Any other case is counted as starved, and checked again.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ MAX_STACK_FRAMES = 12
 
 
 class Moment(NamedTuple):
-    """What the clocks of the loop's thread said, in seconds."""
+    """Clock readings of the loop's thread, in seconds."""
 
     now_s: float
     cpu_s: float
-    """Used by the thread."""
+    """CPU time used by the thread."""
     queued_s: float | None
-    """Spent ready to run and without a CPU; None where the system does not tell (it takes Linux with schedstat)."""
+    """Time ready to run without a CPU; None where the system does not report it (it requires Linux with schedstat)."""
 
 
 def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float) -> bool:
-    """Whether a callback holds the loop up, rather than that the process gets no CPU.
+    """Return whether a callback blocks the loop, rather than a lack of CPU time.
 
-    `tick` is when the loop ticked last, `alarm` the first alarm since, which found nobody at fault; None if this is it.
+    `tick` is the last tick of the loop, `alarm` the first alarm since, which blamed no callback; None if this is the
+    first.
     """
     if now.cpu_s - tick.cpu_s >= limit_s:
         return True
-    # Until the first alarm a machine that stood still looks the same as a callback that blocks; afterwards the process runs.
+    # Until the first alarm a suspended machine looks the same as a blocking callback; after it, the process is running.
     if alarm is None or alarm.queued_s is None or now.queued_s is None:
         return False
     return (now.now_s - alarm.now_s) - (now.queued_s - alarm.queued_s) >= limit_s
 
 
 class LoopWatchdog:
-    """Owned by the app. `limit_ms` 0 measures only."""
+    """Watchdog of one loop, owned by the app. `limit_ms` 0 measures only."""
 
     def __init__(self, stats: BrokerStats, limit_ms: int) -> None:
         self._stats = stats
         self._limit_s = limit_ms / 1000
-        self._schedule = -1  # the file descriptor of the thread's figures from the scheduler
+        self._schedule = -1  # the file descriptor of the thread's scheduler statistics
         self._ticked: Moment
         self._alarmed: Moment | None = None
 
     async def run(self) -> None:
-        """Tick until cancelled."""
         loop = asyncio.get_running_loop()
         has_alarm = self._limit_s > 0 and hasattr(signal, "SIGALRM")  # Windows has none
         if has_alarm:
             with contextlib.suppress(OSError):
                 self._schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-            # Only the main thread may handle signals: a broker inside somebody's test just measures.
+            # Only the main thread may handle signals: a broker in another thread, as in tests, only measures.
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGALRM, self._alarm)
                 signal.siginterrupt(signal.SIGALRM, False)

@@ -1,6 +1,6 @@
-"""Where time comes from: rules take it as an argument, performers ask the one clock they were given.
+"""Clock of a broker: rules take the time as an argument, performers ask the one clock passed to them.
 
-Deadlines and durations use `monotonic_ms`; `wall_ms` is only for what people and clients read, and may jump.
+Deadlines and durations use `monotonic_ms`; `wall_ms` is only for display and for clients, and may jump.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import time
 
 
 class Clock:
-    """The time of this machine; tests give another."""
+    """Clock of this machine; tests pass another."""
 
     def monotonic_ms(self) -> float:
-        """Milliseconds since some fixed moment; never goes back."""
+        """Return milliseconds since a fixed moment; never decreases."""
         return time.perf_counter() * 1000
 
     def processor_ms(self) -> float:
-        """Milliseconds of processors that this process has used; never goes back."""
+        """Return the CPU time used by this process in milliseconds; never decreases."""
         return time.process_time() * 1000
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, UTC."""
+        """Return milliseconds since 1970, UTC."""
         return time.time_ns() // 1_000_000

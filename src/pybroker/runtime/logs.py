@@ -1,11 +1,11 @@
-"""Structured logs: one line for each event that an operator would act on.
+"""Structured logs: one line for each event on which an operator would act.
 
     logs.info("topic.loaded", topic="persistent://public/default/t", took_ms=3)
     2026-01-31T08:15:30.123Z INFO topic.loaded topic=persistent://public/default/t took_ms=3
 
-Owns the format and the level. What must always hold: a log call never raises, and one event is one line, whatever
-bytes a client put into a name; only a stack trace adds lines, indented. Called by performers only; counters, not log
-lines, belong on the hot path.
+This module owns the format and the level. Invariants: a log call never raises, and one event is one line, for any
+bytes in a client's names; only a stack trace adds lines, indented. Only performers log; the hot path uses counters
+instead.
 """
 
 import json
@@ -19,10 +19,10 @@ _LOGGER = logging.getLogger("pybroker")
 _AUDIT = logging.getLogger("pybroker.audit")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-# What a value may consist of without quotes: printable ASCII but space, quote, equals sign and backslash.
+# Characters allowed in a value without quotes: printable ASCII except space, quote, equals sign and backslash.
 _PLAIN = re.compile(r"[!#-<>-\[\]-~]+")
 
-# A longer value is cut: a log line must not carry a client's 5 MiB property.
+# Longer values are cut: a log line must not contain a client's 5 MiB property.
 MAX_VALUE_CHARACTERS = 1000
 
 
@@ -43,7 +43,8 @@ class _LineFormatter(logging.Formatter):
 def configure(level: str = "info", stream: TextIO | None = None) -> None:
     """Write the events of `level` and above to `stream` (stderr by default).
 
-    A program that embeds a broker does not call this, and gets the events through `logging` in its own way.
+    A program that embeds a broker does not call this; it receives the events through its own `logging`
+    configuration.
     """
     logging.raiseExceptions = False  # a closed stderr must not print a trace for each event
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
@@ -54,39 +55,38 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
 
 
 def set_level(level: str) -> None:
-    """Change the least important level that is written: debug, info, warning or error."""
+    """Change the lowest level that is written: debug, info, warning or error."""
     _LOGGER.setLevel(_LEVELS[level])
 
 
 def debug(event: str, /, **fields: object) -> None:
-    """Log what only somebody who searches for a fault wants to see."""
     _log(logging.DEBUG, event, None, fields)
 
 
 def info(event: str, /, **fields: object) -> None:
-    """Log a change of state that an operator may want to know."""
+    """Log a state change of interest to operators."""
     _log(logging.INFO, event, None, fields)
 
 
 def warning(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
-    """Log what is not right but was dealt with."""
+    """Log a problem that was handled."""
     _log(logging.WARNING, event, exc_info, fields)
 
 
 def error(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
-    """Log what failed; `exc_info` is the exception, or True inside an `except` block."""
+    """Log a failure; `exc_info` is the exception, or True inside an `except` block."""
     _log(logging.ERROR, event, exc_info, fields)
 
 
 def audit(event: str, /, **fields: object) -> None:
-    """Log who did what by REST, on a logger of its own, whatever the level is that others are written from."""
+    """Log a REST action and its role to a separate logger, independent of the level of other events."""
     _AUDIT.setLevel(logging.INFO)
     _AUDIT.info("%s", event, extra={"fields": fields})
 
 
 def _log(level: int, event: str, exc_info: bool | BaseException | None, fields: dict[str, object]) -> None:
     if _LOGGER.isEnabledFor(level):
-        # The fields also go into the record as they are, for programs that bring their own handler.
+        # The record also has the raw fields, for programs with their own handler.
         _LOGGER.log(level, "%s", event, exc_info=exc_info, extra={"fields": fields})
 
 

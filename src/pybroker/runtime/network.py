@@ -1,6 +1,6 @@
-"""Where ports come from: sockets of this machine, or what a test or a simulator gives instead.
+"""Ports of a broker: sockets of this machine, or replacements by a test or simulator.
 
-Owns nothing: a port belongs to who opened it. Connections are served on the running loop.
+The caller that binds a port owns it. Connections are served on the running loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MakeProtocol: TypeAlias = Callable[[], asyncio.BaseProtocol]
 
 
 class Port:
-    """A port that is bound. Who connects waits in the system's queue until `serve`; after `close` nobody can connect."""
+    """Bound port. Connections wait in the system's queue until `serve`, and are refused after `close`."""
 
     def __init__(self, bound: socket.socket, accept_queue_size: int) -> None:
         self.socket = bound
@@ -27,7 +27,7 @@ class Port:
     async def serve(
         self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None = None, handshake_timeout_s: float | None = None
     ) -> None:
-        """Accept connections, each with a protocol of its own; once at most. With `tls` a handshake has to end in time."""
+        """Accept connections, each with its own protocol; call at most once. With `tls`, a handshake must end in time."""
         assert self._server is None, "served twice"
         self._server = await asyncio.get_running_loop().create_server(
             make_protocol,
@@ -38,20 +38,20 @@ class Port:
         )
 
     def close(self) -> None:
-        """Accept nobody more; those that were accepted stay. Idempotent."""
+        """Stop accepting; accepted connections continue. Idempotent."""
         if self._server is not None:
             self._server.close()
         self.socket.close()
 
 
 class Network:
-    """The network of this machine; tests and simulators give another."""
+    """Network of this machine; tests and simulators pass another."""
 
     def bind(self, address: str, number: int, accept_queue_size: int) -> Port:
-        """A port at `address`, an IPv6 one with or without brackets (`::` takes IPv4, too); 0 takes one that is free.
+        """Bind a port at `address`, IPv6 with or without brackets (`::` also accepts IPv4). Port 0 selects a free one.
 
-        `accept_queue_size` connections may wait to be accepted. Raises OSError, in the system's words only: who asked knows
-        what it asked for.
+        `accept_queue_size` connections may wait to be accepted. Raise OSError with the system's text only; the
+        caller adds the address.
         """
         is_ipv6 = ":" in address
         try:
@@ -62,11 +62,11 @@ class Network:
                 dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
             )
         except OSError as error:
-            # `create_server` adds the address to the system's words.
+            # `create_server` adds the address to the system's text.
             code = error.errno or 0
             raise OSError(code, os.strerror(code) if code > 0 else error.strerror) from error
         bound.setblocking(False)
-        # For the connections that are accepted: asyncio's own loop leaves Nagle's algorithm on for sockets it did not make,
-        # and an answer of two writes would wait 40 ms for the client's delayed acknowledgement.
+        # Set for accepted connections: asyncio leaves Nagle's algorithm on for sockets that it did not create, and a
+        # response of two writes would wait 40 ms for the client's delayed acknowledgement.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return Port(bound, accept_queue_size)

@@ -1,7 +1,7 @@
-"""What a broker is given of the world: time, timers, chance, ports, threads, its configuration, and the counters that it keeps.
+"""Runtime of a broker: clock, timers, randomness, ports, threads, configuration, and counters.
 
-One object, made by whoever builds a broker and handed down to every part of it. A test or a simulator gives others: nothing in
-the broker asks the machine for the time, for randomness, for a thread or for a port by itself.
+The object that creates a broker passes one runtime to all its parts. A test or simulator passes another. The broker
+itself never asks the machine for time, randomness, threads or ports.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class Timer(Protocol):
-    """A call to come."""
+    """Scheduled call."""
 
     def cancel(self) -> None:
-        """Do not call any more. Idempotent, also after the call."""
+        """Cancel the call. Idempotent, also after the call."""
 
 
 class _LoopTimer(Timer):
-    """One of those that a broker waits for, by which it is listed."""
+    """Timer that its runtime lists until it has run."""
 
     __slots__ = ("_listed",)
 
@@ -48,12 +48,12 @@ class _LoopTimer(Timer):
 
 @dataclass(eq=False)
 class Runtime:
-    """Owned by who builds the broker; lives as long as it does."""
+    """Runtime of one broker, with the same lifetime; owned by the object that creates the broker."""
 
     config: BrokerConfig
     clock: Clock = field(default_factory=Clock)
     random: random.Random = field(default_factory=random.SystemRandom)
-    """Where randomness comes from, also that which nobody may foresee."""
+    """The source of randomness, including that for secrets."""
     stats: BrokerStats = field(default_factory=BrokerStats)
     network: Network = field(default_factory=Network)
     threads: Threads = field(default_factory=Threads)
@@ -61,12 +61,12 @@ class Runtime:
 
     @property
     def peer_clock(self) -> Clock:
-        """By which connections are found to be late or dead: another one where `clock` jumps."""
+        """Return the clock for timeouts of connections; a different one if `clock` jumps."""
         return self.clock
 
     @functools.cached_property
     def memory(self) -> Memory:
-        """What all parts of the broker share; made when it is first asked for."""
+        """Return the memory budget that all parts of the broker share; created on first use."""
         config, found = self.config, memory_limit()
         own = OwnBounds(
             reads=config.managed_ledger_max_reads_in_flight_size_in_mb * MIB,
@@ -82,7 +82,7 @@ class Runtime:
         return Memory(limit_bytes, own, self.clock)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call back on the running loop after `delay_s` seconds of `clock`, if the broker is still there then."""
+        """Call back on the running loop after `delay_s` seconds of `clock`, unless the broker is closed before."""
         timer = _LoopTimer(self._timers)
         self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._ring, timer, callback)
         return timer
@@ -92,12 +92,12 @@ class Runtime:
         callback()
 
     async def sleep(self, delay_s: float) -> None:
-        """Wait for `delay_s` seconds of `clock`: for what is done from time to time, by a task that does nothing else."""
+        """Wait for `delay_s` seconds of `clock`, for a task that does only periodic work."""
         await asyncio.sleep(delay_s)
 
     def cancel_timers(self) -> None:
-        """The broker is closed: nobody is called back any more, and nothing of it is held by the loop."""
+        """Cancel all timers after the broker closed, so that the loop holds no reference to it."""
         timers = list(self._timers.values())
-        self._timers.clear()  # which timers know
+        self._timers.clear()  # a timer that is no longer listed does nothing
         for timer in timers:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""The owner of short tasks: every task that a protocol callback starts has an owner that awaits it.
+"""Owner of short tasks. Every task that a protocol callback starts has an owner that awaits it.
 
 Invariant: after `close` returned, no task of this owner runs.
 """
@@ -15,11 +15,11 @@ Result = TypeVar("Result")
 
 
 class TaskOwner:
-    """Starts tasks, keeps them alive, logs what escapes them once, and cancels and awaits them at close."""
+    """Starts tasks, keeps references to them, logs an unhandled exception once, and cancels and awaits them at close."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in start order
         self._closed = False
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class TaskOwner:
         return task
 
     async def run_to_end(self, work: Coroutine[Any, Any, Result], what: str) -> Result:
-        """Await `work`, which goes on to its end also when the caller is cancelled: that takes effect afterwards."""
+        """Await `work` to its end even if the caller is cancelled; the cancellation takes effect afterwards."""
         if self._closed:
             return await work
         ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -53,7 +53,7 @@ class TaskOwner:
                 cancelled = error
         if cancelled is not None:
             if not ended.cancelled():
-                ended.exception()  # retrieved: nobody is there to be told
+                ended.exception()  # marks the exception as retrieved; no caller is left to receive it
             raise cancelled
         return ended.result()
 
@@ -63,7 +63,7 @@ class TaskOwner:
             logs.error("task.failed", task=task.get_name(), exc_info=error)
 
     async def close(self) -> None:
-        """Refuse new work, cancel what runs, and wait until all of it has ended."""
+        """Refuse new work, cancel the running tasks, and wait until all have ended."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
@@ -84,12 +84,14 @@ async def first_set(*events: asyncio.Event | None) -> None:
 
 
 def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
-    """What to await, and the callback that completes it, with an error or None; whoever awaits may be gone by then."""
+    """Return a future to await, and the callback that completes it with an error or None. The waiter may be cancelled
+    by then.
+    """
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:
         if ended.done():
-            return  # Who waited was cancelled.
+            return  # The waiter was cancelled.
         if error is None:
             ended.set_result(None)
         else:
@@ -99,7 +101,7 @@ def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], Non
 
 
 def _settle_unbegun(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:
-    """A task that is cancelled before its first step runs nothing of its coroutine, also nothing that would say so."""
+    """Cancel the result if the task was cancelled before its first step: then `_settle` never ran."""
     if not ended.done():
         work.close()
         ended.cancel()

@@ -1,7 +1,7 @@
-"""Where threads come from: a part that blocks asks for one here, and whoever builds a broker says what it is.
+"""Threads of a broker, requested by parts that block.
 
-A test or a simulator gives others, in which what a thread would do is a step of its loop. Blocking work that no pool is kept for
-goes to the loop's own (`asyncio.to_thread`), so that is the loop's to say.
+A test or simulator passes a replacement in which the work of a thread is a step of its loop. Blocking work without
+its own pool uses the loop's executor (`asyncio.to_thread`), which the loop provides.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ class Threads:
     """Threads of this process. Any method may be called from any thread."""
 
     def pool(self, name: str, count: int = 1, *, niceness: int = 0) -> Executor:
-        """Up to `count` threads, made when they are needed; with one, work is done in the order in which it was handed over.
+        """Return an executor of up to `count` threads, started on demand; with one, work is done in order of
+        submission.
 
-        With `niceness` the system lets others of this process, the loop above all, go first where processors are short.
+        With `niceness` the system prefers other threads of this process, above all the loop, if CPUs are scarce.
         """
         if not niceness:
             return ThreadPoolExecutor(count, thread_name_prefix=name)
         return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=_give_way, initargs=(niceness,))
 
     def start(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """A thread that does `work`, at once; the process does not wait for it when it ends."""
+        """Start a thread that runs `work`; the process does not wait for it at exit."""
         thread = threading.Thread(target=work, name=name, daemon=True)
         thread.start()
         return thread
 
 
 def _give_way(niceness: int) -> None:
-    """Of the calling thread, where threads have a priority of their own: Linux."""
+    """Lower the priority of the calling thread, on systems with priorities per thread: Linux."""
     if sys.platform != "linux":
         return
     thread_id = threading.get_native_id()
     try:
         os.setpriority(os.PRIO_PROCESS, thread_id, os.getpriority(os.PRIO_PROCESS, thread_id) + niceness)
     except OSError:
-        pass  # a sandbox that forbids it: slower, not wrong
+        pass  # forbidden by a sandbox: slower, but correct

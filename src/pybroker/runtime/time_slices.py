@@ -1,7 +1,7 @@
-"""Long work on the event loop, cut into slices: the loop turns to others in between.
+"""Long work on the event loop, divided into slices between which other tasks run.
 
-What works is a generator that pauses after each small piece of work; the pieces of a slice are as many as fit into its time,
-so that a slow machine turns to others as often as a fast one.
+The work is a generator that yields after each small step. A slice is as many steps as fit into its time, so that a
+slow machine yields as often as a fast one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_MS = 2.0
-"""How long the loop is held, but for the piece that is begun."""
+"""Maximum duration of a slice, except for the step in progress."""
 
 
 async def in_slices(steps: Generator[None, None, T], clock: Clock) -> T:
-    """All of it, and what it returns."""
+    """Run all steps and return the generator's result."""
     ends_ms = clock.monotonic_ms() + SLICE_MS
     while True:
         try:

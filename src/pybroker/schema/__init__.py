@@ -1,6 +1,7 @@
-"""Schemas of topics: what a schema is, whether it is well formed, whether a new one may follow the older ones.
+"""Schemas of topics: the schema value, its validation, and compatibility with earlier versions.
 
-The pure part: `schema_data` (the value), `validation` (is it well formed), `identity` (is it the same schema again),
-`compatibility` (may it follow). None of them knows topics, versions or policies. Start reading in `schema_data`.
-`registry` keeps the versions of each topic's schema in the metadata store; `history` is what it knows of one topic.
+The pure part: `schema_data` (the value), `validation` (well-formed or not), `identity` (equality of schemas),
+`compatibility` (whether a new version is allowed). These modules know no topics, versions or policies. Start with
+`schema_data`. `schema_registry` keeps the versions of each topic's schema in the metadata store; `history` holds
+those of one topic.
 """

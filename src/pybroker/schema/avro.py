@@ -1,12 +1,13 @@
-"""Avro schemas: from their JSON to a graph of types, with the checks that Avro's own library makes.
+"""Avro schemas: parser from JSON to a graph of types, with the checks of Avro's own library.
 
-Owns names (namespaces, references, what a legal name is), the shape of each kind of type, and the canonical text by which
-two definitions are one schema. Own code rather than a library, for three reasons: a hostile definition must be refused
-in bounded time and stack, field defaults are deliberately not checked here (Pulsar stores a field whose default does not
-fit its type, and refuses it when a reader needs it), and compatibility needs aliases that libraries drop.
+This module owns names (namespaces, references, legal names), the structure of each kind of type, and the canonical
+text that is the same for equal schemas. It replaces a library for three reasons: a hostile definition must be
+refused with bounded time and stack; field defaults are deliberately not checked here (Pulsar stores a field with a
+default that does not fit its type, and refuses it when a reader needs it); compatibility needs aliases, which
+libraries drop.
 
-What must always hold of a parsed type: every reference is resolved, so the graph may have cycles; a union has no union
-as a branch and no two branches of one name.
+Invariants of a parsed type: every reference is resolved, so the graph may have cycles; a union contains no union and
+no two branches of one name.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ NAMED = frozenset({"record", "enum", "fixed"})
 _ORDERS = frozenset({"ascending", "descending", "ignore"})
 _MAX_FIXED_BYTES = 2**31 - 1
 MAX_NAME_LENGTH = 1024
-"""Of a name with its namespace: each reference to it may repeat it."""
+"""Limit for a name with its namespace, because each reference to it may repeat it."""
 _PLACE_HEAD = 80
 _PLACE_TAIL = 120
-"""So much of a place is told: there is one for each type and field, and each would repeat those around it."""
-# Keys with a meaning of their own; all others are properties, which are part of what a schema is.
+"""Length of a location in errors: each type and field has one, and would repeat those around it."""
+# Keys with a defined meaning; all others are properties, which are part of the schema.
 _TYPE_KEYS = frozenset(
     {"type", "name", "namespace", "doc", "aliases", "fields", "items", "values", "size", "symbols"},
 )
@@ -34,7 +35,7 @@ _FIELD_KEYS = frozenset({"name", "type", "doc", "default", "order", "aliases"})
 
 
 class NoDefault:
-    """The default of a field that has none; null is a default."""
+    """The default of a field without one; null is a valid default."""
 
 
 NO_DEFAULT = NoDefault()
@@ -42,7 +43,7 @@ NO_DEFAULT = NoDefault()
 
 @dataclass(eq=False, slots=True)
 class AvroField:
-    """One field of a record; its type stands in the record's `children` at the same index."""
+    """One field of a record; its type is in the record's `children` at the same index."""
 
     name: str
     default: JsonValue | NoDefault
@@ -53,14 +54,14 @@ class AvroField:
 
 @dataclass(eq=False, slots=True)
 class AvroType:
-    """One type of a schema. Compared by identity: a named type is one object however often it is referred to."""
+    """One type of a schema. Compared by identity: a named type is one object for all its references."""
 
     kind: str
     name: str = ""  # with its namespace
     children: list[AvroType] = field(default_factory=list)  # items, values, branches, or the types of the fields
     fields: tuple[AvroField, ...] = ()
-    symbols: dict[str, None] = field(default_factory=dict)  # in their order
-    enum_default: str | None = None  # the symbol for those that a reader does not know
+    symbols: dict[str, None] = field(default_factory=dict)  # in order
+    enum_default: str | None = None  # the symbol that replaces symbols unknown to a reader
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()  # with their namespaces
     properties: str = ""
@@ -70,7 +71,7 @@ class AvroType:
         return self.name.rpartition(".")[2]
 
     def __str__(self) -> str:
-        """What a person calls the type: `int`, `record R`, `union of null, int`."""
+        """Return the type's name for display: `int`, `record R`, `union of null, int`."""
         if self.kind == "union":
             return (
                 "union of " + ", ".join(str(branch) for branch in self.children[:8]) if self.children else "empty union"
@@ -79,7 +80,7 @@ class AvroType:
 
 
 def parse_avro(data: bytes) -> AvroType:
-    """The type that a definition holds; raises `InvalidSchema`."""
+    """Parse a definition. Raise InvalidSchema."""
     parser = _Parser()
     root: list[AvroType] = []
     parser.attach(root, parse_json(data), "", "schema")
@@ -88,7 +89,7 @@ def parse_avro(data: bytes) -> AvroType:
 
 
 def all_types(root: AvroType) -> Iterator[AvroType]:
-    """Every type reachable from `root`, each once."""
+    """Yield every type reachable from `root` once."""
     seen = {id(root)}
     waiting = [root]
     while waiting:
@@ -101,14 +102,14 @@ def all_types(root: AvroType) -> Iterator[AvroType]:
 
 
 class _Parser:
-    """State of one parse. Owned by `parse_avro`; each method appends what it reads to the list that it is given.
+    """State of one parse, owned by `parse_avro`. Each method appends its result to the list passed to it.
 
-    `where` names the place in the definition, for errors.
+    `where` is the location in the definition, for errors.
     """
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
-        # References to names that come later in the text: list and index to put the type in, namespace, name, place.
+        # References to later definitions: list and index for the type, namespace, name, location.
         self._open_references: list[tuple[list[AvroType], int, str, str, str]] = []
         self._unions: list[tuple[AvroType, str]] = []
 
@@ -180,7 +181,7 @@ class _Parser:
             kind,
             name,
             aliases=_aliases(value, inner_namespace, where),
-            # An enum's default is no property; on a record the word has no meaning of its own.
+            # An enum's default is not a property; on a record the key has no defined meaning.
             properties=_properties(value, _TYPE_KEYS | {"default"} if kind == "enum" else _TYPE_KEYS),
         )
         if kind == "enum":
@@ -191,7 +192,7 @@ class _Parser:
             avro_type.size_bytes = _size_bytes(value, where)
         known = self._named.setdefault(name, avro_type)
         if known is not avro_type:
-            # Writers that repeat a definition instead of referring to it exist, so the very same one is let through.
+            # Some writers repeat a definition instead of referring to it, so an identical one is accepted.
             if kind == "record" or canonical_text(known) != canonical_text(avro_type):
                 raise InvalidSchema(f"{where}: {name!r} is defined twice")
             return known
@@ -240,7 +241,9 @@ def _properties(value: dict[str, JsonValue], reserved: frozenset[str]) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Letters of any script, as Avro for Java has it; `$` too, which generated class names contain."""
+    """Return whether the text consists of letters of any script, as in Avro for Java, and `$`, which generated class
+    names contain.
+    """
     if not text or not (text[0].isalpha() or text[0] in "_$"):
         return False
     return all(character.isalnum() or character in "_$" for character in text)
@@ -321,12 +324,12 @@ def _order(entry: dict[str, JsonValue], where: str) -> str:
 
 
 def canonical_text(root: AvroType) -> str:
-    """The one text of all definitions that Avro takes for equal.
+    """Return the canonical text, which is the same for all definitions that Avro considers equal.
 
-    Names, types, fields in their order with default and sort order, symbols, sizes and properties (logical types among
-    them) count; documentation, aliases, the default of an enum and how the JSON is written do not. A named type is
-    written out where it comes first, and has a number after that: its name, and properties of any length, stand there
-    once. The walk has its own stack: references may chain further than Python's reaches.
+    It includes names, types, ordered fields with default and sort order, symbols, sizes and properties (also logical
+    types). It excludes documentation, aliases, enum defaults and JSON formatting. A named type is written out at its
+    first occurrence and is a number after that, so that its name and properties appear once. The traversal has its
+    own stack, because chains of references may exceed Python's.
     """
     parts: list[str] = []
     written: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""What is known of a topic's schemas: its versions since the last deletion, and a bounded cache of that.
+"""Schema versions of a topic since the last deletion, and a bounded cache of them.
 
-Pure. What must hold: versions of a topic only grow, also over deletions; the newest deletion hides all versions before
-it for good. The cache never holds more than its budget: what was not asked for the longest goes first, and a history
-that is larger than the whole budget is not kept at all.
+Pure. Versions of a topic only increase, also across deletions; the latest deletion hides all versions before it
+permanently. The cache never exceeds its budget: the least recently used history is dropped first, and one larger
+than the whole budget is not kept.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from pybroker.schema.schema_data import SchemaData
 
 VERSION_SIZE_BYTES = 8
-_OVERHEAD_BYTES = 500  # of a topic without schemas, or of a version besides its definition
+_OVERHEAD_BYTES = 500  # of a topic without schemas, or of a version without its definition
 
 
 def version_to_bytes(version: int) -> bytes:
-    """As messages and commands carry a version: 8 bytes, big-endian."""
+    """Encode a version as in messages and commands: 8 bytes, big-endian."""
     return version.to_bytes(VERSION_SIZE_BYTES)
 
 
 def version_from_bytes(data: bytes) -> int:
-    """The version in the first 8 bytes; what is no version of any schema is negative."""
+    """Decode the first 8 bytes; negative if they are not a schema version."""
     return int.from_bytes(data[:VERSION_SIZE_BYTES], signed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """One version; `digest` is equal for schemas that are the same one."""
+    """One version; `digest` is the same for equal schemas."""
 
     version: int
     schema: SchemaData
@@ -37,49 +37,48 @@ class StoredSchema:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """The approximate memory."""
         texts = sum(len(key) + len(value) for key, value in self.schema.properties.items())
         return _OVERHEAD_BYTES + len(self.schema.data) + texts
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The versions since the last deletion, oldest first, and the version that comes next."""
+    """Versions since the last deletion, oldest first, and the next version number."""
 
     versions: tuple[StoredSchema, ...] = ()
     next_version: int = 0
 
     @property
     def latest(self) -> StoredSchema | None:
-        """The newest version; None when there is none, or when they were deleted."""
+        """Return the newest version; None if there is none or all were deleted."""
         return self.versions[-1] if self.versions else None
 
     @property
     def deleted_version(self) -> int | None:
-        """The version that says that all before it were deleted, as long as none came after it."""
+        """Return the version of the deletion; None once a later version exists."""
         return self.next_version - 1 if self.next_version and not self.versions else None
 
     def version(self, version: int) -> StoredSchema | None:
-        """That version, None when it never was or was deleted."""
         first = self.next_version - len(self.versions)
         return self.versions[version - first] if first <= version < self.next_version else None
 
     def with_digest(self, digest: bytes) -> StoredSchema | None:
-        """The version of the same schema, the newest of them."""
+        """Return the newest version with an equal schema."""
         return next((each for each in reversed(self.versions) if each.digest == digest), None)
 
     def added(self, stored: StoredSchema) -> History:
-        """With one version more."""
+        """Return the history with one more version."""
         assert stored.version == self.next_version, f"version {stored.version} after {self.next_version - 1}"
         return History((*self.versions, stored), self.next_version + 1)
 
     def deleted(self) -> History:
-        """After a deletion, which takes a version itself."""
+        """Return the history after a deletion, which uses a version number itself."""
         return History((), self.next_version + 1)
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """The approximate memory."""
         return _OVERHEAD_BYTES + sum(each.size_bytes for each in self.versions)
 
 
@@ -113,6 +112,5 @@ class HistoryCache:
             self.size_bytes -= history.size_bytes
 
     def drop_below(self, parent: str) -> None:
-        """Forget every path below `parent`."""
         for path in [each for each in self._histories if each.startswith(f"{parent}/")]:
             self.drop(path)

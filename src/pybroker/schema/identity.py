@@ -1,8 +1,8 @@
-"""When a schema that is handed in again is the one that is already there.
+"""Identity of schemas: whether a submitted schema is an existing one.
 
-A topic's versions are found by this: the same schema gets the version that it had. For types defined in Avro two
-definitions are one schema when Avro takes them for equal (see `avro.canonical_text`); for all others the bytes decide.
-Properties never count, not even those of KEY_VALUE.
+An equal schema gets its existing version. Definitions of Avro-based types are equal if Avro considers them equal
+(see `avro.canonical_text`); for all other types the bytes decide. Properties never count, not even those of
+KEY_VALUE.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.schema.schema_data import AVRO_DEFINED_TYPES, InvalidSchema, Schem
 
 
 def schema_digest(schema: SchemaData) -> bytes:
-    """Equal for schemas that are the same one, 32 bytes; of a definition that does not parse, the bytes count."""
+    """Return 32 bytes that are the same for equal schemas. For a definition that does not parse, the bytes count."""
     digest = hashlib.sha256(schema.type.to_bytes(1))
     content = schema.data
     if schema.type in AVRO_DEFINED_TYPES:

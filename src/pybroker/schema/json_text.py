@@ -1,7 +1,7 @@
-"""JSON of unknown origin, read within limits.
+"""Parser of untrusted JSON with limits.
 
-What must hold: whatever the bytes are, the answer is a value or `InvalidSchema`, in time linear in their number. The
-standard parser recurses for each level of nesting, so the levels are counted before it is asked.
+For any input, the result is a value or `InvalidSchema`, in linear time. The standard parser recurses for each level
+of nesting, so the levels are counted first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pybroker.schema.schema_data import InvalidSchema
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 MAX_DEFINITION_BYTES = 1024 * 1024
-MAX_NESTING = 200  # what walks a definition recursively needs up to three frames for each level
+MAX_NESTING = 200  # recursion over a definition needs up to three frames per level
 
-# A string that does not end, or a comment that does not, matches up to the end, so that nothing is scanned twice.
+# An unterminated string or comment matches up to the end, so that nothing is scanned twice.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|/\*|//[^\n]*|[\[\]{}]', re.DOTALL)
 
 
 def parse_json(data: bytes) -> JsonValue:
-    """The value that `data` holds. Comments are allowed, as Avro's own parser does; constants such as NaN are not."""
+    """Parse `data`. Comments are allowed, as in Avro's own parser; constants such as NaN are not."""
     if len(data) > MAX_DEFINITION_BYTES:
         raise InvalidSchema(f"definition of {len(data)} bytes, the limit is {MAX_DEFINITION_BYTES}")
     text = _without_comments(data.decode("utf-8", errors="replace"))
@@ -34,7 +34,7 @@ def parse_json(data: bytes) -> JsonValue:
 
 
 def _without_comments(text: str) -> str:
-    """Blank out comments and check on the way how deep the text nests."""
+    """Blank out comments and check the nesting depth."""
     parts: list[str] = []
     kept_to = position = depth = 0
     while (match := _TOKEN.search(text, position)) is not None:
@@ -64,5 +64,5 @@ def _refuse_constant(name: str) -> JsonValue:
 
 
 def canonical_json(value: JsonValue) -> str:
-    """The one text of equal values: order of keys does not matter, `1` and `1.0` differ."""
+    """Return the same text for equal values: order of keys does not matter, `1` and `1.0` differ."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,11 +1,11 @@
 """KEY_VALUE schemas: two schemas in one definition.
 
-Owns the layout of the data; the types and properties of both sides stand in the properties of the whole.
+This module owns the layout of the data. The types and properties of both sides are in the properties of the whole.
 
     key length (4, big-endian) | key definition | value length (4) | value definition
 
-A length of -1 stands for no definition, as an empty one does. Where the properties name no type, the side is plain
-bytes. The encoding (`kv.encoding.type`: INLINE or SEPARATED) is the client's alone: it decides where a key travels.
+A length of -1 means no definition, like an empty one. If the properties specify no type, the side is plain bytes.
+Only clients use the encoding (`kv.encoding.type`: INLINE or SEPARATED), which determines where a key is sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeyValueSchema:
 
 
 def split_key_value(schema: SchemaData) -> KeyValueSchema:
-    """Take a KEY_VALUE schema apart; raises `InvalidSchema`."""
+    """Split a KEY_VALUE schema. Raise InvalidSchema."""
     key, rest = _take(schema.data, "key")
     value, rest = _take(rest, "value")
     if rest:
@@ -37,7 +37,7 @@ def split_key_value(schema: SchemaData) -> KeyValueSchema:
 
 
 def join_key_value(key: bytes, value: bytes) -> bytes:
-    """The data of a KEY_VALUE schema with these definitions."""
+    """Return the data of a KEY_VALUE schema with these definitions."""
     return b"".join((_LENGTH.pack(len(key)), key, _LENGTH.pack(len(value)), value))
 
 

@@ -1,9 +1,9 @@
-"""KEY_VALUE schemas as REST shows and takes them: one JSON object with the definitions of both sides.
+"""REST format of KEY_VALUE schemas: one JSON object with the definitions of both sides.
 
     {"key": <definition>, "value": <definition>}
 
-A side that is defined in Avro is a JSON object there, one without a definition an empty text, a nested KEY_VALUE schema an object
-of this kind again.
+A side defined in Avro is a JSON object, a side without definition an empty string, and a nested KEY_VALUE schema
+another object of this format.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pybroker.schema.schema_data import InvalidSchema, SchemaData, SchemaType
 
 
 def key_value_text(schema: SchemaData) -> str:
-    """Raises InvalidSchema."""
+    """Return the REST text of a schema. Raise InvalidSchema."""
     return _text(_shown(schema))
 
 
 def key_value_data(text: str) -> bytes:
-    """The definition that `text` stands for. Raises InvalidSchema."""
+    """Return the definition for a REST text. Raise InvalidSchema."""
     given = parse_json(text.encode(errors="surrogatepass"))
     if not isinstance(given, dict) or not {"key", "value"} <= given.keys():
         raise InvalidSchema('KEY_VALUE: expected a JSON object {"key": ..., "value": ...} with both definitions')

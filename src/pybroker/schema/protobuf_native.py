@@ -1,6 +1,6 @@
-"""PROTOBUF_NATIVE schemas: descriptors of Protobuf files and the message that a topic carries.
+"""PROTOBUF_NATIVE schemas: descriptors of Protobuf files and the topic's message type.
 
-Owns reading the JSON document around them:
+This module reads the JSON document around them:
 
     {"fileDescriptorSet": base64, "rootMessageTypeName": "package.Message", "rootFileDescriptorName": "file.proto"}
 """
@@ -19,12 +19,12 @@ from pybroker.schema.schema_data import InvalidSchema
 
 
 def root_message_name(data: bytes) -> str:
-    """Full name of the message that the schema describes; raises `InvalidSchema` unless all files fit together."""
+    """Return the full name of the message type. Raise InvalidSchema unless all files are consistent."""
     return root_message(data).full_name
 
 
 def root_message(data: bytes) -> Descriptor:
-    """The message that the schema describes, in a pool of its own; raises `InvalidSchema` unless all files fit together."""
+    """Return the message type, in its own pool. Raise InvalidSchema unless all files are consistent."""
     document = parse_json(data)
     if not isinstance(document, dict):
         raise InvalidSchema("not a JSON object")
@@ -50,14 +50,14 @@ def _files(text: str) -> dict[str, FileDescriptorProto]:
     except (ValueError, DecodeError) as error:
         raise InvalidSchema(f"fileDescriptorSet: {error}") from None
     for file in descriptors.file:
-        # Java takes an empty syntax for none, which means proto2; Protobuf for Python knows no syntax of that name.
+        # Java treats an empty syntax as absent, which means proto2; Protobuf for Python refuses an empty syntax.
         if not file.syntax:
             file.ClearField("syntax")
     return {file.name: file for file in descriptors.file}
 
 
 def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPool:
-    """Have Protobuf check each file against those it imports, in an order in which imports come first."""
+    """Add the files to a pool, imports first, so that Protobuf checks each against its imports."""
     pool = descriptor_pool.DescriptorPool()
     done: set[str] = set()
     opened: set[str] = set()
@@ -85,7 +85,7 @@ def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPo
 
 
 def _find_message(file: FileDescriptorProto, root_name: str) -> str:
-    """Resolve the name, given in full or within the file's package, to the message's full name."""
+    """Resolve the name, full or relative to the file's package, to the message's full name."""
     prefix = f"{file.package}." if file.package else ""
     level: dict[str, DescriptorProto] = {message.name: message for message in file.message_type}
     inner_name = root_name.removeprefix(prefix)

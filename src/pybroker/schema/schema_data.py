@@ -1,7 +1,7 @@
-"""A schema as clients hand it in: its type, its definition and its properties.
+"""Schema as submitted by clients: type, definition and properties.
 
-Owns the numbers of the types (those of the protocol), their names in REST, and the two ways in which a schema is
-refused. Nothing here reads a definition: see `validation` for what each type demands of it.
+This module owns the type numbers of the protocol, their REST names, and the two errors with which a schema is
+refused. Definitions are not read here; `validation` has the requirements of each type.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ _MAX_REASON_CHARACTERS = 1000
 
 
 class InvalidSchema(IncompatibleSchema, http_status=422):
-    """The definition is not one of its type; the text says what is wrong. Clients see the same code as for `Incompatible`."""
+    """Invalid definition for its type; the text states the error. Clients receive the same code as for `Incompatible`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(_shortened(reason))
 
 
 class Incompatible(IncompatibleSchema):
-    """The schema may not follow the existing ones; the text names the path, both sides and the rule."""
+    """Schema that is incompatible with existing ones; the text names the path, both sides and the rule."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(_shortened(reason))
 
 
 def _shortened(reason: str) -> str:
-    """Reasons quote names, which a definition can make as long as itself; the end, which names the rule, is kept."""
+    """Shorten a reason, which may quote names as long as the definition; its end, which names the rule, is kept."""
     if len(reason) <= _MAX_REASON_CHARACTERS:
         return reason
     half = _MAX_REASON_CHARACTERS // 2
@@ -37,7 +37,7 @@ def _shortened(reason: str) -> str:
 
 
 class SchemaType(IntEnum):
-    """What a definition is written in, with the protocol's numbers."""
+    """Format of a definition, with the protocol's numbers."""
 
     NONE = 0
     STRING = 1
@@ -64,9 +64,9 @@ class SchemaType(IntEnum):
     EXTERNAL = 22
 
 
-# The definition of a JSON and of a PROTOBUF schema is an Avro schema too.
+# The definition of a JSON or PROTOBUF schema is also an Avro schema.
 AVRO_DEFINED_TYPES = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
-# These types are complete by their name and carry no definition.
+# These types have no definition.
 PRIMITIVE_TYPES = frozenset(
     {
         SchemaType.STRING,
@@ -86,13 +86,13 @@ PRIMITIVE_TYPES = frozenset(
         SchemaType.LOCAL_DATE_TIME,
     }
 )
-# What clients call these is resolved before anything reaches a broker; the protocol has no number for most of them.
+# Clients resolve these types before they send them; the protocol has no number for most of them.
 _CLIENT_SIDE_NAMES = frozenset({"AUTO", "AUTO_CONSUME", "AUTO_PUBLISH"})
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaData:
-    """One definition. The properties belong to the client; only KEY_VALUE keeps facts of the schema itself there."""
+    """One schema. The properties belong to the client; only KEY_VALUE stores facts of the schema in them."""
 
     type: SchemaType
     data: bytes = b""
@@ -100,7 +100,7 @@ class SchemaData:
 
 
 def schema_type_named(name: str) -> SchemaType:
-    """Type by its name in REST; raises `InvalidSchema` for a name that no stored schema can have.
+    """Return the type for its REST name. Raise InvalidSchema for a name that no stored schema can have.
 
     BYTES means the same as NONE: the protocol has one number for both, and a schema is read back as NONE.
     """

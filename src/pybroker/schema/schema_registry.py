@@ -1,13 +1,14 @@
-"""The schemas of topics: registered, found again, checked and deleted; a partition has those of its partitioned topic.
+"""Schema registry: registration, lookup, compatibility checks and deletion. A partition has the schemas of its
+partitioned topic.
 
-Each version is a value of its own in the metadata store, below the topic's path and named by its number; so is a deletion.
-A version is written once and never changed.
+Each version is a separate value in the metadata store, below the topic's path, with its number as name; so is a
+deletion. A version is written once and never changed.
 
-What must hold: a version that was answered is durable; versions of a topic follow each other without a gap, and none is
-given twice, however many register at once; the same schema gets the version that it has. One change of a topic's schemas
-at a time: within this process by a lock, and against other writers because a version is only written where there is none.
+Invariants: a returned version is durable; versions of a topic are consecutive, and none is assigned twice under
+concurrent registration; an equal schema gets its existing version. Only one change of a topic's schemas runs at a
+time: a lock ensures it in this process, and against other writers a version is only written if it does not exist.
 
-Whether somebody may register, and by which rule a new schema must fit, is for the caller to know.
+The caller checks permissions and selects the compatibility strategy.
 """
 
 from __future__ import annotations
@@ -35,17 +36,20 @@ from pybroker.schema.schema_data import Incompatible, SchemaData, SchemaType
 from pybroker.schema.validation import validate
 
 THREAD_BYTES = 16 * 1024
-"""Schemas that are larger together are parsed and compared in a thread, one request after the other: a megabyte takes seconds."""
+"""Schemas with a larger total size are parsed and compared in a thread, one request at a time: a megabyte takes
+seconds.
+"""
 _Result = TypeVar("_Result")
 CACHE_LIMIT_BYTES = 16 * 1024 * 1024
-_WRITE_ATTEMPTS = 5  # where others write too
+_WRITE_ATTEMPTS = 5  # against concurrent writers
 
-# What a consumer's schema must be able to read: the newest version, but under these rules every one, by the same rule.
+# A consumer's schema must be able to read the newest version; under these strategies all versions, by the same
+# strategy.
 _CHECKED_AGAINST_ALL = frozenset({CompatibilityStrategy.BACKWARD_TRANSITIVE, CompatibilityStrategy.FULL_TRANSITIVE})
 
 
 class _Document(msgspec.Struct, omit_defaults=True):
-    """A version as it is stored; one that is `deleted` says that there are no schemas any more."""
+    """Stored form of a version; with `deleted` it ends all versions before it."""
 
     type: str = SchemaType.NONE.name
     timestamp_ms: int = 0
@@ -55,25 +59,25 @@ class _Document(msgspec.Struct, omit_defaults=True):
 
 
 class SchemaRegistry:
-    """The schemas of one metadata store. Raises StoreError when that fails."""
+    """Schemas of one metadata store. Methods raise StoreError if the store fails."""
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._cache = HistoryCache(CACHE_LIMIT_BYTES)
-        # Of topics whose schemas are being read or changed.
+        # Of topics with a schema operation in progress.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._writing: set[str] = set()
-        self._stale: set[str] = set()  # what others have changed meanwhile
+        self._stale: set[str] = set()  # changed by other writers during the operation
         self._large = asyncio.Semaphore(1)
         self.counters: dict[NamespaceName, SchemaCounters] = {}
-        """Of namespaces whose schemas somebody has asked for."""
+        """Of namespaces with schema requests."""
         store.watch(metadata_paths.SCHEMAS, self._changed)
 
     # --- read --------------------------------------------------------------------------------------------------------
 
     async def history(self, topic: TopicName) -> History:
-        """All versions that count."""
+        """Return all versions that are not deleted."""
         counters = self._counters(topic)
         with self._measured(counters.get):
             path = metadata_paths.schema(topic)
@@ -84,7 +88,7 @@ class SchemaRegistry:
             return found
 
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int | None:
-        """The version that the same schema has, None when it has none."""
+        """Return the version of an equal schema; None if there is none."""
         digest = await self._in_proportion([schema], lambda: schema_digest(schema))
         found = (await self.history(topic)).with_digest(digest)
         return None if found is None else found.version
@@ -92,12 +96,12 @@ class SchemaRegistry:
     # --- check -------------------------------------------------------------------------------------------------------
 
     async def check(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
-        """Whether `schema` could be registered now. Raises InvalidSchema, Incompatible."""
+        """Check whether `schema` could be registered now. Raise InvalidSchema or Incompatible."""
         await self._in_proportion([schema], lambda: validate(schema))
         await self._check(topic, strategy, (await self.history(topic)).versions, schema)
 
     async def check_consumer(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
-        """Whether who expects `schema` can read what is in the topic. Raises InvalidSchema, Incompatible."""
+        """Check whether a consumer with `schema` can read the topic. Raise InvalidSchema or Incompatible."""
         if strategy == CompatibilityStrategy.ALWAYS_COMPATIBLE:
             return
         await self._in_proportion([schema], lambda: validate(schema))
@@ -129,7 +133,7 @@ class SchemaRegistry:
         counters.compatible += 1
 
     async def _in_proportion(self, schemas: Sequence[SchemaData], act: Callable[[], _Result]) -> _Result:
-        """Call `act`, which goes through all of `schemas`; where it takes long, the loop goes on meanwhile."""
+        """Call `act`, which processes all of `schemas`; in a thread if they are large."""
         if sum(len(schema.data) for schema in schemas) < THREAD_BYTES:
             return act()
         async with self._large:
@@ -138,12 +142,12 @@ class SchemaRegistry:
     # --- change ------------------------------------------------------------------------------------------------------
 
     async def register(self, topic: TopicName, schema: SchemaData, strategy: str) -> int:
-        """The version of `schema`, a new one unless it has one. Raises InvalidSchema, Incompatible."""
+        """Return the version of `schema`, registering it if needed. Raise InvalidSchema or Incompatible."""
         digest = await self._in_proportion([schema], lambda: _validated_digest(schema))
         path = metadata_paths.schema(topic)
         known = self._cache.get(path)
         if known is not None and (found := known.with_digest(digest)) is not None:
-            return found.version  # The usual case: a client that comes back.
+            return found.version  # The usual case: a client that reconnects.
         counters = self._counters(topic)
         with self._measured(counters.put):
             async with self._lock(path):
@@ -161,7 +165,7 @@ class SchemaRegistry:
         raise StoreError(f"the schemas of {topic} are being changed by others, try again")
 
     async def delete(self, topic: TopicName) -> int:
-        """No version counts any more; the version of the deletion itself, after which new ones go on."""
+        """Delete all versions. Return the version of the deletion itself, after which new versions continue."""
         counters, path = self._counters(topic), metadata_paths.schema(topic)
         with self._measured(counters.delete):
             async with self._lock(path):
@@ -175,7 +179,7 @@ class SchemaRegistry:
         raise StoreError(f"the schemas of {topic} are being changed by others, try again")
 
     async def drop(self, topic: TopicName) -> None:
-        """Forget all versions of a topic that goes; those of a partition are its partitioned topic's, and stay."""
+        """Remove all versions of a deleted topic. A partition's schemas belong to its partitioned topic and stay."""
         if topic.partition_index >= 0:
             return
         counters, path = self._counters(topic), metadata_paths.schema(topic)
@@ -186,7 +190,7 @@ class SchemaRegistry:
                     logs.info("schema.dropped", topic=topic)
 
     async def drop_namespace(self, namespace: NamespaceName) -> None:
-        """Forget all of a namespace that goes, in which nobody registers any more."""
+        """Remove all versions in a deleted namespace, in which no registration can happen any more."""
         path = metadata_paths.schemas(namespace)
         await self._store.delete_tree(path)
         self._cache.drop_below(path)
@@ -198,7 +202,7 @@ class SchemaRegistry:
         return self._locks.setdefault(path, asyncio.Lock())
 
     async def _history(self, path: str) -> History:
-        """Call it under the lock, or the cache would keep what somebody has changed meanwhile."""
+        """Read the history. The caller must hold the lock, or the cache could keep an outdated history."""
         found = self._cache.get(path)
         if found is not None:
             return found
@@ -216,7 +220,7 @@ class SchemaRegistry:
         return history
 
     async def _append(self, path: str, version: int, document: _Document) -> bool:
-        """Store a version; False when somebody else has stored one of that number."""
+        """Store a version. Return False if another writer has stored that number."""
         written = metadata_paths.schema_version(path, version)
         self._writing.add(written)
         try:
@@ -229,14 +233,14 @@ class SchemaRegistry:
         return True
 
     def _keep(self, path: str, history: History) -> None:
-        """What was read, or written, under the lock; not if others have changed it since."""
+        """Cache a history read or written under the lock, unless other writers changed it since."""
         if path in self._stale:
             self._stale.discard(path)
         else:
             self._cache.put(path, history)
 
     def _changed(self, path: str) -> None:
-        """Somebody has changed a version: another broker, or a deletion of all of them."""
+        """Handle a change by another writer: another broker, or a deletion of all versions."""
         if path in self._writing:
             return
         parent = path.rpartition("/")[0]
@@ -254,7 +258,7 @@ class SchemaRegistry:
 
     @contextmanager
     def _measured(self, operation: OperationCounters) -> Iterator[None]:
-        """What schemas are refused for is no failure."""
+        """Measure an operation. A refused schema is not a failure."""
         started_ms = self._clock.monotonic_ms()
         try:
             yield
@@ -265,7 +269,7 @@ class SchemaRegistry:
 
 
 def _validated_digest(schema: SchemaData) -> bytes:
-    """Raises InvalidSchema."""
+    """Validate the schema and return its digest. Raise InvalidSchema."""
     validate(schema)
     return schema_digest(schema)
 

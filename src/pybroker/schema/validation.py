@@ -1,6 +1,6 @@
-"""Whether a schema is well formed: what each type demands of its definition.
+"""Validation of schemas: requirements of each type on its definition.
 
-What must hold: any definition is accepted or refused with `InvalidSchema`, in time linear in its size.
+Any definition is accepted or refused with `InvalidSchema`, in time linear in its size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MAX_KEY_VALUE_NESTING = 8
 
 
 def validate(schema: SchemaData) -> None:
-    """Return if the definition is one of its type; raises `InvalidSchema` with what is wrong."""
+    """Check that the definition is valid for its type. Raise InvalidSchema with the reason."""
     _validate(schema, 0)
 
 
@@ -28,7 +28,7 @@ def _validate(schema: SchemaData, nesting: int) -> None:
 def _validate_definition(schema: SchemaData, nesting: int) -> None:
     if schema.type in AVRO_DEFINED_TYPES:
         root = parse_avro(schema.data)
-        # The broker that clients know refuses this for AVRO alone; JSON and PROTOBUF definitions may be a bare union.
+        # Pulsar refuses this for AVRO only; JSON and PROTOBUF definitions may be a bare union.
         if schema.type is SchemaType.AVRO and root.kind == "union":
             raise InvalidSchema("a union at the top is not supported")
     elif schema.type is SchemaType.PROTOBUF_NATIVE:
@@ -48,5 +48,5 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
 
 
 def _is_pythons_string(schema: SchemaData) -> bool:
-    """Python's client has a definition of its STRING schema: that there is none, in JSON."""
+    """Return whether this is the Python client's STRING schema, with a definition that is a JSON null."""
     return schema.type is SchemaType.STRING and schema.data == b"null"

@@ -1,4 +1,4 @@
-"""Bytes to commands and back, without IO. Start with `commands.py` (what arrives) and `replies.py` (what leaves).
+"""Decoder and encoder of commands, without IO. Start with `commands.py` (received) and `replies.py` (sent).
 
-Invariant: how the bytes of a connection are chunked never changes what is decoded from them.
+Invariant: the chunking of received bytes never changes the decoded events.
 """

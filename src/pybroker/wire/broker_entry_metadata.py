@@ -1,9 +1,9 @@
-"""What the broker puts in front of an entry that it stores: when it came, and the index of its last message.
+"""Prefix that the broker adds to stored entries: receive time, and index of the last message.
 
     0x0e02  size(4)  BrokerEntryMetadata  entry as it was sent
 
-Clients that do not ask for it are sent the entry without it. No entry that a client sends begins like this: it would be one
-whose metadata is larger than any frame.
+Clients that do not support it receive the entry without it. A client's entry cannot begin like this: its metadata
+would be larger than any frame.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _INDEX_TAG = 2 << 3
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntryMetadata:
-    """None for what the broker did not add."""
+    """Fields that the broker added; None for absent ones."""
 
     timestamp_ms: int | None
     index: int | None
-    """Of the entry's last message, counted from 0 over all messages of the topic."""
+    """Index of the entry's last message, counted from 0 over all messages of the topic."""
 
 
 NOTHING_ADDED = BrokerEntryMetadata(None, None)
 
 
 def with_broker_metadata(entry: bytes, timestamp_ms: int | None, index: int | None) -> bytes:
-    """`entry`, as it was sent, behind what the broker adds to it."""
+    """Return `entry` with the broker's prefix."""
     fields = b""
     if timestamp_ms is not None:
         fields = b"\x08" + encode(timestamp_ms)
@@ -43,13 +43,12 @@ def with_broker_metadata(entry: bytes, timestamp_ms: int | None, index: int | No
 
 
 def without_broker_metadata(entry: bytes) -> bytes:
-    """The entry as it was sent."""
     start = message_start(entry)
     return entry[start:] if start else entry
 
 
 def broker_metadata(entry: bytes) -> BrokerEntryMetadata:
-    """What the broker has added to `entry`. Never raises: what does not parse counts as absent."""
+    """Return the fields that the broker added to `entry`. Never raises: an invalid prefix counts as absent."""
     end = message_start(entry)
     if not end:
         return NOTHING_ADDED
@@ -70,8 +69,9 @@ def broker_metadata(entry: bytes) -> BrokerEntryMetadata:
 
 
 def entry_time_ms(entry: bytes) -> int:
-    """What expiry and searches by time go by: when the broker took the entry if that is stored, else when its client says that
-    it sent it. Never raises."""
+    """Return the time for expiry and searches by time: the broker's receive time if stored, else the client's publish
+    time. Never raises.
+    """
     if entry[:2] == _MAGIC:
         timestamp_ms = broker_metadata(entry).timestamp_ms
         if timestamp_ms:

@@ -1,9 +1,8 @@
-"""How many fields a large command has, counted before protobuf makes an object of each.
+"""Field count of a large command, checked before protobuf creates an object per field.
 
-Two bytes of a command can become an object of a hundred bytes, and decoding its strings takes longer than scanning it.
-Commands of real clients have at most some hundreds of fields. Therefore the fields of a command larger than
-`LARGE_COMMAND_BYTES` are counted first, up to the limit. The metadata of a message has no such limit: see
-`entry_metadata`.
+Two bytes of a command can become an object of a hundred bytes, and decoding strings takes longer than scanning them.
+Real commands have at most some hundreds of fields. Therefore the fields of commands larger than
+`LARGE_COMMAND_BYTES` are counted first, up to the limit. Message metadata has no such limit: see `entry_metadata`.
 """
 
 from __future__ import annotations
@@ -20,29 +19,30 @@ from pybroker.wire.varint import decode, skip_field
 LARGE_COMMAND_BYTES = 16 * 1024
 """A smaller one cannot hold enough fields to matter."""
 LENGTH_DELIMITED = 2
-"""The wire type of texts, bytes and messages."""
+"""The wire type of strings, bytes and messages."""
 _MESSAGE_ID = pb.MessageIdData.DESCRIPTOR
-"""Not looked into: numbers alone, of which protobuf makes no objects."""
+"""Not entered: it has numbers only, for which protobuf creates no objects."""
 _ERRORS: dict[str, type[BrokerError]] = {"metadata": MetadataError, "keySharedMeta": ConsumerAssignError}
-"""What is answered where it is the fields of these that are too many, as for fewer that are too many still."""
+"""Errors sent if the fields of these messages exceed the limit; the same as for smaller excesses."""
 
 
 class FieldCount:
-    """Counts the fields of one command, those of the messages in it included, until there are `limit`.
+    """Counts the fields of one command, including those of nested messages, up to `limit`.
 
-    `request_id` is what was found up to there, None if nothing.
+    `request_id` is the request id if it was found so far, else None.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._left = limit
-        self._own_field = ""  # of the command, where counting stands
+        self._own_field = ""  # the current field of the command
         self.request_id: int | None = None
 
     def refusal(self, data: bytes, start: int, end: int, command: Message) -> BrokerError | None:
-        """Why the command whose fields stand at [start, end) is not read, None when it may be; `command` is an empty one.
+        """Return why the command with fields at [start, end) is refused, or None. `command` is an empty message of its
+        type.
 
-        Raises ProtocolViolation when the fields are malformed.
+        Raise ProtocolViolation if the fields are malformed.
         """
         descriptor: Any = command.DESCRIPTOR
         self._count(data, start, end, descriptor)
@@ -54,7 +54,7 @@ class FieldCount:
         )
 
     def _count(self, data: bytes, pos: int, end: int, message: Descriptor) -> None:
-        """Go through the fields of `message` at [pos, end). Raises ProtocolViolation when they are malformed."""
+        """Count the fields of `message` at [pos, end). Raise ProtocolViolation if they are malformed."""
         fields = message.fields_by_number
         is_command = message.name.startswith("Command")
         while pos < end:

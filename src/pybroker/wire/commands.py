@@ -1,12 +1,12 @@
-"""What arrives: frames cut from the stream and turned into events.
+"""Decoder of received frames into events.
 
-A frame is `total(4) size(4) BaseCommand`, or for SEND `total size BaseCommand [0x0e01 crc(4)] metaSize(4) MessageMetadata payload`;
-all big-endian, `total` counts what follows it.
+A frame is `total(4) size(4) BaseCommand`, or for SEND `total size BaseCommand [0x0e01 crc(4)] metaSize(4)
+MessageMetadata payload`; all numbers are big-endian, and `total` is the number of bytes after it.
 
-SEND, ACK and FLOW are read by hand from the bytes, and neighbours that belong together become one event: what the layers below
-cost is paid once for a whole read of the socket. All other commands are protobuf objects. The scanners read what clients write;
-whatever else they meet, protobuf puts in order or refuses. `tests/unit/wire` holds both readings equal for any bytes and any
-chunking.
+SEND, ACK and FLOW are scanned by hand, and consecutive ones that belong together become one event, so that the
+layers below pay their costs once per socket read. All other commands are protobuf objects. The scanners handle the
+encodings that clients write; any other encoding is normalized or refused by protobuf. `tests/unit/wire` verifies
+that both readings agree for any bytes and any chunking.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pybroker.wire.many_ids import ManyIds
 from pybroker.wire.varint import decode, encode, skip_field
 
 FRAME_PADDING_BYTES = 10240
-"""A frame may be this much longer than the maximum message size."""
+"""Number of bytes by which a frame may exceed the maximum message size."""
 MAX_UNAUTHENTICATED_FRAME_BYTES = 72 * 1024
 """Before CONNECTED, no frame may be longer than a large token (64 KiB). This bounds an unauthenticated connection's
 memory."""
 MAX_UNAUTHENTICATED_FIELDS = 1000
-"""CONNECT has some thirty."""
+"""CONNECT has about thirty fields."""
 MAX_SMALL_COMMANDS = 256
-"""So many commands other than SEND are decoded at a time: a read of the socket can bring thousands of them."""
+"""Maximum number of commands other than SEND decoded at a time: a socket read can bring thousands of them."""
 OWN_BUFFER_BYTES = 32 * 1024
 """If more bytes of a frame than this are missing, it is received into its own buffers instead of being accumulated."""
 PIECE_BYTES = 256 * 1024
@@ -44,7 +44,7 @@ sent."""
 UNAUTHENTICATED_PIECE_BYTES = 4 * 1024
 """Size of such a buffer before CONNECTED."""
 
-# The frame's two sizes, what command it is (its type and the tag of its message), and where a usual SEND has its fields.
+# The frame's two sizes, its command type and the tag of its message, and the positions of fields in a usual SEND.
 _HEAD = Struct(">IIIBBBB").unpack_from
 _HEAD_SIZE = 16
 _SIZES = Struct(">II")
@@ -55,7 +55,7 @@ _SEND_KIND = 0x080632
 _ACK_KIND = 0x080A52
 _FLOW_KIND = 0x080B5A
 _SCANNED_TYPES = frozenset({pb.BaseCommand.SEND, pb.BaseCommand.ACK, pb.BaseCommand.FLOW})
-# The message of each command has the number of its type.
+# The message of each command has the number of its type as field number.
 _FIELD_OF_TYPE = {number: field.name for number, field in pb.BaseCommand.DESCRIPTOR.fields_by_number.items()}
 _MESSAGE_ID = pb.MessageIdData.DESCRIPTOR
 
@@ -87,7 +87,7 @@ class Decoder:
     def __init__(self) -> None:
         self._rest = b""
         self.has_more = False
-        """Whole frames wait: call `feed` with nothing, after others had their turn."""
+        """Whether whole frames wait: call `feed` without data, after other connections were served."""
         self._pieces: list[bytearray] = []
         self._filled = 0  # bytes used in the last piece
         self._missing_bytes = 0
@@ -97,11 +97,11 @@ class Decoder:
         self._max_fields = MAX_UNAUTHENTICATED_FIELDS
 
     def accept_messages(self, max_message_bytes: int, max_batch_messages: int, max_fields: int) -> None:
-        """The client is authenticated: from now on frames may be as long as a message, hold batches, and many fields."""
+        """Allow messages, batches and many fields, because the client is authenticated."""
         self._max_batch_messages = max_batch_messages
         self._max_fields = max_fields
         self._piece_bytes = PIECE_BYTES
-        # `total` does not count its own four bytes; the limit does.
+        # `total` excludes its own four bytes; the limit includes them.
         self._max_frame_bytes = max_message_bytes + FRAME_PADDING_BYTES - 4
 
     @property
@@ -123,7 +123,7 @@ class Decoder:
         self.has_more = False
 
     def own_buffer(self) -> memoryview | None:
-        """Where the next bytes belong while a large frame is incomplete; None when any buffer will do."""
+        """Return the buffer for the next bytes while a large frame is incomplete; None if any buffer will do."""
         if not self._missing_bytes:
             return None
         if self._filled == len(self._pieces[-1]):
@@ -132,7 +132,7 @@ class Decoder:
         return memoryview(self._pieces[-1])[self._filled :]
 
     def own_buffer_filled(self, size_bytes: int) -> list[Event]:
-        """`size_bytes` were received into `own_buffer()`."""
+        """Decode after `size_bytes` were received into `own_buffer()`."""
         assert self._missing_bytes >= size_bytes
         self._filled += size_bytes
         self._missing_bytes -= size_bytes
@@ -143,7 +143,7 @@ class Decoder:
         return self._decode(data)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Decode `data`, which follows everything fed before. Raises ProtocolViolation for what no client may send."""
+        """Decode `data`, which follows all data fed before. Raise ProtocolViolation for invalid data."""
         if self._missing_bytes:
             events: list[Event] = []
             while data and (own := self.own_buffer()) is not None:
@@ -158,7 +158,7 @@ class Decoder:
         return self._decode(data)
 
     def _keep(self, data: bytes, pos: int) -> None:
-        """Remember the incomplete frame that begins at `pos`."""
+        """Keep the incomplete frame that begins at `pos`."""
         kept = len(data) - pos
         if kept >= 4:
             total = int.from_bytes(data[pos : pos + 4], "big")
@@ -178,22 +178,20 @@ class Decoder:
         end = len(data)
         max_frame = self._max_frame_bytes
         view = memoryview(data)
-        run_producer_id = -1  # whose SENDs may join the last event; of a transaction's: -2 - producer id
+        run_producer_id = -1  # the producer with SENDs that may join the last event; in a transaction: -2 - producer id
         run_txn: TxnId | None = None
         ack: Ack | None = None
-        ack_prefix = (
-            b""  # what an ACK of the next entry begins with: sizes, consumer, ledger, and the tag of the entry id
-        )
+        ack_prefix = b""  # start of an ACK of the next entry: sizes, consumer, ledger, and the tag of the entry id
         small_commands = 0
         self.has_more = False
-        next_count = 0  # Where num_messages_in_batch may begin next: most metadata has no such byte at all.
+        next_count = 0  # Earliest position of the next num_messages_in_batch: most metadata does not contain its byte.
         next_marker = 0  # The same for marker_type.
         while end - pos >= _HEAD_SIZE:
             total, size, head, first_tag, producer_id, second_tag, sequence_id = _HEAD(data, pos)
             frame_end = pos + 4 + total
             if frame_end > end:
                 break
-            start = pos + 8 + size  # of what follows the command
+            start = pos + 8 + size  # of the bytes after the command
             if total < 4 or start > frame_end:
                 raise ProtocolViolation(f"command of {size} bytes in a frame of {total}")
             if total > max_frame:
@@ -206,8 +204,8 @@ class Decoder:
                 continue
             try:
                 if kind == _SEND_KIND:
-                    # The usual SEND: 08 06 32 len { 08 producer  10 sequence }, one byte of producer id, one to four of
-                    # sequence id, written out because a loop costs more than all the rest.
+                    # The usual SEND: 08 06 32 len { 08 producer 10 sequence }, one byte of producer id, one to four of
+                    # sequence id. Unrolled, because a loop costs more than all the rest.
                     highest = is_chunk = 0
                     if head & 0xFF != size - 4 or first_tag != 0x08 or second_tag != 0x10 or producer_id >= 0x80:
                         sequence_id = -1
@@ -260,7 +258,7 @@ class Decoder:
                     if next_count < metadata_end:
                         count = message_count(data, metadata_start, metadata_end)
                         payload_bytes = frame_end - metadata_end
-                        # Most batches are not compressed, or not that much: their own size tells that they are sound.
+                        # Most batches are compressed little or not at all: their size alone proves them valid.
                         if count > self._max_batch_messages or (
                             count > 1 and count * LEAST_MESSAGE_BYTES > payload_bytes
                         ):
@@ -332,9 +330,9 @@ class Decoder:
         return events
 
     def _large(self, data: bytes, pos: int, end: int) -> Event:
-        """The command at [pos, end), of which no two bytes may cost what two bytes of a small one may.
+        """Decode the large command at [pos, end) at a cost per byte no higher than for a small command.
 
-        Its fields stand in order, as clients write them: its type, and the message of that type.
+        Its fields must be in order, as clients write them: the type, then the message of that type.
         """
         command_start = pos
         tag, pos = decode(data, pos, end)
@@ -362,7 +360,7 @@ class Decoder:
         return CommandRefused(pb.BaseCommand.Type.Name(command_type), fields.request_id, refusal)
 
     def _decode_short(self, data: bytes, pos: int, events: list[Event]) -> int:
-        """Frames of less than 16 bytes at the end of what was received: no SEND, ACK or FLOW is that short."""
+        """Decode frames of less than 16 bytes at the end of the received data; no SEND, ACK or FLOW is that short."""
         while len(data) - pos >= 8:
             total, size = _SIZES.unpack_from(data, pos)
             if pos + 4 + total > len(data):
@@ -375,7 +373,7 @@ class Decoder:
 
 
 def _parse(command: bytes) -> pb.BaseCommand:
-    """A command that is not scanned by hand."""
+    """Parse a command that is not scanned by hand."""
     parsed = _parse_any(command)
     if parsed.type in _SCANNED_TYPES:
         raise ProtocolViolation("the fields of the command are not in order")
@@ -387,7 +385,7 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
         parsed = pb.BaseCommand.FromString(command)
     except DecodeError as error:
         raise ProtocolViolation("malformed command") from error
-    # Unknown types count as missing, as all unknown values of an enum do.
+    # Unknown types count as missing, like all unknown enum values.
     if not parsed.IsInitialized() or not parsed.HasField(_FIELD_OF_TYPE[parsed.type]):
         raise ProtocolViolation("command without one of its required fields")
     if not command.isascii() and _has_broken_text(parsed):
@@ -396,12 +394,12 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
 
 
 def _has_broken_text(message: Message) -> bool:
-    """Whether protobuf would give bytes for a text, somewhere in `message`, because it is not UTF-8."""
+    """Return whether protobuf would return bytes for a string field in `message`, because it is not UTF-8."""
     for field, value in message.ListFields():
         values = value if field.is_repeated else (value,)
         if field.type == field.TYPE_STRING:
             is_broken = any(isinstance(text, bytes) for text in values)
-        elif field.type == field.TYPE_MESSAGE and field.message_type is not _MESSAGE_ID:  # many, and without text
+        elif field.type == field.TYPE_MESSAGE and field.message_type is not _MESSAGE_ID:  # many, without strings
             is_broken = any(_has_broken_text(inner) for inner in values)
         else:
             is_broken = False
@@ -411,7 +409,7 @@ def _has_broken_text(message: Message) -> bool:
 
 
 def _in_order(command: bytes) -> bytes:
-    """The same command with its fields in order and without unknown ones. Raises ProtocolViolation when it is malformed."""
+    """Return the command with its fields in order and without unknown ones. Raise ProtocolViolation if it is malformed."""
     parsed = _parse_any(command)
     ordered = pb.BaseCommand(type=parsed.type)
     name = _FIELD_OF_TYPE[parsed.type]
@@ -421,7 +419,7 @@ def _in_order(command: bytes) -> bytes:
 
 
 def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The span of the length-prefixed message at `pos`, which must end the command."""
+    """Return the span of the length-prefixed message at `pos`, which must end the command."""
     length, pos = decode(data, pos, end)
     if pos + length != end:
         raise ProtocolViolation("malformed command")
@@ -429,16 +427,18 @@ def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, pos: int, end: int) -> int:
-    """The position behind the field at `pos`, which the scanner does not look at."""
+    """Return the position after the field at `pos`, which the scanner ignores."""
     tag, after_tag = decode(data, pos, end)
-    # A tag longer than it needs to be may be one that the scanner looks for.
+    # A tag in a non-minimal encoding may be one that the scanner looks for.
     if not 8 <= tag < 1 << 32 or (tag < 0x80 and after_tag - pos > 1):
         raise ProtocolViolation("malformed tag")
     return skip_field(data, tag, after_tag, end)
 
 
 def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, TxnId | None]:
-    """Any CommandSend, its tag at `pos`: (producer id, sequence id, highest sequence id, if it is a chunk, its transaction)."""
+    """Scan any CommandSend with its tag at `pos`: (producer id, sequence id, highest sequence id, is chunk,
+    transaction).
+    """
     pos, end = _enter(data, pos + 1, end)
     producer_id = sequence_id = -1
     highest = is_chunk = 0
@@ -458,7 +458,7 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, Txn
             transaction_most, pos = decode(data, pos, end)
         elif tag == 0x38:
             is_chunk, pos = decode(data, pos, end)
-        elif tag in (0x18, 0x40):  # num_messages, marker: the entry's own metadata says it
+        elif tag in (0x18, 0x40):  # num_messages, marker: taken from the entry's own metadata
             pos = decode(data, pos, end)[1]
         else:
             pos = _skip(data, pos - 1, end)
@@ -486,8 +486,9 @@ def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
 
 
 def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: list[Event]) -> Ack | None:
-    """Read one CommandAck. It joins `previous` when both are individual and ask for no receipt; else it is a new event.
-    Returns what the next one may join."""
+    """Scan one CommandAck. It joins `previous` if both are individual and request no receipt; otherwise it is a new
+    event. Return the event that the next one may join.
+    """
     pos, end = _enter(data, pos, end)
     ack = Ack(-1)
     ack_type = -1
@@ -536,8 +537,10 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
 
 
 def _ack_prefix(data: bytes, pos: int, end: int, ack: Ack | None) -> bytes:
-    """What the ACK that was just read has in front of its entry id, if that ends it and it names one entry; else nothing."""
-    # size(4)  08 0a 52 len { 08 consumer  10 type  1a len { 08 ledger  10 entry } }, one byte of consumer id
+    """Return the bytes before the entry id of the ACK just scanned, if the entry id ends it and is its only one; else
+    empty.
+    """
+    # size(4) 08 0a 52 len { 08 consumer 10 type 1a len { 08 ledger 10 entry } }, one byte of consumer id
     if ack is None or not ack.groups or data[pos + 10] != 0x10 or data[pos + 12 : pos + 13] != b"\x1a":
         return b""
     entry = encode(ack.groups[-1][1][-1])
@@ -580,7 +583,7 @@ def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:
     if ack_set:
         batch_size &= 0xFFFF_FFFF
         if batch_size >= 1 << 31:
-            batch_size = 0  # Negative: as good as none.
+            batch_size = 0  # Negative sizes count as absent.
         ack.partials.append(PartialAck(ledger_id, entry_id, ack_set, batch_size))
     elif ack.groups and ack.groups[-1][0] == ledger_id:
         ack.groups[-1][1].append(entry_id)

@@ -1,7 +1,7 @@
-"""Payloads as their producers compressed them, opened within bounds; and compressed again when something in them was left out.
+"""Bounded decompression of payloads, and recompression after messages were removed.
 
-What must hold: nothing that a producer wrote makes this return, or hold in between, much more than the size that it was called
-with; what does not come to exactly that size is damaged.
+Invariant: for any input, no function returns or holds much more than the size passed to it. Data that does not
+decompress to exactly that size is damaged.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from pybroker.wire.varint import decode
 
 NOT_COMPRESSED = pb.NONE
 _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
-"""What every reader of Zstandard has to take."""
+"""Window that every Zstandard decoder must support."""
 
 
 class DamagedPayload(Exception):
-    """The bytes are not what their metadata says."""
+    """The payload does not match its metadata."""
 
 
 def compression_name(kind: pb.CompressionType) -> str:
-    """What the protocol calls it."""
     return pb.CompressionType.Name(kind)
 
 
 def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
-    """`data` as it was before compression, `size` bytes. Raises DamagedPayload."""
+    """Decompress `data` to exactly `size` bytes. Raise DamagedPayload."""
     if kind == NOT_COMPRESSED:
         return data
     name = compression_name(kind)
     ratio = MOST_BYTES_OUT_OF_ONE.get(kind)
-    if ratio is not None and size > len(data) * ratio:  # before room for so much is made
+    if ratio is not None and size > len(data) * ratio:  # before memory is allocated
         raise DamagedPayload(f"{len(data)} bytes of {name} data cannot hold the {size} that their metadata says")
     try:
         opened = _DECOMPRESS[kind](data, size)
@@ -50,7 +49,6 @@ def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
 
 
 def compress(kind: pb.CompressionType, data: bytes) -> bytes:
-    """`data` as a client would compress it."""
     return data if kind == NOT_COMPRESSED else _COMPRESS[kind](data)
 
 
@@ -87,7 +85,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    # Read as a stream: at once, the size that the data itself claims would be taken for granted.
+    # Read as a stream: a single call would allocate the size that the data claims.
     with zstandard.ZstdDecompressor(max_window_size=max(size, _ZSTD_WINDOW_BYTES)).stream_reader(data) as reader:
         opened: bytes = reader.read(size)
         return opened

@@ -1,4 +1,4 @@
-"""Entries as clients send them, byte for byte: those that the broker writes itself, and those that tools write or change."""
+"""Builder of entries in the clients' format, for entries that the broker or tools write or change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.wire.entry_metadata import MAGIC_CRC32C
 
 
 def framed(metadata: pb.MessageMetadata, payload: bytes, *, has_checksum: bool = True) -> bytes:
-    """`[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`, where the payload is as `metadata` says."""
+    """Return `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`; the payload must match `metadata`."""
     header = metadata.SerializeToString()
     if not has_checksum:
         return len(header).to_bytes(4, "big") + header + payload
@@ -20,9 +20,9 @@ def framed(metadata: pb.MessageMetadata, payload: bytes, *, has_checksum: bool =
 
 
 def framed_header(header: bytes, payload: bytes) -> bytes:
-    """The same with the metadata as bytes, and with a checksum."""
+    """Like `framed`, with encoded metadata and a checksum."""
     front = len(header).to_bytes(4, "big") + header
-    checksum = crc32c(payload, crc32c(front))  # in two steps, and joined once: payloads are large
+    checksum = crc32c(payload, crc32c(front))  # in two steps, with one join, because payloads are large
     return b"".join((MAGIC_CRC32C.to_bytes(2, "big"), checksum.to_bytes(4, "big"), front, payload))
 
 
@@ -40,9 +40,9 @@ def build_entry(
     replicate_to: Sequence[str] = (),
     schema_version: bytes = b"",
 ) -> bytes:
-    """A message of its own, not in a batch. Without payload it says that there is no value for its key any more.
+    """Build a single message, not in a batch. Without payload it has a null value, which deletes its key in compaction.
 
-    `is_key_encoded`: the key is base64 of what it stands for.
+    `is_key_encoded`: the key is Base64 of the actual key.
     """
     metadata = pb.MessageMetadata(
         producer_name=producer_name,

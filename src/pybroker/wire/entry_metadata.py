@@ -1,11 +1,11 @@
-"""The few fields of a stored entry's metadata that the broker looks at, read without protobuf objects.
+"""Reader of the few metadata fields of a stored entry that the broker needs, without protobuf objects.
 
-An entry is stored exactly as it was sent: `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`. What the
-broker may have put in front of it (`broker_entry_metadata`) is passed over here.
+An entry is stored exactly as it was sent: `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`. A prefix
+added by the broker (`broker_entry_metadata`) is skipped.
 
-Protobuf parses metadata over `LARGE_METADATA_BYTES` as a `MetadataHead`, which has no properties. A producer may send
-as many properties as fit into a message, and a loop in Python takes about a microsecond for each. `metadata_head` takes
-0.1 ms for 20,000 properties, and at most 5 ms for a megabyte of the smallest fields.
+Metadata over `LARGE_METADATA_BYTES` is parsed by protobuf as a `MetadataHead`, which has no properties. A producer
+may send as many properties as fit into a message, and a Python loop takes about a microsecond for each.
+`metadata_head` takes 0.1 ms for 20,000 properties, and at most 5 ms for a megabyte of the smallest fields.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ _PARTITION_KEY_TAG = 6 << 3 | 2
 _KEY_IS_BASE64_TAG = 17 << 3
 _ORDERING_KEY_TAG = 18 << 3 | 2
 _DELIVER_AT_TIME_TAG = 19 << 3
-_DELIVER_AT_TIME_BYTES = b"\x98\x01"  # that tag as a varint
+_DELIVER_AT_TIME_BYTES = b"\x98\x01"  # the tag as a varint
 _SHORT_METADATA_END = 10 + 256
 _UUID_TAG = 26 << 3 | 2
-_UUID_BYTES = b"\xd2\x01"  # that tag as a varint
+_UUID_BYTES = b"\xd2\x01"  # the tag as a varint
 _CHUNK_COUNT_TAG = 27 << 3
 _CHUNK_ID_TAG = 29 << 3
 _HIGHEST_SEQUENCE_ID_TAG = 24 << 3
 _MARKER_TYPE_TAG = 20 << 3
 MARKER_BYTE = b"\xa0"
-"""The first of the two bytes of a marker's tag; text and most metadata do not hold it."""
+"""The first of two bytes of a marker's tag; text and most metadata do not contain it."""
 _MARKER_BYTES = b"\xa0\x01"
 LARGE_METADATA_BYTES = 1024
 """Protobuf parses longer metadata. A call of protobuf costs as much as a loop over some twenty fields."""
 NO_KEY = b"NONE_KEY"
-"""The sticky key of an entry whose metadata says nothing of its origin."""
+"""The sticky key of an entry without key, producer and sequence id, or with unreadable metadata."""
 
 
 def message_start(entry: bytes) -> int:
-    """Where in a stored entry that begins which a client has sent; 0 unless the broker put something in front of it."""
+    """Return where the client's entry begins in a stored entry; 0 without a prefix added by the broker."""
     if entry[:2] != b"\x0e\x02":
         return 0
     return min(_CHECKSUM_SIZE + int.from_bytes(entry[2:6], "big"), len(entry))
 
 
 def metadata_span(entry: bytes) -> tuple[int, int]:
-    """Where MessageMetadata begins and ends in `entry`. Raises ProtocolViolation when it does not fit."""
+    """Return the span of MessageMetadata in `entry`. Raise ProtocolViolation if it does not fit."""
     start = _CHECKSUM_SIZE
     if entry[:2] != b"\x0e\x01":
         start = message_start(entry)
@@ -72,7 +72,7 @@ def metadata_span(entry: bytes) -> tuple[int, int]:
 
 
 def message_metadata(entry: bytes) -> pb.MessageMetadata:
-    """All of the entry's metadata. Raises ProtocolViolation when it does not parse."""
+    """Parse the entry's complete metadata. Raise ProtocolViolation if it is invalid."""
     start, end = metadata_span(entry)
     try:
         return pb.MessageMetadata.FromString(entry[start:end])
@@ -94,9 +94,9 @@ def entry_head(entry: bytes) -> MetadataHead:
 
 
 def message_count(data: bytes, start: int, end: int) -> int:
-    """`num_messages_in_batch` of the MessageMetadata at [start, end): 1 for a single message.
+    """Return `num_messages_in_batch` of the MessageMetadata at [start, end), 1 for a single message.
 
-    Most metadata does not hold the byte of that field's tag at all, which one search tells.
+    Most metadata does not contain the tag's byte, which one search establishes.
     """
     if data.find(NUM_MESSAGES_BYTE, start, end) < 0:
         return 1
@@ -117,7 +117,7 @@ def message_count(data: bytes, start: int, end: int) -> int:
 
 
 def is_batch(entry: bytes) -> bool:
-    """Whether the entry holds a batch, which may be of one message: its metadata then has `num_messages_in_batch`."""
+    """Return whether the entry is a batch, even of one message: its metadata then has `num_messages_in_batch`."""
     pos, end = metadata_span(entry)
     if end - pos > LARGE_METADATA_BYTES:
         return metadata_head(entry, pos, end).HasField("num_messages_in_batch")
@@ -130,7 +130,7 @@ def is_batch(entry: bytes) -> bool:
 
 
 def has_marker_type(data: bytes, start: int, end: int) -> bool:
-    """Whether the MessageMetadata at [start, end) says that it is a marker: nothing for applications."""
+    """Return whether the MessageMetadata at [start, end) is that of a marker, which applications do not receive."""
     if data.find(_MARKER_BYTES, start, end) < 0:
         return False
     if end - start > LARGE_METADATA_BYTES:
@@ -145,7 +145,9 @@ def has_marker_type(data: bytes, start: int, end: int) -> bool:
 
 
 def is_marker(entry: bytes) -> bool:
-    """Whether the entry is a marker, which brokers write for each other and consumers never see. Never raises."""
+    """Return whether the entry is a marker, which brokers write for each other and consumers never receive. Never
+    raises.
+    """
     try:
         return has_marker_type(entry, *metadata_span(entry))
     except ProtocolViolation:
@@ -153,7 +155,7 @@ def is_marker(entry: bytes) -> bool:
 
 
 def is_encrypted(entry: bytes) -> bool:
-    """Whether the metadata names a key that the entry is encrypted with. Never raises."""
+    """Return whether the metadata names an encryption key. Never raises."""
     try:
         pos, end = metadata_span(entry)
         if end - pos > LARGE_METADATA_BYTES:
@@ -169,9 +171,9 @@ def is_encrypted(entry: bytes) -> bool:
 
 
 def publish_time_ms(entry: bytes) -> int:
-    """When the client sent the message, by its own clock, in milliseconds; 0 when the metadata does not say or does not parse.
+    """Return the publish time of the client's clock, in milliseconds; 0 if it is missing or invalid.
 
-    Never raises: what reads it (the index of a ledger, a search by time, expiry) must go on behind one broken entry.
+    Never raises: the ledger index, searches by time and expiry must continue after a broken entry.
     """
     try:
         pos, end = metadata_span(entry)
@@ -179,7 +181,7 @@ def publish_time_ms(entry: bytes) -> int:
             return metadata_head(entry, pos, end).publish_time
         while pos < end:
             tag, pos = decode(entry, pos, end)
-            if tag == _PUBLISH_TIME_TAG:  # the third field of three that every client writes: the scan ends soon
+            if tag == _PUBLISH_TIME_TAG:  # the third of three fields that every client writes, so the scan ends early
                 return decode(entry, pos, end)[0]
             pos = skip_field(entry, tag, pos, end)
     except ProtocolViolation:
@@ -188,12 +190,12 @@ def publish_time_ms(entry: bytes) -> int:
 
 
 def deliver_at_ms(entry: bytes) -> int:
-    """When the message is to be delivered, in milliseconds since 1970; 0 when it is not delayed. Never raises.
+    """Return the delivery time of a delayed message, in milliseconds since 1970; 0 without delay. Never raises.
 
-    Asked of every entry of a Shared or Key_Shared subscription: for metadata of less than 256 bytes, which nearly all have,
-    one search for the field's tag tells.
+    Called for every entry of a Shared or Key_Shared subscription. For metadata of less than 256 bytes, which is
+    nearly all, one search for the field's tag suffices.
     """
-    is_short = entry[6:9] == b"\0\0\0" and entry[:2] == b"\x0e\x01"  # the size's upper bytes, behind a checksum
+    is_short = entry[6:9] == b"\0\0\0" and entry[:2] == b"\x0e\x01"  # the upper bytes of the size, after a checksum
     if is_short and entry.find(_DELIVER_AT_TIME_BYTES, 10, _SHORT_METADATA_END) < 0:
         return 0
     try:
@@ -218,9 +220,9 @@ def _not_negative(time_ms: int) -> int:
 
 
 def chunk_of(entry: bytes) -> Chunk | None:
-    """Which part of which larger message the entry is; None for one that is whole. Never raises.
+    """Return the chunk that the entry holds; None for a whole message. Never raises.
 
-    Most metadata does not hold the bytes of the uuid's tag at all, which one search tells.
+    Most metadata does not contain the bytes of the uuid's tag, which one search establishes.
     """
     uuid = b""
     index = count = 0
@@ -250,9 +252,9 @@ def chunk_of(entry: bytes) -> Chunk | None:
 
 
 def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
-    """Who published the entry, and the highest sequence id that it completes, unsigned as on the wire.
+    """Return the producer's name and the highest sequence id that the entry completes, unsigned as on the wire.
 
-    None for a part of a larger message that is not its last one, for a marker, and for metadata that does not parse.
+    None for a chunk that is not the last one, for a marker, and for invalid metadata.
     """
     name = ""
     sequence_id = highest = 0
@@ -288,10 +290,10 @@ def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
 
 
 def sticky_key(entry: bytes) -> bytes:
-    """What Key_Shared goes by: the ordering key, else the key as the application gave it, else producer and sequence id.
+    """Return the sticky key for Key_Shared: the ordering key, else the decoded key, else producer and sequence id.
 
-    Of a batch its own metadata counts, not that of the messages in it. Metadata that cannot be read has the key of
-    entries without one, as nobody can refuse the entry any more.
+    For a batch, only its own metadata counts, not that of its messages. An entry with unreadable metadata has the
+    key NONE_KEY, because it is too late to refuse the entry.
     """
     try:
         pos, end = metadata_span(entry)
@@ -313,9 +315,9 @@ def _sticky_key_of(head: MetadataHead) -> bytes:
 
 
 def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
-    """The sticky key of the MessageMetadata at [pos, end).
+    """Return the sticky key of the MessageMetadata at [pos, end).
 
-    Once for each entry of a Key_Shared subscription: one-byte sizes and varints that are skipped cost no call.
+    Called once per entry of a Key_Shared subscription: one-byte sizes and skipped varints cost no call.
     """
     partition_key = producer_name = None
     sequence_id_at = -1
@@ -358,7 +360,7 @@ def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
 
 
 def from_base64(text: bytes) -> bytes:
-    """What `text` encodes; itself when it is no Base64."""
+    """Decode Base64; return `text` itself if it is not Base64."""
     try:
         return a2b_base64(text)
     except Base64Error:

@@ -1,8 +1,8 @@
-"""The messages of one stored entry as people look at them: keys, sizes and properties, as far as they can be read.
+"""Messages of one stored entry for display: keys, sizes and properties, as far as they can be read.
 
-Whoever published wrote the bytes, so what must hold: this never raises, and what it returns is bounded whatever the entry holds:
-a long key or many properties are cut, and say so. A batch is opened only when it says that it comes to no more than the caller
-allows; of one that is encrypted, or damaged, its own metadata is all there is.
+The publisher wrote the bytes, so nothing here raises, and results are bounded for any entry: a long key or many
+properties are cut and marked. A batch is opened only if its declared size is within the caller's limit. For an
+encrypted or damaged batch, only its own metadata is returned.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _MAX_OTHER_FIELDS = 10_000
 
 
 class MessageOfEntry(NamedTuple):
-    """One message. `batch_index` is -1 for an entry that is no batch; `size_bytes` is what is stored of it: for a message of a
-    batch its own payload, before compression, and -1 where nobody can tell.
+    """One message. `batch_index` is -1 for an entry that is not a batch. `size_bytes` is the stored size; for a message
+    of a batch, its own payload before compression, and -1 if unknown.
 
-    `key` is what Key_Shared would go by if the message stood alone: the ordering key, else the key, else None.
+    `key` is the key that Key_Shared would use for the message alone: the ordering key, else the key, else None.
     """
 
     batch_index: int
@@ -48,7 +48,7 @@ class MessageOfEntry(NamedTuple):
 
 
 class EntryView(NamedTuple):
-    """What is known of an entry. `problem` says why its messages cannot be told apart; empty when they can."""
+    """View of an entry. `problem` states why its messages cannot be separated; empty if they can."""
 
     messages: Sequence[MessageOfEntry]
     batch_size: int
@@ -59,7 +59,7 @@ class EntryView(NamedTuple):
 
 
 def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
-    """Whether looking into the entry may take long: it is large, or says that it will be."""
+    """Return whether opening the entry may take long, because it is large or declares a large size."""
     if len(entry) > quick_bytes:
         return True
     try:
@@ -70,7 +70,7 @@ def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
 
 
 def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int) -> EntryView:
-    """What `entry` holds; of a batch those messages whose indexes are `wanted`, all without. Never raises."""
+    """Return the messages of `entry`; of a batch those with `wanted` indexes, or all if that is None. Never raises."""
     try:
         start, end = metadata_span(entry)
         head = metadata_head(entry, start, end)
@@ -95,7 +95,7 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
             return EntryView(_messages(payload, count, wanted), count, *times, is_encrypted=is_encrypted, problem="")
         except (DamagedPayload, DecodeError) as error:
             problem = f"the batch cannot be read: {error}"
-    # Its own metadata has the key of all its messages, where the producer made batches by key.
+    # The batch's own metadata has the key of all its messages, if the producer batches by key.
     indexes = range(count) if wanted is None else wanted
     of_batch = _message(_key(head, head.partition_key), _properties_at(entry, start, end), 0, -1)
     return EntryView(
@@ -108,7 +108,7 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
 
 
 def key_of_entry(entry: bytes) -> bytes | None:
-    """The key that the entry's own metadata has; None without one, and when it cannot be read."""
+    """Return the key in the entry's own metadata; None without a key, and if it cannot be read."""
     try:
         head = entry_head(entry)
     except ProtocolViolation:
@@ -192,5 +192,5 @@ def _properties_at(entry: bytes, pos: int, end: int) -> Iterator[tuple[str, str]
 
 
 def _time(value: int) -> int:
-    """Times beyond what is signed are nonsense."""
+    """Return 0 for times beyond the signed range, which are invalid."""
     return value if value < 1 << 63 else 0

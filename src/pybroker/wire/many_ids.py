@@ -1,12 +1,12 @@
-"""ACK and REDELIVER of so many message ids that others have to get a turn in between: read in slices, from the bytes.
+"""Incremental decoder of ACK and REDELIVER commands with many message ids, so that other connections are served in
+between.
 
-Clients acknowledge lists, and ask for thousands of messages again at once; such a command may be as long as a frame. It is
-walked through twice: once over its own fields, which may stand in any order, and once over the ids, which come out in slices of
-`SLICE_IDS`. A slice says what a smaller command would say; together they say what the command does, and the last one bears its
-request id. Of a cumulative ACK only the last id counts, and only that comes out.
+Clients acknowledge lists, and request redelivery of thousands of messages at once; such a command may be as long as
+a frame. It is scanned twice: once over its own fields, which may be in any order, and once over the ids, which are
+returned in slices of `SLICE_IDS`. Each slice is a smaller command; together they equal the original, and the last
+one has its request id. Of a cumulative ACK only the last id counts, and only that is returned.
 
-What must hold: a step costs at most `SLICE_STEPS` fields or words, whatever the bytes are; what is held is the command and one
-slice.
+Limits: a step costs at most `SLICE_STEPS` fields or words for any bytes; only the command and one slice are held.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ _BATCH_SIZE_TAG = 6 << 3
 _INT32_MAX = (1 << 31) - 1
 
 Slice = Ack | Redeliver | None
-"""None: nothing yet, but others want a turn."""
+"""None: no result yet, but other connections should be served."""
 NO_MORE = object()
-"""What whoever takes slice after slice may stand in for the end."""
+"""Sentinel for the end, for callers that take slice after slice."""
 
 
 class ManyIds:
-    """The command in `data` at [start, end): the fields of CommandAck or CommandRedeliverUnacknowledgedMessages."""
+    """Command in `data` at [start, end): the fields of CommandAck or CommandRedeliverUnacknowledgedMessages."""
 
     __slots__ = ("_data", "_end", "_max_words", "_start", "_steps", "command")
 
     def __init__(self, command: str, data: bytes, start: int, end: int, max_words: int) -> None:
-        """`command` is ACK or REDELIVER. Of an ack set no more than `max_words` are kept: no batch has more messages."""
+        """Create the decoder. `command` is ACK or REDELIVER. At most `max_words` of an ack set are kept: no batch has
+        more messages.
+        """
         self.command = command
         self._data = data
         self._start = start
@@ -57,11 +59,11 @@ class ManyIds:
         self._steps = 0
 
     def slices(self) -> Iterator[Slice]:
-        """What the command says, part by part. Raises ProtocolViolation when a step meets what no client may send."""
+        """Yield the command in slices. Raise ProtocolViolation when a step reaches invalid data."""
         return self._acks() if self.command == "ACK" else self._redeliveries()
 
     def _is_over(self) -> bool:
-        """Count a step; whether so many were made that others want their turn."""
+        """Count a step. Return whether other connections should be served now."""
         self._steps += 1
         if self._steps < SLICE_STEPS:
             return False
@@ -112,7 +114,7 @@ class ManyIds:
                 continue
             _add(part, found)
             count += 1
-            if count >= SLICE_IDS and whole.txn is None:  # What is of a transaction is taken as a whole, or refused.
+            if count >= SLICE_IDS and whole.txn is None:  # Acks of a transaction are accepted or refused as a whole.
                 yield part
                 part, count = _part_of(whole), 0
         part.request_id = whole.request_id
@@ -144,13 +146,13 @@ class ManyIds:
             if len(part.positions) == SLICE_IDS:
                 yield part
                 part = Redeliver(consumer_id, epoch)
-        if part.positions or not has_ids:  # without ids it asks for everything
+        if part.positions or not has_ids:  # without ids it requests everything
             yield part
 
     # --- ids ---------------------------------------------------------------------------------------------------------
 
     def _ids(self, ids_tag: int, pos: int) -> Iterator[PartialAck | None]:
-        """Each message id from `pos` on; one of a whole entry has an empty ack set."""
+        """Yield each message id from `pos` on; a whole entry has an empty ack set."""
         while pos < self._end:
             tag, pos = decode(self._data, pos, self._end)
             if tag == ids_tag:
@@ -170,7 +172,7 @@ class ManyIds:
                 yield None
 
     def _read_id(self, found: PartialAck, pos: int, end: int) -> Iterator[None]:
-        """Fill `found`; yields when others want a turn."""
+        """Fill `found`; yield when other connections should be served."""
         data, words = self._data, found.ack_set
         while pos < end:
             tag, pos = decode(data, pos, end)
@@ -196,7 +198,7 @@ class ManyIds:
             elif tag == _BATCH_SIZE_TAG:
                 size, pos = decode(data, pos, end)
                 size &= 0xFFFF_FFFF
-                found.batch_size = size if size <= _INT32_MAX else 0  # negative: as good as none
+                found.batch_size = size if size <= _INT32_MAX else 0  # negative sizes count as absent
             else:
                 pos = skip_field(data, tag, pos, end)
             if self._is_over():
@@ -204,7 +206,7 @@ class ManyIds:
 
 
 def _part_of(whole: Ack) -> Ack:
-    """Nothing yet of an ACK, without its request id."""
+    """Return an empty part of an ACK, without its request id."""
     part = Ack(whole.consumer_id)
     part.is_cumulative = whole.is_cumulative
     part.validation_error = whole.validation_error

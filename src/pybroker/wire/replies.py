@@ -1,7 +1,7 @@
-"""What leaves: commands to bytes.
+"""Encoder of the commands that the broker sends.
 
-SEND_RECEIPT and MESSAGE are written by hand, many at a time, from plain ints; everything else is a protobuf object.
-Benchmark of the hand-written ones: `make bench`, cases `publish_1k` and `pubsub_1k`.
+SEND_RECEIPT and MESSAGE are encoded by hand, many at a time, from plain ints; all other commands are protobuf
+objects. Benchmark of the former: `make bench`, cases `publish_1k` and `pubsub_1k`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _KEEPING_CONNECTION = ("is being unloaded", "Failed to acquire ownership", "Keep
 
 
 def code_and_text(failure: BrokerError) -> tuple[pb.ServerError, str]:
-    """What a client is told of `failure`.
+    """Return the error code and text to send for `failure`.
 
-    At ServiceNotReady clients made from the C++ one (Python, Node.js) drop their connection, with everybody on it, unless the text
-    has one of three phrases of Pulsar's. None of our reasons calls for that, so a text without a phrase gets one.
+    On ServiceNotReady, clients based on the C++ one (Python, Node.js) close the connection with all its producers
+    and consumers, unless the text has one of three phrases of Pulsar's. None of this broker's reasons requires that,
+    so a text without a phrase gets one.
     """
     text = str(failure)
     if isinstance(failure, ServiceNotReady) and not any(phrase in text for phrase in _KEEPING_CONNECTION):
@@ -38,7 +39,7 @@ def code_and_text(failure: BrokerError) -> tuple[pb.ServerError, str]:
 
 
 def frame(command: pb.BaseCommand) -> bytes:
-    """`total(4) size(4) BaseCommand`."""
+    """Encode `total(4) size(4) BaseCommand`."""
     body = command.SerializeToString()
     return _SIZES(len(body) + 4, len(body)) + body
 
@@ -46,7 +47,7 @@ def frame(command: pb.BaseCommand) -> bytes:
 # SEND_RECEIPT: 08 07 3a len { 08 producer  10 sequence  1a len { 08 ledger  10 entry }  20 highest }
 # _RECEIPT_HEADS[n]: both sizes, command type and tag for a CommandSendReceipt of n bytes.
 _RECEIPT_HEADS: list[bytes] = [_SIZES(n + 8, n + 4) + b"\x08\x07\x3a" + bytes((n,)) for n in range(128)]
-# Highest sequence id -1: what the real broker says when the SEND had none.
+# Pulsar sends the highest sequence id -1 if the SEND had none.
 _NO_HIGHEST = b"\x20" + encode(-1)
 _ID_HEADS: list[bytes] = [b"\x1a" + bytes((n,)) for n in range(64)]
 
@@ -58,14 +59,14 @@ def send_receipts(
     ledger_id: int,
     first_entry_id: int,
 ) -> bytes:
-    """The receipts of one producer's run of entries, as bytes of whole frames. A highest sequence id of 0 means none."""
+    """Encode the receipts of one producer's run of entries, as whole frames. A highest sequence id of 0 means none."""
     producer = b"\x08" + encode(producer_id) + b"\x10"
     ledger = b"\x08" + encode(ledger_id) + b"\x10"
     count = len(sequence_ids)
     assert len(highest_sequence_ids) == count, "the lists run in parallel"
     first_sequence_id = sequence_ids[0]
     if count > 1 and not any(highest_sequence_ids):
-        # Consecutive numbers on both sides, as a rule: then the pieces are cut from tables, and C does the rest.
+        # Usually both sequences are consecutive: then the pieces are slices of tables, joined in C.
         sequences = encode_range(first_sequence_id, count)
         entries = encode_range(first_entry_id, count)
         if (
@@ -95,7 +96,9 @@ def send_receipts(
 def send_receipts_of_one_id(
     producer_id: int, sequence_ids: list[int], highest_sequence_ids: list[int], id_part: int
 ) -> bytes:
-    """Receipts that all name the same message, whose ledger id and entry id are both `id_part`; else as `send_receipts`."""
+    """Encode receipts with the same message id, of which ledger id and entry id are both `id_part`; otherwise as
+    `send_receipts`.
+    """
     producer = b"\x08" + encode(producer_id) + b"\x10"
     message_id = b"\x08" + encode(id_part) + b"\x10" + encode(id_part)
     message_id = _ID_HEADS[len(message_id)] + message_id
@@ -106,7 +109,7 @@ def send_receipts_of_one_id(
         sequence = encode(sequence_id)
         highest = b"\x20" + encode(highest_sequence_id) if highest_sequence_id else _NO_HIGHEST
         size = len(sequence) + len(highest)
-        if size != parts_size:  # Neighbours' are of the same length as a rule.
+        if size != parts_size:  # Neighbours usually have the same length.
             parts_size = size
             head = _RECEIPT_HEADS[len(producer) + size + len(message_id)] + producer
         parts += (head, sequence, message_id, highest)
@@ -123,7 +126,9 @@ def messages(
     consumer_epoch: int,
     partition: int,
 ) -> list[bytes]:
-    """MESSAGE frames as parts to write in order; payloads are not copied. `consumer_epoch` and `partition` -1 are not sent."""
+    """Return MESSAGE frames as parts to write in order; payloads are not copied. `consumer_epoch` and `partition` -1
+    are not sent.
+    """
     # MESSAGE: 08 09 4a len { 08 consumer  12 len { 08 ledger  10 entry  18 partition }  20 ack_set ..  18 redeliveries  28 epoch }
     consumer = b"\x08" + encode(consumer_id) + b"\x12"
     ledger = b"\x08" + encode(ledger_id) + b"\x10"
@@ -131,7 +136,7 @@ def messages(
     epoch = b"" if consumer_epoch < 0 else b"\x28" + encode(consumer_epoch)
     id_and_epoch = id_end + epoch
     fixed_size = len(consumer) + 1 + len(ledger)
-    # Neighbours' ids have the same lengths as a rule: what depends on those only is put together when they change.
+    # Neighbouring ids usually have the same lengths: parts that depend only on those are rebuilt when they change.
     entry_size = tail_size = command_size = -1
     head = b""
     parts: list[bytes] = []
@@ -142,7 +147,7 @@ def messages(
         if redelivery_counts is not None and redelivery_counts[index]:
             tail = id_end + b"\x18" + encode(redelivery_counts[index]) + epoch
         if ack_sets is not None and (ack_set := ack_sets[index]):
-            # CommandMessage.ack_set (field 4): what of the batch is still unacknowledged.
+            # CommandMessage.ack_set (field 4): the unacknowledged messages of the batch.
             words = b"".join(b"\x20" + encode(word & _MASK_64) for word in ack_set)
             tail = id_end + words + tail[len(id_end) :]
         if len(entry) != entry_size or len(tail) != tail_size:
@@ -157,7 +162,6 @@ def messages(
 
 
 def error(request_id: int, failure: BrokerError) -> bytes:
-    """ERROR for a request."""
     command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
     command.error.request_id = request_id & _MASK_64
     command.error.error, command.error.message = code_and_text(failure)
@@ -165,7 +169,6 @@ def error(request_id: int, failure: BrokerError) -> bytes:
 
 
 def send_error(producer_id: int, sequence_id: int, failure: BrokerError) -> bytes:
-    """SEND_ERROR for one message."""
     command = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
     command.send_error.producer_id = producer_id
     command.send_error.sequence_id = sequence_id
@@ -174,14 +177,13 @@ def send_error(producer_id: int, sequence_id: int, failure: BrokerError) -> byte
 
 
 def success(request_id: int) -> bytes:
-    """SUCCESS for a request."""
     command = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
     command.success.request_id = request_id
     return frame(command)
 
 
 def ack_response(consumer_id: int, request_id: int, failure: BrokerError | None) -> bytes:
-    """ACK_RESPONSE: the acknowledgement is durable, or why not."""
+    """Encode ACK_RESPONSE: the acknowledgement is durable, or failed."""
     command = pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE)
     command.ackResponse.consumer_id = consumer_id
     command.ackResponse.request_id = request_id
@@ -191,7 +193,7 @@ def ack_response(consumer_id: int, request_id: int, failure: BrokerError | None)
 
 
 def close_producer(producer_id: int) -> bytes:
-    """CLOSE_PRODUCER from the broker: the client looks the topic up again."""
+    """Encode CLOSE_PRODUCER from the broker: the client then looks the topic up again."""
     command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = NO_REQUEST_ID
@@ -199,7 +201,7 @@ def close_producer(producer_id: int) -> bytes:
 
 
 def close_consumer(consumer_id: int) -> bytes:
-    """CLOSE_CONSUMER from the broker: the client subscribes again."""
+    """Encode CLOSE_CONSUMER from the broker: the client then subscribes again."""
     command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST_ID
@@ -207,7 +209,7 @@ def close_consumer(consumer_id: int) -> bytes:
 
 
 def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
-    """ACTIVE_CONSUMER_CHANGE: whether this consumer of a Failover subscription gets the messages."""
+    """Encode ACTIVE_CONSUMER_CHANGE: whether this consumer of a Failover subscription is active."""
     command = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
     command.active_consumer_change.consumer_id = consumer_id
     command.active_consumer_change.is_active = is_active
@@ -215,7 +217,7 @@ def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """REACHED_END_OF_TOPIC: nothing will come any more."""
+    """Encode REACHED_END_OF_TOPIC: the topic is terminated and completely read."""
     command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
     command.reachedEndOfTopic.consumer_id = consumer_id
     return frame(command)

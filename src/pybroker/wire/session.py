@@ -1,10 +1,10 @@
-"""Which command a client may send in which state of its session, and when keep-alive asks or gives up.
+"""States of a client session: legal commands in each state, and keep-alive.
 
     CONNECTING --CONNECT ok--> CONNECTED --anything fatal--> CLOSED
         |                          ^
         +--needs another step--> AUTHENTICATING --AUTH_RESPONSE ok--+
 
-A command outside the table closes the connection (the real broker does the same: facts of the protocol, section 1).
+A command that the table does not allow closes the connection, as in Pulsar (facts of the protocol, section 1).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ subscribes again, which would repeat without end."""
 
 
 class SessionState(enum.Enum):
-    """Where a connection is in its life."""
+    """State of a connection."""
 
     CONNECTING = "connecting"
     AUTHENTICATING = "authenticating"
@@ -79,7 +79,7 @@ _TRANSITIONS: dict[SessionState, frozenset[SessionState]] = {
 
 
 class KeepAlive(enum.Enum):
-    """What a keep-alive tick asks for."""
+    """Action after a keep-alive tick."""
 
     NOTHING = "nothing"
     PING = "ping"
@@ -89,7 +89,7 @@ class KeepAlive(enum.Enum):
 class Session:
     """State and liveness of one connection; the caller ticks it once per keep-alive interval.
 
-    Invariant: `is_waiting_for_pong` is only true between a PING of ours and the next frame of the peer.
+    Invariant: `is_waiting_for_pong` is only true between a PING of the broker and the next frame of the client.
     """
 
     def __init__(self) -> None:
@@ -99,37 +99,35 @@ class Session:
         self._pinged = False
 
     def move_to(self, state: SessionState) -> None:
-        """Change the state; closing twice is allowed, anything else outside the drawing above is a bug."""
+        """Change the state. Closing twice is allowed; any other transition outside the diagram is a bug."""
         if state is SessionState.CLOSED and self.state is SessionState.CLOSED:
             return
         assert state in _TRANSITIONS[self.state], f"{self.state} cannot become {state}"
         self.state = state
 
     def require_legal(self, command_type: pb.BaseCommand.Type) -> None:
-        """Raises ProtocolViolation when this command is not legal now."""
+        """Raise ProtocolViolation if this command is not legal in the current state."""
         if command_type not in LEGAL_COMMANDS[self.state]:
             name = pb.BaseCommand.Type.Name(command_type)
             raise ProtocolViolation(f"{name} is not legal while {self.state.value}")
 
     @property
     def knows_active_consumer(self) -> bool:
-        """Whether the client supports ACTIVE_CONSUMER_CHANGE."""
         return self.protocol_version >= ACTIVE_CONSUMER_VERSION
 
     def knows_end_of_topic(self, client_version: str) -> bool:
-        """Return whether the client supports REACHED_END_OF_TOPIC."""
         is_known = not client_version.startswith(CLIENTS_WITHOUT_END_OF_TOPIC)
         return is_known and self.protocol_version >= END_OF_TOPIC_VERSION
 
     def heard(self) -> None:
-        """Something arrived: any frame is a sign of life."""
+        """Record a received frame; any frame proves that the peer is alive."""
         self._heard_since_tick = True
         self._pinged = False
 
     def tick(self) -> KeepAlive:
-        """One keep-alive interval has passed."""
+        """Handle the end of one keep-alive interval."""
         if self.state is not SessionState.CONNECTED:
-            return KeepAlive.CLOSE  # CONNECT not done within a whole interval
+            return KeepAlive.CLOSE  # CONNECT not completed within a whole interval
         if self._heard_since_tick:
             self._heard_since_tick = False
             return KeepAlive.NOTHING
@@ -140,5 +138,5 @@ class Session:
 
 
 def negotiated_version(client_version: int) -> int:
-    """CONNECTED.protocol_version for what the client says it speaks."""
+    """Return CONNECTED.protocol_version for the client's version."""
     return min(client_version, MAX_PROTOCOL_VERSION) if client_version > 0 else 0

@@ -1,4 +1,4 @@
-"""What an entry's metadata says of transactions: whose it is, or, for a marker, whose end it tells."""
+"""Transaction fields in an entry's metadata: the transaction of a message, or the end that a marker records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pybroker.wire.entry_builder import framed, framed_header
 from pybroker.wire.entry_metadata import entry_head, message_start, metadata_head, metadata_span
 from pybroker.wire.varint import encode
 
-_LEAST_BYTES = b"\xb0\x01"  # the tag of txnid_least_bits as a varint
+_LEAST_BYTES = b"\xb0\x01"  # the tag as a varint
 _MOST_BYTES = b"\xb8\x01"
 _COMMIT_MARKER = 21
 _ABORT_MARKER = 22
@@ -19,7 +19,7 @@ _MARKER_PRODUCER = "pulsar.marker"
 
 
 class OfTransaction(NamedTuple):
-    """An entry that belongs to a transaction."""
+    """Transaction of an entry."""
 
     txn: TxnId
     ends: TxnAction | None
@@ -29,9 +29,9 @@ class OfTransaction(NamedTuple):
 
 
 def of_transaction(entry: bytes) -> OfTransaction | None:
-    """None for an entry of none, and for what does not parse. Never raises.
+    """Return the transaction of the entry; None without one, and for invalid metadata. Never raises.
 
-    Most metadata does not hold the bytes of the tag at all, which one search tells.
+    Most metadata does not contain the bytes of the tag, which one search establishes.
     """
     try:
         start, end = metadata_span(entry)
@@ -52,9 +52,10 @@ def of_transaction(entry: bytes) -> OfTransaction | None:
 
 
 def put_into(entry: bytes, txn: TxnId) -> bytes | None:
-    """The entry with `txn` in its metadata, which say nothing of transactions; None when they do, or do not parse.
+    """Return the entry with `txn` added to its metadata; None if that has a transaction already or is invalid.
 
-    Some clients name a message's transaction in the command alone. What is stored has to say it: a restart leaves nothing else.
+    Some clients send a message's transaction in the command only. The stored entry needs it, because nothing else
+    survives a restart.
     """
     try:
         start, end = metadata_span(entry)
@@ -68,7 +69,7 @@ def put_into(entry: bytes, txn: TxnId) -> bytes | None:
 
 
 def is_end_marker(entry: bytes) -> bool:
-    """Whether the entry says that a transaction has ended, which only the broker may say. Never raises."""
+    """Return whether the entry is the end marker of a transaction, which only the broker may write. Never raises."""
     try:
         metadata = entry_head(entry)
     except ProtocolViolation:
@@ -77,7 +78,7 @@ def is_end_marker(entry: bytes) -> bool:
 
 
 def end_marker(txn: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
-    """The entry that says so, as Pulsar writes it."""
+    """Build the end marker in Pulsar's format."""
     metadata = pb.MessageMetadata(
         producer_name=_MARKER_PRODUCER,
         sequence_id=0,

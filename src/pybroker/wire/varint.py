@@ -1,4 +1,4 @@
-"""Protobuf varints, as fast as plain Python allows: two table look-ups for anything below 2^28.
+"""Protobuf varints, optimized for Python: two table lookups for any value below 2^28.
 
 Benchmark: `publish_1k` of `make bench` (a receipt holds three varints, a message header three).
 """
@@ -17,13 +17,13 @@ def _encode_slowly(value: int) -> bytes:
     return bytes(out)
 
 
-# LAST[v] ends a varint; MORE[v] is 14 bits that others follow.
+# LAST[v] ends a varint; MORE[v] is 14 bits with more to follow.
 _LAST: list[bytes] = [_encode_slowly(value) for value in range(1 << 14)]
 _MORE: list[bytes] = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
 
 
 def encode(value: int) -> bytes:
-    """The varint of an unsigned 64-bit value; negative values as protobuf's two's complement of 64 bits."""
+    """Encode an unsigned 64-bit value; negative values as protobuf's two's complement of 64 bits."""
     if 0 <= value < 0x4000:
         return _LAST[value]
     if 0 <= value < 0x10000000:
@@ -32,9 +32,9 @@ def encode(value: int) -> bytes:
 
 
 def encode_range(first: int, count: int) -> tuple[list[bytes], bytes] | None:
-    """The varints of `count` consecutive values as (what differs, what all end with), without work for each value.
+    """Encode `count` consecutive values as (varying parts, common end), without work per value.
 
-    None when they are not all of one length and within one block of 2^14: then they must be encoded one by one.
+    Return None unless all have one length and lie within one block of 2^14: then they must be encoded one by one.
     """
     last = first + count - 1
     low = first & 0x3FFF
@@ -46,7 +46,7 @@ def encode_range(first: int, count: int) -> tuple[list[bytes], bytes] | None:
 
 
 def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The value at `pos` and the position behind it. Raises ProtocolViolation when it does not end before `end`."""
+    """Return the value at `pos` and the position after it. Raise ProtocolViolation if it does not end before `end`."""
     result = 0
     shift = 0
     while pos < end:
@@ -62,7 +62,7 @@ def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def skip_field(data: bytes, tag: int, pos: int, end: int) -> int:
-    """The position behind the field whose tag was just read. Raises ProtocolViolation when it does not fit."""
+    """Return the position after the field, given its tag. Raise ProtocolViolation if it does not fit."""
     wire_type = tag & 7
     if wire_type == 0:
         return decode(data, pos, end)[1]

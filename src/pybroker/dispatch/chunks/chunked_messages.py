@@ -1,7 +1,7 @@
-"""Large messages whose chunks are with consumers: one client puts a message together, so one consumer gets all of it.
+"""Large messages with chunks at consumers. One client assembles a message, so all its chunks go to one consumer.
 
-A message is known from the first of its chunks that is delivered until its consumer holds none of them any more: then
-all are acknowledged, or all wait to be sent again, to whomever. Entries that are no chunks are never asked about.
+A message is tracked from the delivery of its first chunk until its consumer holds none: then all are acknowledged,
+or all wait for redelivery to any consumer. Other entries are never looked up here.
 
 Invariant: a message has one consumer.
 """
@@ -15,12 +15,12 @@ from pybroker.dispatch.pending_acks import PendingAcks
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position
 
-# The list is not looked through for messages of the past before it is this long.
+# The list is not cleaned of old messages before it has this length.
 _MIN_LIMIT = 100
 
 
 class ChunkedMessage:
-    """A message of `chunk_count` chunks, and where those stand that its consumer was sent; some may have been taken back."""
+    """Message of `chunk_count` chunks with the positions sent to its consumer, some of which may have been taken back."""
 
     __slots__ = ("chunk_count", "consumer", "positions", "sticky_hash")
 
@@ -32,7 +32,7 @@ class ChunkedMessage:
 
 
 class ChunkedMessages:
-    """Owned by a dispatcher, beside its pending acks, which say what is held."""
+    """Chunked messages of one dispatcher; its pending acks determine which chunks are held."""
 
     __slots__ = ("_by_uuid", "_limit", "_pending")
 
@@ -45,7 +45,6 @@ class ChunkedMessages:
         return len(self._by_uuid)
 
     def holder(self, uuid: bytes) -> ConsumerState | None:
-        """Who has chunks of the message, and must get the others."""
         message = self._by_uuid.get(uuid)
         if message is None:
             return None
@@ -55,16 +54,15 @@ class ChunkedMessages:
         return None
 
     def find(self, uuid: bytes) -> ChunkedMessage | None:
-        """The message, if somebody has chunks of it, to look at."""
+        """Return the message if a consumer has chunks of it."""
         message = self._by_uuid.get(uuid)
         return message if message is not None and self._held_count(message) else None
 
     def held_count(self, message: ChunkedMessage) -> int:
-        """How many chunks of it its consumer holds."""
+        """Return the number of chunks that its consumer holds."""
         return self._held_count(message)
 
     def delivered(self, chunk: Chunk, consumer: ConsumerState, position: Position, sticky_hash: int = 0) -> None:
-        """`consumer` has this chunk from now on."""
         message = self._by_uuid.get(chunk.uuid)
         if message is None or message.consumer is not consumer:
             if len(self._by_uuid) >= self._limit:
@@ -73,12 +71,13 @@ class ChunkedMessages:
         message.positions.add(position)
 
     def incomplete(self) -> list[tuple[bytes, ChunkedMessage]]:
-        """Messages of which their consumers had some chunks and not all when they were sent, by uuid, to look at; some of them may
-        be acknowledged, or given back."""
+        """Return messages, by uuid, of which consumers had received only some chunks when they were sent. Some chunks
+        may have been acknowledged or returned since.
+        """
         return [(uuid, each) for uuid, each in self._by_uuid.items() if len(each.positions) < each.chunk_count]
 
     def unfinished_hashes(self, consumer: ConsumerState) -> set[int]:
-        """Hashes of messages of which `consumer` has some chunks and not all."""
+        """Return the hashes of messages of which `consumer` has some chunks but not all."""
         return {
             message.sticky_hash
             for message in self._by_uuid.values()
@@ -86,7 +85,7 @@ class ChunkedMessages:
         }
 
     def unfinished_holders(self, sticky_hash: int) -> list[ConsumerState]:
-        """Those who have some chunks, and not all, of a message of that hash."""
+        """Return the consumers that have some chunks, but not all, of a message of that hash."""
         return [
             message.consumer
             for message in self._by_uuid.values()
@@ -96,7 +95,9 @@ class ChunkedMessages:
     def other_chunks(
         self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
     ) -> list[Position]:
-        """Where the other chunks are of messages of which `consumer` gives back some, if their hash `is_elsewhere`."""
+        """Return the other chunks of messages of which `consumer` returns some, if `is_elsewhere` is true for their
+        hash.
+        """
         given_back = set(positions)
         others: list[Position] = []
         for message in self._by_uuid.values():
@@ -106,14 +107,16 @@ class ChunkedMessages:
         return others
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """All chunks that `consumer` holds of the message of which that is one, rising; that entry alone when it is none."""
+        """Return all chunks that `consumer` holds of this entry's message, ascending; the entry alone if it is no
+        chunk.
+        """
         for message in self._by_uuid.values():
             if message.consumer is consumer and position in message.positions:
                 return sorted(each for each in message.positions if self._pending.holder(each) is consumer)
         return [position]
 
     def forget(self, consumer: ConsumerState) -> None:
-        """`consumer` leaves, and holds nothing any more."""
+        """Forget a leaving consumer, which holds no entries."""
         self._by_uuid = {uuid: each for uuid, each in self._by_uuid.items() if each.consumer is not consumer}
 
     def clear(self) -> None:

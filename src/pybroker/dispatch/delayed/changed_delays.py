@@ -1,7 +1,7 @@
-"""Delivery times that somebody changed: entries of one subscription that are due at another time than they say themselves.
+"""Delivery times of entries that were changed after publishing, for one subscription.
 
-When an entry is due is a fact of the entry; this is what overrides it, until the entry is acknowledged. It is empty on nearly all
-subscriptions and costs nothing then.
+An entry's own delivery time never changes; a time here overrides it until the entry is acknowledged. The table is
+empty on nearly all subscriptions and then costs nothing.
 
 Invariants: at most `MAX_CHANGED_DELAYS` entries; no inner table is empty.
 """
@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pybroker.model.position import Position
 
 MAX_CHANGED_DELAYS = 10_000
-"""Of one subscription; a further one is refused."""
+"""Limit per subscription; a further change is refused."""
 CHANGED_BYTES = 460
-"""What is counted for each: as Python's allocator tells, with the two places that it may take among the newest of the index."""
+"""Counted memory of each change: its allocation in Python, and up to two slots among the newest entries of the index."""
 
 
 class ChangedDelays:
-    """Owned by the delayed delivery of a subscription. Times are milliseconds since 1970; 0 is now."""
+    """Changed times of one subscription, in milliseconds since 1970; 0 means immediately."""
 
     __slots__ = ("_by_ledger", "_count")
 
@@ -34,35 +34,33 @@ class ChangedDelays:
         return bool(self._by_ledger)
 
     def __iter__(self) -> Iterator[tuple[Position, int]]:
-        """Every entry and its time."""
         for ledger_id, times in self._by_ledger.items():
             for entry_id, due_ms in times.items():
                 yield Position(ledger_id, entry_id), due_ms
 
     def get(self, position: Position) -> int | None:
-        """The time that was set; None when the entry's own counts."""
+        """Return the changed time; None if the entry's own time applies."""
         times = self._by_ledger.get(position.ledger_id)
         return None if times is None else times.get(position.entry_id)
 
     def has_room(self, position: Position) -> bool:
-        """Whether the time of that entry may be changed too."""
+        """Return whether the entry's time may be changed without exceeding the limit."""
         return self._count < MAX_CHANGED_DELAYS or self.get(position) is not None
 
     def set(self, position: Position, due_ms: int) -> None:
-        """The entry is due then."""
         times = self._by_ledger.setdefault(position.ledger_id, {})
         self._count += position.entry_id not in times
         times[position.entry_id] = due_ms
 
     def applied(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> Sequence[int]:
-        """The times of entries of one ledger as they are now; `due_times_ms` is what they say themselves."""
+        """Return the effective times of entries of one ledger; `due_times_ms` holds their own times."""
         times = self._by_ledger.get(ledger_id)
         if times is None:
             return due_times_ms
         return [times.get(entry_id, own_ms) for entry_id, own_ms in zip(entry_ids, due_times_ms, strict=True)]
 
     def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        """Entries were acknowledged."""
+        """Forget acknowledged entries."""
         times = self._by_ledger.get(ledger_id)
         if times is None:
             return
@@ -73,18 +71,16 @@ class ChangedDelays:
             del self._by_ledger[ledger_id]
 
     def discard_up_to(self, position: Position) -> None:
-        """Everything up to and including `position` was acknowledged."""
+        """Forget everything up to and including `position`."""
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             times = self._by_ledger[ledger_id]
             last = position.entry_id if ledger_id == position.ledger_id else None
             self.discard(ledger_id, [each for each in times if last is None or each <= last])
 
     def clear(self) -> None:
-        """No time is changed any more."""
         self._by_ledger.clear()
         self._count = 0
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; slow, for tests."""
         assert all(self._by_ledger.values()), "an empty table is kept"
         assert self._count == sum(map(len, self._by_ledger.values())) <= MAX_CHANGED_DELAYS

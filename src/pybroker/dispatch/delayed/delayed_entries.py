@@ -1,20 +1,21 @@
-"""The entries of a subscription that wait for their time: which ones, when the next is due, and which are due now.
+"""Delayed entries of a subscription: which entries wait for their delivery time, when the next is due, and which are
+due now.
 
-When an entry is due is a fact of the entry that never changes, so all of this could be read again from the topic. It is
-kept, and stored now and then (`delayed_record.py`), so that nobody has to.
+An entry's delivery time never changes, so all of this could be read from the topic again. It is kept in memory, and
+stored periodically (`delayed_record.py`), to avoid that read.
 
-Memory: eight bytes for an entry and what a bitmap takes for it: a million measured at 9 to 10 MB. An entry is added to a small
-heap; a full heap becomes one *run* for each ledger, an array of numbers in the order of due times:
+Memory: eight bytes per entry plus its share of a bitmap; a million entries were measured at 9 to 10 MB. A new entry
+goes to a small heap. A full heap becomes one *run* per ledger, an array of numbers in order of due times:
 
     due time in milliseconds, 42 bits (up to the year 2109) | entry id less the run's first one, 22 bits
 
-A heap of runs, by the due time that each is at, merges them. What is taken away before its time (acknowledged, expired)
-leaves the bitmap only, and its run when that comes to it.
+A heap of runs, by each run's next due time, merges them. An entry that is acknowledged or expires early is removed
+only from the bitmap at first, and from its run when the run reaches it.
 
-An entry whose time was changed stands there more than once: `ChangedDelays` says which of its times counts.
+An entry with a changed time is listed more than once: `ChangedDelays` determines which time counts.
 
-Invariants: `members` has exactly the entries that wait, each of which is in the heap or in a run; so what a run holds beyond
-them was taken away, or stands there twice, and is passed over.
+Invariants: `members` has exactly the waiting entries, each of which is in the heap or in a run. Additional entries
+in a run were removed or are duplicates, and are skipped.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from pybroker.dispatch.delayed.changed_delays import MAX_CHANGED_DELAYS, Changed
 from pybroker.model.position import MAX_ENTRY_ID, Position
 
 RUN_ENTRIES = 1024
-"""How many of the newest entries are kept one by one before runs are made of them."""
+"""Number of newest entries kept individually before they become runs."""
 MAX_DUE_MS = (1 << 42) - 1
 _SPAN_BITS = 22
 _SPAN_MASK = (1 << _SPAN_BITS) - 1
-# As Python's allocator tells: a run with its array, a ledger's bitmap, an entry of the heap with its numbers.
+# Measured with Python's allocator: a run with its array, a ledger's bitmap, a heap entry with its numbers.
 _RUN_BYTES, _BITMAP_BYTES, _HEAP_ENTRY_BYTES = 300, 200, 130
 
 
 class Delayed(NamedTuple):
-    """One entry and its time; they order as they are due."""
+    """One entry and its due time; ordered by due time."""
 
     due_ms: int
     ledger_id: int
@@ -53,12 +54,12 @@ class Delayed(NamedTuple):
 
 
 class DelayedRun:
-    """Entries of one ledger in the order of their due times; `index` is how many of them are passed."""
+    """Entries of one ledger in order of due times; the first `index` of them are consumed."""
 
     __slots__ = ("first_entry_id", "index", "last_entry_id", "ledger_id", "packed")
 
     def __init__(self, ledger_id: int, first_entry_id: int, packed: array[int]) -> None:
-        """`packed`, which is not empty, rises."""
+        """Create a run. `packed` must ascend and must not be empty."""
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.last_entry_id = first_entry_id + max(number & _SPAN_MASK for number in packed)
@@ -67,7 +68,7 @@ class DelayedRun:
 
     @property
     def due_ms(self) -> int:
-        """Of the entry that it is at."""
+        """The due time of the current entry."""
         return self.packed[self.index] >> _SPAN_BITS
 
     @property
@@ -75,17 +76,17 @@ class DelayedRun:
         return self.first_entry_id + (self.packed[self.index] & _SPAN_MASK)
 
     def entry_ids(self) -> BitMap:
-        """All that are not passed."""
+        """Return the entries that are not consumed."""
         return BitMap([self.first_entry_id + (number & _SPAN_MASK) for number in self.packed[self.index :]])
 
     def left(self) -> Iterator[Delayed]:
-        """The same with their times."""
+        """Yield the entries that are not consumed, with their times."""
         for number in self.packed[self.index :]:
             yield Delayed(number >> _SPAN_BITS, self.ledger_id, self.first_entry_id + (number & _SPAN_MASK))
 
 
 class DeliveryTimes:
-    """How exactly a topic keeps delivery times."""
+    """Precision of a topic's delivery times."""
 
     __slots__ = ("is_strict", "tick_ms")
 
@@ -94,22 +95,23 @@ class DeliveryTimes:
         self.is_strict = is_strict
 
     def cutoff_ms(self, now_ms: int) -> int:
-        """What is due up to then may go now: it may come a tick early, unless times are strict."""
+        """Return the time up to which entries may be delivered now: one tick early, unless times are strict."""
         return now_ms if self.is_strict else now_ms + self.tick_ms
 
     def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
-        """When to look for what is due next. Once a tick is often enough: strict times may be late by a tick, others are taken
-        a tick ahead each time."""
+        """Return when to check for due entries next, at most once a tick. Strict times may be late by a tick; others
+        are taken a tick early.
+        """
         return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
 
 
 class DelayedIndex:
-    """Owned by a subscription. Positions are unique; adding one that waits already changes nothing."""
+    """Waiting entries of one subscription. Positions are unique; adding a waiting one again changes nothing."""
 
     def __init__(self, changed: ChangedDelays | None = None) -> None:
-        """`changed` are the times that count for entries of which somebody changed it; whoever owns it tells `move`."""
+        """Create the index. `changed` holds the changed times; its owner reports each change with `move`."""
         self._changed = ChangedDelays() if changed is None else changed
-        self._members: dict[int, BitMap] = {}  # none is empty
+        self._members: dict[int, BitMap] = {}  # no bitmap is empty
         self._count = 0
         self._newest: list[Delayed] = []  # a heap
         self._runs: list[tuple[int, int, DelayedRun]] = []  # a heap: due time, serial, run
@@ -120,12 +122,11 @@ class DelayedIndex:
 
     @property
     def members(self) -> Mapping[int, BitMap]:
-        """The entries that wait, by ledger; to look at."""
         return self._members
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory this takes."""
+        """The approximate memory."""
         runs = sum(_RUN_BYTES + run.packed.itemsize * len(run.packed) for _, _, run in self._runs)
         bitmaps = sum(_BITMAP_BYTES + _container_bytes(bitmap) for bitmap in self._members.values())
         return runs + bitmaps + _HEAP_ENTRY_BYTES * len(self._newest)
@@ -133,12 +134,12 @@ class DelayedIndex:
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> bool:
-        """These entries wait from now on. True when runs were made, which are new to whoever stores them."""
+        """Add waiting entries. Return True if new runs were made, which are not stored yet."""
         members = self._members.get(ledger_id)
         if members is None:
             members = self._members[ledger_id] = BitMap()
         before = len(members)
-        if self._changed:  # also since these were taken, if they could not be read
+        if self._changed:  # includes changes made after the entries were taken, if they could not be read
             due_times_ms = self._changed.applied(ledger_id, entry_ids, due_times_ms)
         for entry_id, due_ms in zip(entry_ids, due_times_ms, strict=True):
             if entry_id not in members:
@@ -153,13 +154,13 @@ class DelayedIndex:
         return True
 
     def move(self, position: Position) -> bool:
-        """The time of the entry was changed; False when it does not wait."""
+        """Apply a changed time of the entry. Return False if it does not wait."""
         due_ms = self._changed.get(position)
         members = self._members.get(position.ledger_id)
         if due_ms is None or members is None or position.entry_id not in members:
             return False
         heappush(self._newest, Delayed(due_ms, *position))
-        if len(self._newest) >= 2 * (RUN_ENTRIES + len(self._changed)):  # twice of what may count
+        if len(self._newest) >= 2 * (RUN_ENTRIES + len(self._changed)):  # twice the number that may count
             self._newest = [*self._counting_newest()]
             heapify(self._newest)
         return True
@@ -182,7 +183,7 @@ class DelayedIndex:
             self._members[ledger_id].run_optimize()
 
     def add_run(self, run: DelayedRun, unwanted: BitMap) -> None:
-        """A run that was stored: its entries wait again, but for `unwanted` ones."""
+        """Add a stored run: its entries wait again, except the `unwanted` ones."""
         entries = run.entry_ids() - unwanted
         if not entries:
             return
@@ -199,7 +200,7 @@ class DelayedIndex:
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """When the next entry is due; None when nothing waits."""
+        """Return when the next entry is due; None if none waits."""
         while (first := self._first()) is not None:
             if self._counts(first):
                 return first.due_ms
@@ -207,7 +208,9 @@ class DelayedIndex:
         return None
 
     def due_count(self, cutoff_ms: int) -> int:
-        """About how many entries are due up to then: what was taken away and is still noted counts, too."""
+        """Return approximately how many entries are due up to that time, including removed entries that are still in
+        runs.
+        """
         newest = sum(each.due_ms <= cutoff_ms for each in self._newest)
         last = (cutoff_ms + 1) << _SPAN_BITS
         due = newest + sum(
@@ -216,7 +219,7 @@ class DelayedIndex:
         return min(due, self._count)
 
     def take_due(self, cutoff_ms: int, max_entries: int) -> list[Delayed]:
-        """Remove and return entries that are due up to then, in the order of their times."""
+        """Remove and return entries that are due up to that time, in order of their times."""
         taken: list[Delayed] = []
         while self._count and len(taken) < max_entries:
             delayed = self._first()
@@ -236,14 +239,14 @@ class DelayedIndex:
         return taken
 
     def _counts(self, delayed: Delayed) -> bool:
-        """Whether the entry waits, and that is its time and not one of before."""
+        """Return whether the entry waits and this is its current time."""
         members = self._members.get(delayed.ledger_id)
         if members is None or delayed.entry_id not in members:
             return False
         return not self._changed or self._changed.get(delayed.position) in (None, delayed.due_ms)
 
     def _first(self) -> Delayed | None:
-        """The next one of all that are kept, whether it still waits or not."""
+        """Return the next listed entry, whether it still waits or not."""
         if self._is_among_newest():
             return self._newest[0]
         if not self._runs:
@@ -256,7 +259,7 @@ class DelayedIndex:
         return bool(newest) and (not runs or newest[0].due_ms < runs[0][0])
 
     def _pop(self) -> None:
-        """Keep that one no longer."""
+        """Remove the next listed entry."""
         if self._is_among_newest():
             heappop(self._newest)
             return
@@ -268,15 +271,15 @@ class DelayedIndex:
             heappop(self._runs)
 
     def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        """These do not wait any more, as far as they do."""
+        """Remove these entries if they wait."""
         members = self._members.get(ledger_id)
         if members is None:
             return
-        # Clients may acknowledge ids that never existed, and that no bitmap can hold.
+        # Clients may acknowledge ids that never existed and exceed a bitmap's range.
         self._remove(ledger_id, members & BitMap([each for each in entry_ids if 0 <= each <= MAX_ENTRY_ID]))
 
     def discard_up_to(self, position: Position) -> None:
-        """Nothing up to and including `position` waits any more."""
+        """Remove everything up to and including `position`."""
         for ledger_id in [ledger_id for ledger_id in self._members if ledger_id <= position.ledger_id]:
             members = self._members[ledger_id]
             if ledger_id == position.ledger_id:
@@ -298,7 +301,6 @@ class DelayedIndex:
             self.clear()
 
     def clear(self) -> None:
-        """Nothing waits any more."""
         self._members.clear()
         self._count = 0
         self._newest.clear()
@@ -308,15 +310,14 @@ class DelayedIndex:
 
     @property
     def last_serial(self) -> int:
-        """Grows with each run, so that `runs_after` finds those that were made since."""
+        """The serial of the newest run, which increases with each run; argument for `runs_after`."""
         return self._serial
 
     def runs_after(self, serial: int) -> list[DelayedRun]:
-        """The runs that were made after `last_serial` was this, all for 0. What is not in a run yet is missing."""
+        """Return the runs made after `last_serial` had this value; 0 returns all. Entries not yet in a run are missing."""
         return [run for _, number, run in self._runs if number > serial]
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; slow, for tests."""
         assert self._count == sum(len(members) for members in self._members.values())
         assert all(self._members.values()), "an empty bitmap is kept"
         kept = self._counting_newest()

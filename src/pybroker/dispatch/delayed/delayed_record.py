@@ -1,17 +1,17 @@
-"""Runs of delayed entries as bytes. A record is (little-endian):
+"""Binary format of stored runs of delayed entries. A record is (little-endian):
 
     version u8 | kind u8 | zero u16 | run count u32
     for each run:   ledger id i64 | first entry id u32 | n u32 | n numbers u64, rising
     version 2 only: change count u32, for each:  ledger id i64 | entry id u32 | due time in milliseconds u64
 
-A number is the due time in milliseconds times 2^22 plus the entry id less the run's first one. Kind WHOLE makes what was
-stored before it void, kind MORE adds to it.
+A number is the due time in milliseconds times 2^22 plus the entry id less the run's first one. A record of kind
+WHOLE replaces all earlier records; kind MORE adds to them.
 
-Version 2 is written where somebody changed the time of entries: these are due then, whatever runs and the entries themselves say;
-what a later record says of an entry counts.
+Version 2 is written if delivery times were changed. A changed time overrides the runs and the entry's own time; a
+later record overrides an earlier one.
 
-What runs say never changes. So one that is out of date does no harm: whoever reads it drops what
-is acknowledged; and whatever is missing is read from the topic again.
+The content of runs never changes, so outdated runs are harmless: the reader drops acknowledged entries, and reads
+missing ones from the topic again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _IS_LITTLE_ENDIAN = array("H", [1]).tobytes()[0] == 1
 
 
 def encode_whole(runs: Sequence[DelayedRun], changes: Iterable[tuple[Position, int]] = ()) -> bytes:
-    """A record that replaces all before it; `changes` are the entries whose time was changed."""
+    """Encode a record that replaces all before it; `changes` are the changed delivery times."""
     return _encode(_WHOLE, runs, list(changes))
 
 
 def encode_more(runs: Sequence[DelayedRun], changes: Iterable[tuple[Position, int]] = ()) -> bytes:
-    """A record that adds to those before it."""
+    """Encode a record that adds to those before it."""
     return _encode(_MORE, runs, list(changes))
 
 
@@ -58,9 +58,10 @@ def _encode(kind: int, runs: Sequence[DelayedRun], changes: Sequence[tuple[Posit
 
 
 def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
-    """The runs that the records, oldest first, hold together; read one by one, so that many can be read in turns.
+    """Yield the runs of the records, oldest record first, one at a time, so that the caller can yield to the event loop
+    in between.
 
-    Raises StoreError, when it comes to it, for a record that is damaged or that this code does not know.
+    Raise StoreError on reaching a record that is damaged or of an unknown version.
     """
     try:
         for record in _valid(records):
@@ -70,7 +71,7 @@ def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
 
 
 def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
-    """The entries whose time was changed, and to when. Raises StoreError."""
+    """Return the changed delivery times by entry. Raise StoreError for a damaged record."""
     changes: dict[Position, int] = {}
     try:
         for record in _valid(records):
@@ -83,7 +84,7 @@ def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
 
 
 def _valid(records: Sequence[bytes]) -> Sequence[bytes]:
-    """Those from the last one on that replaces what was before it."""
+    """Return the records from the last one on that replaces those before it."""
     for record in records:
         if _HEADER.unpack_from(record)[0] > FORMAT_VERSION:
             raise StoreError(

@@ -1,7 +1,7 @@
-"""Who owns which hash of a Key_Shared subscription, in the mode that its connected consumers have asked for.
+"""Owners of the hashes of a Key_Shared subscription, in the mode that the connected consumers requested.
 
-Mode and out-of-order flag are those of the first consumer, and belong to the connected consumers: when all are gone, the
-next one brings its own. What happens to the entries of a hash that moves is for the dispatcher to say.
+The first consumer sets the mode and the out-of-order flag, which hold while any consumer is connected. The
+dispatcher decides what happens to the entries of a hash that moves.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pybroker.errors import ConsumerBusy
 
 
 def new_selector(ring_points: int, options: KeySharedOptions) -> HashSelector:
-    """The selector of the mode that a first consumer asks for.
+    """Return the selector for the mode that a first consumer requests.
 
-    `ring_points` of each consumer; 0: AUTO_SPLIT by ranges that are halved instead of a ring.
+    `ring_points` is the number of points per consumer on the hash ring; with 0, AUTO_SPLIT halves ranges instead of
+    using a ring.
     """
     if options.ranges is not None:
         return StickyRangesSelector()
@@ -25,9 +26,9 @@ def new_selector(ring_points: int, options: KeySharedOptions) -> HashSelector:
 
 
 class HashOwners:
-    """Owned by its dispatcher, which tells of every consumer that comes or goes.
+    """Mode, flag and selector of one subscription. The dispatcher reports every consumer that joins or leaves.
 
-    Invariant: every connected consumer has asked for this mode and this flag.
+    Invariant: every connected consumer has requested this mode and this flag.
     """
 
     def __init__(self, ring_points: int) -> None:
@@ -37,7 +38,7 @@ class HashOwners:
 
     @property
     def mode(self) -> str:
-        """As the protocol and the stats name it."""
+        """The mode's name in the protocol and in stats."""
         return "AUTO_SPLIT" if self._options.ranges is None else "STICKY"
 
     @property
@@ -45,9 +46,10 @@ class HashOwners:
         return self._options.allow_out_of_order_delivery
 
     def add(self, consumer: ConsumerState, *, is_first: bool) -> list[ConsumerState]:
-        """Give `consumer` its hashes; the consumers that lost some to it.
+        """Assign hashes to `consumer` and return the consumers that lost some.
 
-        Raises ConsumerBusy for another mode or flag than the connected ones', ConsumerAssignError for its ranges.
+        Raise ConsumerBusy if its mode or flag differs from that of the connected consumers, ConsumerAssignError for
+        invalid ranges.
         """
         if is_first:
             self._options = consumer.key_shared
@@ -57,7 +59,7 @@ class HashOwners:
         return self.selector.add(consumer)
 
     def remove(self, consumer: ConsumerState) -> None:
-        """Its hashes go to others."""
+        """Reassign the consumer's hashes to other consumers."""
         self.selector.remove(consumer)
 
     def _require_same(self, asked: KeySharedOptions) -> None:

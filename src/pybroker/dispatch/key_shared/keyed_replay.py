@@ -1,16 +1,17 @@
-"""Entries of a Key_Shared subscription that wait to be sent, each with its sticky hash: a few bytes for each of them.
+"""Waiting entries of a Key_Shared subscription with their sticky hashes, at a cost of a few bytes per entry.
 
-They wait because they are to be sent again, or because they were read when their hash could not go: its owner had no
-permits, it drains at its former owner, or nobody owns it. All waiting entries of one hash are in one place, so that they
-leave in order: *ready* for the hash's owner, or *parked* while there is nobody who may have them. What is parked costs
-nothing until its hash is freed or owners change; so a blocked key, however many entries wait for it, slows no other.
+Entries wait for redelivery, or because their hash could not be delivered when they were read: its owner had no
+permits, it drains at its former owner, or it has no owner. All waiting entries of one hash are in one set, so that
+they leave in order: *ready* for the hash's owner, or *parked* while no consumer may receive them. Parked entries
+cost no time until their hash is freed or owners change. So a blocked key does not slow others, however many of its
+entries wait.
 
-Memory. Of a block of 65,536 entry ids, which is what a bitmap has one container for, a *column* keeps the ids that wait
-as a bitmap and their hashes as two bytes each, in the order of the ids; each place has a bitmap of its own besides. That
-is six to ten bytes an entry; what hashes and bitmaps cost besides is counted, too (`size_bytes`).
+Memory. A bitmap has one container per block of 65,536 entry ids. For each block, a *column* keeps the waiting ids as
+a bitmap and their hashes as two bytes each, in order of the ids; each set has its own bitmap in addition. That is
+six to ten bytes an entry. `size_bytes` also counts the cost of hashes and bitmaps.
 
-Each waiting hash counts for the consumer who is in the way: its owner while it is ready, who drains it while it is
-parked. `bytes_of` says what waits because of a consumer costs, so that nobody fills the room of all.
+Each waiting hash is charged to the consumer that delays it: its owner while it is ready, the draining consumer while
+it is parked. `bytes_of` returns the cost per consumer, so that none can use the memory of all.
 
 Invariant: a position is listed once; `waiting` counts the positions of each hash.
 """
@@ -29,21 +30,21 @@ from pybroker.dispatch.replay_queue import ReplaySet, Waiting
 from pybroker.model.position import Position
 
 ENTRY_BYTES = 8
-"""What an entry costs: two bytes for its hash, and at most three each in the bitmaps of its column and of its place."""
+"""Cost of an entry: two bytes for its hash, and at most three each in the bitmaps of its column and its set."""
 HASH_BYTES = 320
-"""What a waiting hash costs besides, with its place in the tables."""
+"""Additional cost of a waiting hash, with its table entries."""
 PART_BYTES = 350
-"""What a column or a place costs for each ledger in which it has entries."""
+"""Cost of a column, and of a set per ledger in which it has entries."""
 _BLOCK_BITS = 16
 
-# Who is in the way of a hash; None when nobody owns it.
+# The consumer that delays a hash; None if the hash has no owner.
 Filler = ConsumerState | None
 
 
 class WaitingHash:
-    """The entries of one hash: ready for `consumer`, or parked when that is None.
+    """Entries of one hash: ready for `consumer`, or parked if that is None.
 
-    They count for `filler`, and wait since `since_ms` (of the clock that the dispatcher was given).
+    They are charged to `filler` and wait since `since_ms`, on the dispatcher's clock.
     """
 
     __slots__ = ("consumer", "count", "filler", "parked", "since_ms")
@@ -57,7 +58,7 @@ class WaitingHash:
 
 
 class _Column:
-    """Waiting entries of one block of a ledger. `hashes[i]` is that of the i-th lowest; `last`: none is higher."""
+    """Waiting entries of one block of a ledger. `hashes[i]` belongs to the i-th lowest id; no id is higher than `last`."""
 
     __slots__ = ("hashes", "last", "members")
 
@@ -67,7 +68,7 @@ class _Column:
         self.last = -1
 
     def add(self, entry_id: int, sticky_hash: int) -> bool:
-        """False when it is here already."""
+        """Add an entry. Return False if it is already listed."""
         if entry_id > self.last:
             self.hashes.append(sticky_hash)
             self.last = entry_id
@@ -79,13 +80,12 @@ class _Column:
         return True
 
     def remove(self, entry_id: int) -> int:
-        """Take an entry that is here away; returns its hash."""
         sticky_hash = self.hashes.pop(self.members.rank(entry_id) - 1)
         self.members.remove(entry_id)
         return sticky_hash
 
     def remove_up_to(self, entry_id: int) -> Counter[int]:
-        """Take all up to this one away; how many of each hash there were."""
+        """Remove all entries up to this one. Return how many of each hash were removed."""
         index = self.members.rank(entry_id)
         counts = Counter(self.hashes[:index])
         del self.hashes[:index]
@@ -94,10 +94,11 @@ class _Column:
 
 
 class KeyedReplay(Waiting):
-    """Owned by a Key_Shared dispatcher, whose `place` says who may have entries of a hash now, None for nobody.
+    """Waiting entries by position, hash and consumer.
 
-    The dispatcher says when that changes: `unpark` for one hash, `replace_all` when owners changed. `drained_at` says who
-    drains a hash that nobody may have.
+    `place` returns the consumer that may receive entries of a hash now, or None. The owning dispatcher reports
+    changes: `unpark` for one hash, `replace_all` if owners changed. `drained_at` returns the consumer that drains a
+    hash.
     """
 
     __slots__ = ("_bytes", "_columns", "_count", "_drained_at", "_parts", "_place", "_ready", "now_ms", "waiting")
@@ -107,14 +108,14 @@ class KeyedReplay(Waiting):
     ) -> None:
         self._place = place
         self._drained_at = drained_at
-        self._columns: dict[int, dict[int, _Column]] = {}  # by ledger and block; none is empty
-        self._ready: dict[ConsumerState, ReplaySet] = {}  # none is empty
+        self._columns: dict[int, dict[int, _Column]] = {}  # by ledger and block; no column is empty
+        self._ready: dict[ConsumerState, ReplaySet] = {}  # no set is empty
         self._count = 0
-        self._bytes: dict[Filler, int] = {}  # what entries and hashes cost, by who is in the way; none is 0
-        self._parts = 0  # columns, and ledgers of places
+        self._bytes: dict[Filler, int] = {}  # cost of entries and hashes by delaying consumer; none is 0
+        self._parts = 0  # columns, plus ledgers of the sets
         self.waiting: dict[int, WaitingHash] = {}
         self.now_ms = 0.0
-        """What is noted as the time since when a hash waits."""
+        """The time recorded as the start of waiting of a new hash."""
 
     def __len__(self) -> int:
         return self._count
@@ -131,14 +132,14 @@ class KeyedReplay(Waiting):
         return sum(int(column.members.intersection_cardinality(entry_ids)) for column in columns)
 
     def __iter__(self) -> Iterator[tuple[Position, int]]:
-        """Every waiting entry and its hash, to look at."""
+        """Yield every waiting entry and its hash."""
         for ledger_id, columns in self._columns.items():
             for column in columns.values():
                 for entry_id, sticky_hash in zip(column.members, column.hashes, strict=True):
                     yield Position(ledger_id, entry_id), sticky_hash
 
     def hash_of(self, position: Position) -> int | None:
-        """The hash of an entry that waits; None for any other."""
+        """Return the hash of a waiting entry; None for any other."""
         column = self._column_of(position)
         if column is None or position.entry_id not in column.members:
             return None
@@ -146,27 +147,27 @@ class KeyedReplay(Waiting):
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory this takes, rather more than less."""
+        """The approximate memory, rounded up."""
         return ENTRY_BYTES * self._count + HASH_BYTES * len(self.waiting) + PART_BYTES * self._parts
 
     def bytes_of(self, filler: Filler) -> int:
-        """What the entries cost that wait because of that consumer; None: because nobody owns their hashes."""
+        """Return the cost of entries that this consumer delays; None: of hashes without owner."""
         return self._bytes.get(filler, 0)
 
     def filler_of(self, sticky_hash: int) -> Filler:
-        """For whom entries of this hash count."""
+        """Return the consumer to which entries of this hash are charged."""
         waiting = self.waiting.get(sticky_hash)
         return self._filler(sticky_hash, self._place(sticky_hash)) if waiting is None else waiting.filler
 
     def first_ready(self, consumer: ConsumerState) -> Position | None:
-        """The lowest entry that is ready for `consumer`."""
+        """Return the lowest entry that is ready for `consumer`."""
         ready = self._ready.get(consumer)
         return None if ready is None else ready.first()
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Iterable[int], sticky_hashes: Iterable[int]) -> None:
-        """These entries wait from now on; those that do already are passed over."""
+        """Add waiting entries; those already listed are ignored."""
         columns = self._columns.setdefault(ledger_id, {})
         ready: dict[ConsumerState, list[int]] = {}
         for entry_id, sticky_hash in zip(entry_ids, sticky_hashes, strict=True):
@@ -198,9 +199,9 @@ class KeyedReplay(Waiting):
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def take(self, consumer: ConsumerState, max_entries: int, before: Position | None) -> list[tuple[Position, int]]:
-        """Remove and return the lowest entries that are ready for `consumer`, rising, with their hashes.
+        """Remove and return the lowest entries that are ready for `consumer`, ascending, with their hashes.
 
-        With `before`, only those in front of it.
+        With `before`, return only entries before that position.
         """
         ready = self._ready.get(consumer)
         if ready is None:
@@ -217,7 +218,7 @@ class KeyedReplay(Waiting):
         if columns is None:
             return
         for entry_id in entry_ids:
-            column = columns.get(entry_id >> _BLOCK_BITS)  # Clients may acknowledge ids that no bitmap can hold.
+            column = columns.get(entry_id >> _BLOCK_BITS)  # Clients may acknowledge ids outside a bitmap's range.
             if column is None or entry_id not in column.members:
                 continue
             position = Position(ledger_id, entry_id)
@@ -250,7 +251,7 @@ class KeyedReplay(Waiting):
                 self._fewer(sticky_hash, count)
 
     def unlist(self, from_positions: Mapping[int, Position]) -> None:
-        """Forget the entries of these hashes that stand at the hash's position or behind it."""
+        """Remove entries of these hashes at or after the hash's position."""
         wanted = {sticky_hash: each for sticky_hash, each in from_positions.items() if sticky_hash in self.waiting}
         first = min(wanted.values(), default=None)
         if first is None:
@@ -268,7 +269,7 @@ class KeyedReplay(Waiting):
     # --- other places ------------------------------------------------------------------------------------------------
 
     def unpark(self, sticky_hash: int) -> bool:
-        """Whether entries of this hash were parked and are ready for somebody now."""
+        """Make parked entries of this hash ready. Return whether there were any and a consumer may receive them."""
         waiting = self.waiting.get(sticky_hash)
         if waiting is None or waiting.parked is None:
             return False
@@ -286,7 +287,7 @@ class KeyedReplay(Waiting):
         return True
 
     def replace_all(self) -> None:
-        """Owners of hashes changed: everything goes where it belongs now."""
+        """Place all entries again after owners of hashes changed."""
         parked: dict[int, ReplaySet] = {}
         self._ready = {}
         self._bytes = {}
@@ -304,7 +305,7 @@ class KeyedReplay(Waiting):
         self._parts = sum(map(len, self._columns.values())) + sum(place.part_count for place in places)
 
     def _place_column(self, ledger_id: int, column: _Column, parked: Mapping[int, ReplaySet]) -> None:
-        """Whole columns at once: there may be hundreds of thousands of entries when somebody joins."""
+        """Place a whole column at once: hundreds of thousands of entries may wait when a consumer joins."""
         consumers = [self.waiting[sticky_hash].consumer for sticky_hash in column.hashes]
         for consumer in set(consumers):
             chosen: Sequence[int] = list(compress(column.members, [each is consumer for each in consumers]))
@@ -327,7 +328,7 @@ class KeyedReplay(Waiting):
         self.waiting = {}
 
     def check_invariants(self) -> None:
-        """Assert that every entry is in the one place where its hash belongs; slow, for tests."""
+        """Assert that every entry is in exactly the set to which its hash belongs; slow, for tests."""
         counts: Counter[int] = Counter()
         fillers: Counter[Filler] = Counter()
         for position, sticky_hash in self:
@@ -385,7 +386,7 @@ class KeyedReplay(Waiting):
             del self._ready[waiting.consumer]
 
     def _forget(self, position: Position) -> int:
-        """Drop what is known of an entry that left its place; returns its hash."""
+        """Remove an entry, already removed from its set, from the column and counts. Return its hash."""
         columns = self._columns[position.ledger_id]
         column = columns[position.entry_id >> _BLOCK_BITS]
         sticky_hash = column.remove(position.entry_id)
@@ -407,7 +408,7 @@ class KeyedReplay(Waiting):
             self._charge(waiting.filler, -HASH_BYTES)
 
     def _count_for(self, waiting: WaitingHash, filler: Filler) -> None:
-        """The entries of a hash count for somebody else from now on."""
+        """Charge the entries of a hash to another consumer."""
         cost_bytes = HASH_BYTES + ENTRY_BYTES * waiting.count
         self._charge(waiting.filler, -cost_bytes)
         waiting.filler = filler

@@ -1,21 +1,22 @@
-"""Hashes of a Key_Shared subscription of which more waits than there is room to list: from where on, and who looks again.
+"""Parked hashes of a Key_Shared subscription: their entries are not listed from a position on, and are rescanned
+later.
 
-What is listed costs bytes an entry, so there is a bound (`KeySharedSettings.look_ahead_bytes`). An entry that finds no
-room is *set aside* with all that follow of its hash: all that is kept of them is the position of the first. The cursor
-goes on for the other hashes. When the hash's owner can take something again, a *scan* reads what the cursor has passed
-once more and takes out what is set aside of its hashes. Each scan goes on where the room ended that the one before found,
-so what is set aside is read about once more, however much it is.
+Listed entries cost memory, which is limited (`KeySharedSettings.look_ahead_bytes`). An entry beyond the limit is
+*parked* with all later entries of its hash; only the position of the first is kept. The cursor continues for other
+hashes. When the hash's owner can take entries again, a *scan* rereads entries that the cursor has passed and
+extracts those of parked hashes. A scan starts where the previous one ran out of memory, so that each parked entry is
+reread about once.
 
-A hash is set aside from a position on:
+A hash is parked from a position on:
 
-    listed or held, or acknowledged | set aside, or acknowledged                      | not read yet
+    listed or held, or acknowledged | parked, or acknowledged                         | not read yet
     --------------------------------^ from_position of the hash ----------------------^ the cursor's read position
 
-While a scan is under way, nothing of its hashes is set aside in front of its own position.
+During a scan, no entry of the scanned hashes is parked before the scan's position.
 
-Memory: a hundred bytes a hash, of which there are 65,535.
+Memory: about a hundred bytes a hash, for at most 65,535 hashes.
 
-Invariants: no entry of a hash that stands at its from-position or behind it is listed; a scanned hash is set aside.
+Invariants: no entry of a hash at or after its from-position is listed; a scanned hash is parked.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.model.position import Position
 
 HASH_BYTES = 160
-"""What one hash costs: its entry in the table of positions and in the set of its place."""
+"""Cost of one hash: its entry in the table of positions and in its consumer's set."""
 
 
 class ParkedHashes:
-    """Owned by a Key_Shared dispatcher, whose `place` says who may have entries of a hash now, None for nobody.
+    """Parked hashes by position and consumer.
 
-    The dispatcher says when that changes: `place_again` for one hash, `replace_all` when owners changed.
+    `place` returns the consumer that may receive entries of a hash now, or None. The owning dispatcher reports
+    changes: `place_again` for one hash, `replace_all` if owners changed.
     """
 
     __slots__ = ("_at", "_firsts", "_from", "_place", "_scanned", "position")
@@ -40,11 +42,11 @@ class ParkedHashes:
     def __init__(self, place: Callable[[int], ConsumerState | None]) -> None:
         self._place = place
         self._from: dict[int, Position] = {}
-        self._at: dict[ConsumerState | None, set[int]] = {}  # the hashes of each place; none is empty
-        self._firsts: dict[ConsumerState | None, Position] = {}  # the lowest of each place, where it is known
+        self._at: dict[ConsumerState | None, set[int]] = {}  # the hashes of each consumer; no set is empty
+        self._firsts: dict[ConsumerState | None, Position] = {}  # the lowest position per consumer, where known
         self._scanned: set[int] = set()
         self.position: Position | None = None
-        """Where the scan under way goes on; None without one."""
+        """The position at which the active scan continues; None without a scan."""
 
     def __bool__(self) -> bool:
         return bool(self._from)
@@ -56,33 +58,31 @@ class ParkedHashes:
         return sticky_hash in self._from
 
     def __iter__(self) -> Iterator[tuple[int, Position]]:
-        """Every hash and its from-position, to look at."""
         for sticky_hash in self._from:
             yield sticky_hash, self.from_position(sticky_hash)
 
     @property
     def hashes(self) -> Collection[int]:
-        """All of them."""
         return self._from
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory this takes."""
+        """The approximate memory."""
         return HASH_BYTES * len(self._from)
 
     def from_position(self, sticky_hash: int) -> Position:
-        """From where on `sticky_hash`, which is, is set aside."""
+        """Return the position from which `sticky_hash` is parked; the hash must be parked."""
         position = self._from[sticky_hash]
         if self.position is not None and sticky_hash in self._scanned:
             return max(position, self.position)
         return position
 
     def covers(self, sticky_hash: int, position: Position) -> bool:
-        """Whether an entry of this hash that stands there is set aside."""
+        """Return whether an entry of this hash at this position is parked."""
         return sticky_hash in self._from and position >= self.from_position(sticky_hash)
 
     def first_for(self, consumer: ConsumerState) -> Position | None:
-        """The lowest from-position of the hashes that `consumer` may have; it may be too low while a scan is under way."""
+        """Return the lowest from-position of the hashes that `consumer` may receive. It may be too low during a scan."""
         hashes = self._at.get(consumer)
         if not hashes:
             return None
@@ -92,7 +92,7 @@ class ParkedHashes:
         return first
 
     def add(self, sticky_hash: int, position: Position) -> None:
-        """Of this hash everything from `position` on is set aside; nothing changes if it is already."""
+        """Park this hash from `position` on; no effect if it is parked from there already."""
         if sticky_hash not in self._from:
             self._put(sticky_hash, position)
         elif position < self.from_position(sticky_hash):
@@ -103,7 +103,9 @@ class ParkedHashes:
             self._put(sticky_hash, position)
 
     def place_again(self, sticky_hash: int) -> bool:
-        """Whether this hash is set aside, and somebody may have it now who might not before."""
+        """Update the consumer of one hash. Return whether the hash is parked and a different consumer may receive it
+        now.
+        """
         if sticky_hash not in self._from:
             return False
         place = self._place(sticky_hash)
@@ -114,7 +116,7 @@ class ParkedHashes:
         return place is not None
 
     def replace_all(self) -> None:
-        """Owners of hashes changed."""
+        """Update the consumer of all hashes after owners changed."""
         self._at = {}
         self._firsts = {}
         for sticky_hash in self._from:
@@ -123,7 +125,9 @@ class ParkedHashes:
     # --- the scan ----------------------------------------------------------------------------------------------------
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
-        """Look again at the hashes that these consumers, of which at least one has some, may have: from there on."""
+        """Start a scan for the parked hashes of these consumers, and return its first position. At least one must have
+        some.
+        """
         assert self.position is None
         for consumer in consumers:
             self._scanned |= self._at.get(consumer, set())
@@ -134,13 +138,13 @@ class ParkedHashes:
         return sticky_hash in self._scanned
 
     def advance_scan(self, position: Position) -> None:
-        """What the scan has read, up to this position, is taken care of."""
+        """Record that the entries before this position were scanned."""
         assert self.position is not None
         assert position >= self.position, "a scan went back"
         self.position = position
 
     def leave_scan(self, sticky_hash: int, position: Position) -> None:
-        """There was no room for an entry of this hash, which stands there: the scan ends for all hashes of its place."""
+        """Stop scanning the hashes of this hash's consumer: its entry at this position exceeds the capacity."""
         place = self._place(sticky_hash)
         for each in [each for each in self._scanned if self._place(each) is place]:
             self._scanned.discard(each)
@@ -150,7 +154,7 @@ class ParkedHashes:
             self.position = None
 
     def finish_scan(self) -> None:
-        """The scan has come to where the cursor reads: nothing of its hashes is set aside any more."""
+        """End the scan at the cursor's read position; the scanned hashes are no longer parked."""
         for sticky_hash in self._scanned:
             del self._from[sticky_hash]
             self._leave_place(self._place(sticky_hash), sticky_hash)
@@ -166,7 +170,6 @@ class ParkedHashes:
         self.position = None
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; slow, for tests."""
         assert all(self._at.values())
         assert sorted(each for hashes in self._at.values() for each in hashes) == sorted(self._from)
         for place, hashes in self._at.items():

@@ -1,1 +1,3 @@
-"""Who owns a hash of a Key_Shared subscription: three ways to share the hash space. Start with `hash_selector.py`."""
+"""Owners of the hashes of a Key_Shared subscription: three ways to divide the hash space. Start with
+`hash_selector.py`.
+"""

@@ -1,7 +1,8 @@
-"""Auto-split hash ranges: each consumer has one region, all regions together cover 0..65535.
+"""Auto-split hash ranges: each consumer has one region, and the regions together cover 0..65535.
 
-A newcomer takes the lower half of the largest region, the leftmost of equal ones; a leaver's region joins its right
-neighbour, the last one its left. So each change moves hashes of one consumer only, and regions differ in size:
+A new consumer takes the lower half of the largest region, the leftmost of equal ones. The region of a leaving
+consumer joins its right neighbour; the last region joins its left one. So each change moves hashes of one consumer
+only, and regions differ in size:
 
     C1 comes   |------------------------------- C1 -------------------------------|
     C2 comes   |--------------- C2 ---------------|--------------- C1 ------------|
@@ -22,7 +23,7 @@ from pybroker.errors import ConsumerAssignError
 
 
 class AutoSplitSelector(HashSelector):
-    """Invariant: `_starts` rises from 0; region i goes from its start to the next one's and belongs to `_owners[i]`."""
+    """Invariant: `_starts` ascends from 0; region i extends from its start to the next one and belongs to `_owners[i]`."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -40,7 +41,7 @@ class AutoSplitSelector(HashSelector):
             self._starts.append(0)
             self._owners.append(consumer)
             return []
-        index = max(range(len(self._starts)), key=self._size)  # the first of equals
+        index = max(range(len(self._starts)), key=self._size)  # the first of equal regions
         size = self._size(index)
         if size < 2:
             raise ConsumerAssignError(f"all {RANGE_SIZE} hashes have a consumer of their own already")
@@ -52,7 +53,7 @@ class AutoSplitSelector(HashSelector):
     def remove(self, consumer: ConsumerState) -> None:
         index = self._owners.index(consumer)
         del self._owners[index]
-        # The start that goes is the one between the region and the neighbour that takes it.
+        # Remove the start between the region and the neighbour that takes it.
         del self._starts[min(index + 1, len(self._starts) - 1)]
 
     def ranges(self) -> dict[ConsumerState, list[HashRange]]:

@@ -1,11 +1,11 @@
-"""Auto-split by consistent hashing: each consumer has many points on a ring, a hash belongs to the next point.
+"""Auto-split by consistent hashing: each consumer has many points on a ring, and a hash belongs to the next point.
 
-Point i, counted from 0, of a consumer is `(murmur3_32(name NUL n NUL i) & 0x7fffffff) % 65535 + 1` with n = 0, 1, ...
-among consumers of one name. The owner of a hash is the consumer of the next point at or above it, beyond the last point
-that of the first. Where points of several consumers fall together the first one added has it; when it leaves, the next
-in order takes over.
+Point i, counted from 0, of a consumer is `(murmur3_32(name NUL n NUL i) & 0x7fffffff) % 65535 + 1` with n = 0, 1,
+... among consumers of one name. The owner of a hash is the consumer of the next point at or above it; beyond the
+last point, that of the first. If consumers share a point, the first one added owns it; when it leaves, the next in
+order takes over.
 
-So a change moves a slice of everybody's hashes, and shares are about even.
+So a change moves a slice of each consumer's hashes, and shares are about even.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _RING_SIZE = RANGE_SIZE - 1
 
 
 class ConsistentHashSelector(HashSelector):
-    """Invariants: `_points` rises and holds the keys of `_at`; `_owners[i]` is the first consumer at `_points[i]`."""
+    """Invariants: `_points` ascends and holds the keys of `_at`; `_owners[i]` is the first consumer at `_points[i]`."""
 
     def __init__(self, points_each: int) -> None:
         assert points_each > 0
         self._points_each = points_each
         self._points: list[int] = []
         self._owners: list[ConsumerState] = []
-        self._at: dict[int, list[ConsumerState]] = {}  # in the order they were added; none is empty
+        self._at: dict[int, list[ConsumerState]] = {}  # in order of addition; none is empty
         self._name_indexes: dict[ConsumerState, int] = {}
 
     def sticky_hashes(self, key_hashes: Iterable[int]) -> list[int]:

@@ -1,8 +1,8 @@
-"""Sticky: every consumer says itself which ranges of 0..65535 are its own.
+"""Sticky hash ranges: every consumer specifies its ranges of 0..65535.
 
-A range is refused that is empty, ends before it starts, or overlaps another one of the same or of a connected consumer.
-A gap between ranges is no error: its hashes have no owner until somebody covers them. Ranges beyond 65535 are accepted
-and never asked for.
+A range is refused if it is empty, ends before it starts, or overlaps another range of the same or a connected
+consumer. A gap between ranges is allowed: its hashes have no owner until a consumer covers them. Ranges beyond 65535
+are accepted and never used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pybroker.errors import ConsumerAssignError
 
 
 class StickyRangesSelector(HashSelector):
-    """Invariant: `_ranges` rises and does not overlap; range i belongs to `_owners[i]`."""
+    """Selector of mode STICKY. Invariant: `_ranges` ascends without overlaps; range i belongs to `_owners[i]`."""
 
     def __init__(self) -> None:
         self._ranges: list[HashRange] = []
@@ -38,17 +38,19 @@ class StickyRangesSelector(HashSelector):
             if start > end or start < 0:
                 raise ConsumerAssignError(f"hash range [{start}, {end}] is not a range")
         self._require_free(sorted(wanted))
-        # Two rising runs, which sorting merges; no two starts are the same, so owners are not compared.
+        # Sorting merges two ascending sequences. All starts differ, so owners are not compared.
         owned = sorted([*zip(self._ranges, self._owners, strict=True), *((each, consumer) for each in wanted)])
         self._set(owned)
         return []
 
     def _require_free(self, wanted: list[HashRange]) -> None:
-        """Refuse ranges, in order, that overlap each other or one that is owned; the work is that of the asker's own ranges."""
+        """Refuse ranges, in order, that overlap each other or an owned range. The cost depends on the number of
+        `wanted` ranges.
+        """
         end_before = -1
         for index, mine in enumerate(wanted):
             start, end = mine
-            at = bisect_right(self._starts, end) - 1  # the last owned range that begins in front of the end of this one
+            at = bisect_right(self._starts, end) - 1  # the last owned range that begins before the end of this one
             if at >= 0 and self._ranges[at][1] >= start:
                 raise _conflict(mine, self._ranges[at], f"consumer {self._owners[at].name}")
             if start <= end_before:

@@ -1,4 +1,4 @@
-"""May a schema follow the ones that a topic has: `check` by a `CompatibilityStrategy`. Start reading in `rules`."""
+"""Compatibility of a new schema with a topic's existing ones: `check` by a `CompatibilityStrategy`. Start with `rules`."""
 
 from pybroker.schema.compatibility.rules import CompatibilityStrategy, check
 

@@ -1,6 +1,6 @@
-"""The names that a reader's aliases give to the writer's types and fields.
+"""Names of the writer's types and fields according to the reader's aliases.
 
-Nothing is rewritten: whoever compares asks here what a type or a field of the writer is called in the reader's words.
+Schemas are not rewritten: the comparison looks up each name of the writer here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class ReaderAliases:
     """Aliases of one reader's schema, applied to one writer's schema."""
 
     def __init__(self, reader: AvroType | None) -> None:
-        """Collect the aliases of a reader; None for a reader whose aliases play no part."""
+        """Collect the aliases of a reader; None if no aliases apply."""
         self._types: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
         for avro_type in all_types(reader) if reader is not None else ():
@@ -29,14 +29,14 @@ class ReaderAliases:
         return self.full_name(writer).rpartition(".")[2]
 
     def field_names(self, writer: AvroType) -> list[str]:
-        """The writer's fields in their order, by the reader's names."""
+        """Return the writer's fields in order, by the reader's names."""
         renamed = self._fields.get(self.full_name(writer))
         if not renamed:
             return [avro_field.name for avro_field in writer.fields]
         return [renamed.get(avro_field.name, avro_field.name) for avro_field in writer.fields]
 
     def problem_with(self, writer: AvroType) -> str | None:
-        """Why the aliases cannot be applied to a writer: two of its names would become one."""
+        """Return why the aliases cannot be applied to a writer: two of its names would become equal."""
         if not self._types and not self._fields:
             return None
         for avro_type in all_types(writer):

@@ -1,8 +1,8 @@
-"""Whether the default of a field can stand in for a value that the writer does not have.
+"""Check of field defaults that replace values missing in the writer's schema.
 
-The rules are those of Avro's Java library when it encodes a default, which are laxer than the specification: a number
-fits every numeric type, an object in place of an array stands for its values, and a union takes the first branch of the
-default's kind. A default that this accepts is one that clients have been using.
+The rules are those of Avro's Java library when it encodes a default, which are less strict than the specification: a
+number fits every numeric type, an object in place of an array stands for its values, and a union takes the first
+branch of the default's kind. Clients use defaults that only these rules accept.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _TEXTS = frozenset({"string", "bytes", "fixed"})
 class DefaultCheck:
     """Checks defaults of one schema, each field's own default once.
 
-    A record's default may leave out fields that have defaults themselves, so checks nest through the schema; what was
-    checked is remembered, or defaults that refer to each other would be checked exponentially often.
+    A record's default may omit fields with their own defaults, so checks nest. Results are cached, because defaults
+    that refer to each other would otherwise be checked exponentially often.
     """
 
     def __init__(self) -> None:
         self._checked: dict[int, str | None] = {}
 
     def problem_of_field(self, avro_field: AvroField, avro_type: AvroType, depth: int = 0) -> str | None:
-        """Why the field cannot be filled in, None if it can."""
+        """Return why the field cannot be filled with its default; None if it can."""
         if isinstance(avro_field.default, NoDefault):
             return f"field {avro_field.name!r} has no default"
         key = id(avro_field)
         if key not in self._checked:
-            # Asked again before the answer is there: the default contains itself and has no end.
+            # A nested request for the same field: the default contains itself infinitely.
             self._checked[key] = f"the default of field {avro_field.name!r} contains itself"
             self._checked[key] = self._problem(avro_type, avro_field.default, depth + 1)
         return self._checked[key]
@@ -69,7 +69,7 @@ class DefaultCheck:
 
 
 def _is_of_kind(kind: str, value: JsonValue) -> bool:
-    """Whether a JSON value is of the kind that stands for a type; what is inside is not looked at."""
+    """Return whether a JSON value has the kind that represents the type; its content is not checked."""
     if value is None:
         return kind == "null"
     if isinstance(value, bool):

@@ -1,14 +1,14 @@
-"""Whether data that was written with one Avro schema can be read with another.
+"""Avro schema resolution: whether a reader's schema can read data written with another schema.
 
-The rules are those of Avro's Java library, which clients rely on, also where the specification is stricter:
+The rules are those of Avro's Java library, which clients rely on, even where the specification is stricter:
 
-* Records match whatever they are called; in a reader's union the same full name wins, then the same structure.
+* Records match under any name; in a reader's union the same full name is preferred, then the same structure.
 * Names of enums and fixed types must be equal without their namespaces.
-* An enum of the reader may lack symbols of the writer: a value that has one fails when it is read.
-* Logical types play no part. A default is checked only when it is needed.
+* An enum of the reader may lack symbols of the writer; reading such a value then fails.
+* Logical types are ignored. A default is checked only if it is needed.
 
-What must hold: the walk ends for schemas that refer to themselves (a pair of records is compared once), it needs no
-stack in the length of a chain of references, and its work has a limit, beyond which the pair counts as not readable.
+Recursion ends for self-referential schemas, because a pair of records is compared once. Chains of references need no
+stack. The total work has a limit, beyond which the pair counts as not readable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pybroker.schema.compatibility.avro_default import DefaultCheck
 _MAX_STEPS = 200_000
 _MAX_MATCHING_DEPTH = 50
 
-# What a value of the key's type may be read as.
+# Types as which a value of the key's type may be read.
 _PROMOTIONS: dict[str, tuple[str, ...]] = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -35,7 +35,7 @@ _PROMOTIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The first place where reading fails."""
+    """First location at which reading fails."""
 
     path: str  # fields joined by dots, `[]` for items, `{}` for values; empty at the top
     reader: str
@@ -44,11 +44,11 @@ class Problem:
 
 
 class _TooComplex(Exception):
-    """The pair needs more work or stack than one comparison may have."""
+    """The comparison needs more work or stack than allowed."""
 
 
 def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
-    """Why a reader cannot read everything that a writer writes; None if it can."""
+    """Return why a reader cannot read everything that a writer writes; None if it can."""
     try:
         return _Resolution(reader, writer).find_problem()
     except _TooComplex as error:
@@ -56,7 +56,7 @@ def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
 
 
 class _Resolution:
-    """One comparison. Pairs wait in a queue, nearest to the top first, so that the first problem is the plainest."""
+    """One comparison. Pairs are queued, nearest to the top first, so that the first problem is the simplest."""
 
     def __init__(self, reader: AvroType, writer: AvroType) -> None:
         self._reader = reader
@@ -107,7 +107,9 @@ class _Resolution:
         return None
 
     def _queue_branches(self, reader: AvroType, writer: AvroType, path: str) -> None:
-        """Every branch of a writer's union must be readable; in a union of the same structure, branch by branch."""
+        """Queue the branches of a writer's union, all of which must be readable; in unions of equal structure, branch
+        by branch.
+        """
         if self._same_structure(reader, writer):
             pairs = zip(reader.children, writer.children, strict=True)
             self._waiting.extend((reader_branch, branch, path) for reader_branch, branch in pairs)
@@ -134,11 +136,11 @@ class _Resolution:
         return None
 
     def _written_types(self, writer: AvroType) -> dict[str, AvroType]:
-        """Types of a writer's fields by the reader's names for them."""
+        """Return the types of a writer's fields by the reader's names."""
         return dict(zip(self._aliases.field_names(writer), writer.children, strict=True))
 
     def _own_problem(self, reader: AvroType, writer: AvroType, depth: int = 0) -> str | None:
-        """What keeps a pair apart by itself, whatever is inside; the rule that is broken, None if nothing is."""
+        """Return the rule that a pair breaks regardless of its content; None if none."""
         if writer.kind == "union":
             return None
         if writer.kind == reader.kind:
@@ -155,7 +157,7 @@ class _Resolution:
         return f"no promotion from {writer.kind} to {reader.kind}"
 
     def _matching_branch(self, union: AvroType, writer: AvroType, depth: int) -> AvroType | None:
-        """The branch of a reader's union that takes what a writer's type holds; None for no such branch."""
+        """Return the branch of a reader's union that accepts the writer's type; None if there is none."""
         self._spend(len(union.children))
         by_structure: AvroType | None = None
         for branch in union.children:
@@ -172,12 +174,14 @@ class _Resolution:
         return next((branch for branch in union.children if branch.kind in promotions), None)
 
     def _records_match(self, reader: AvroType, writer: AvroType, depth: int) -> bool:
-        """Whether no field is missing and no field's own type is apart; deeper levels do not decide on a branch."""
+        """Return whether no field is missing and all field types match themselves; deeper levels do not influence the
+        choice of a branch.
+        """
         if depth > _MAX_MATCHING_DEPTH:
             raise _TooComplex(f"records in unions nest deeper than {_MAX_MATCHING_DEPTH} levels")
         key = (id(reader), id(writer))
         if key not in self._matching:
-            self._matching[key] = True  # asked again further inside: what is known so far does not contradict
+            self._matching[key] = True  # for nested requests: no contradiction so far
             self._spend(len(reader.fields) + len(writer.fields))
             written = self._written_types(writer)
             self._matching[key] = all(
@@ -200,7 +204,7 @@ class _Resolution:
         return all(field.name in names or not isinstance(field.default, NoDefault) for field in reader.fields)
 
     def _same_structure(self, reader: AvroType, writer: AvroType) -> bool:
-        """Whether two types are equal but for namespaces, defaults and properties."""
+        """Return whether two types are equal except for namespaces, defaults and properties."""
         waiting = [(reader, writer)]
         seen: set[tuple[int, int]] = set()
         while waiting:

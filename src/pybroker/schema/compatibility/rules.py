@@ -28,7 +28,7 @@ from pybroker.schema.schema_data import Incompatible, InvalidSchema, SchemaData,
 
 
 class CompatibilityStrategy(StrEnum):
-    """How a new schema must fit the existing ones."""
+    """Required relation of a new schema to the existing ones."""
 
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
     ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
@@ -62,9 +62,9 @@ _EXISTING_READS = frozenset(
 
 
 def check(strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: SchemaData) -> None:
-    """Return if `new` may follow `existing` (oldest first); raises `Incompatible` with the reason.
+    """Check whether `new` may follow `existing` (oldest first). Raise Incompatible with the reason.
 
-    `new` is one that `validate` accepts; `InvalidSchema` otherwise.
+    `new` must pass `validate`; otherwise InvalidSchema is raised.
     """
     if strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE or not existing:
         return
@@ -72,7 +72,7 @@ def check(strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: 
         compared = existing
     else:
         compared = existing[-1:]
-        # Bytes that are there already are no new schema, whatever a side's type in its properties is.
+        # Existing bytes are not a new schema, regardless of the side's type in the properties.
         if (compared[0].type, compared[0].data) == (new.type, new.data):
             return
     for older in reversed(compared):
@@ -84,9 +84,9 @@ def check(strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: 
 def _check_definitions(
     strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: SchemaData, side: str
 ) -> None:
-    """Compare with definitions of the same type; `side` begins each text for one side of a KEY_VALUE schema."""
+    """Compare with definitions of the same type; `side` is the prefix of each text for one side of a KEY_VALUE schema."""
     if new.type is SchemaType.EXTERNAL:
-        return  # defined elsewhere: nothing here can be compared
+        return  # defined elsewhere: cannot be compared here
     if new.type is SchemaType.KEY_VALUE:
         _check_key_value(strategy, existing, new, side)
     elif strategy is CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
@@ -121,7 +121,7 @@ def _check_avro(strategy: CompatibilityStrategy, existing: Sequence[SchemaData],
 def _avro_problems(
     strategy: CompatibilityStrategy, existing: AvroType, new: AvroType
 ) -> Iterator[tuple[Problem, bool]]:
-    """What keeps two types apart, each with whether the new one is the reader."""
+    """Yield the problems between two types, each with whether the new type is the reader."""
     if strategy.new_reads_existing:
         problem = find_problem(reader=new, writer=existing)
         if problem is not None:
