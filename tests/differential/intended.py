@@ -16,73 +16,69 @@ class Intended:
 
 
 _PROXY = (
-    "Pulsar's standalone mode tells clients to stay at the address that they came by. Here a lookup names the address "
-    "that serves the topic, as in a cluster; `advertisedAddress` and `advertisedListeners` say which."
+    "Pulsar's standalone mode tells clients to stay at the address that they connected to. Here a lookup returns the address "
+    "that serves the topic, as in a cluster; `advertisedAddress` and `advertisedListeners` define it."
 )
 _LEAVES = (
-    "What a Shared consumer held when it left counts as redelivered, as the documents promise: a dead-letter policy "
-    "must see a message that kills its consumers. Pulsar 4.2.4 does not count it."
+    "Messages that a Shared consumer held when it closed count as redelivered, as the documents promise: a dead-letter policy "
+    "must catch a message that crashes its consumers. Pulsar 4.2.4 does not count them."
 )
-_ANSWERED = (
-    "A request with an id is answered: `ConsumerNotFound`. Pulsar says nothing, and the client waits for its timeout."
-)
-_JAVA_KEY_STORES = "Names of Java key stores and classes mean nothing here."
-_BAD_REQUEST = "Pulsar reports a fault of its own for what the caller got wrong."
+_ANSWERED = "A request with an id is answered: `ConsumerNotFound`. Pulsar does not answer, and the client waits for its timeout."
+_JAVA_KEY_STORES = "Names of Java key stores and classes have no meaning here."
+_BAD_REQUEST = "Pulsar answers an internal error for a bad request."
 
 _MISSING_IS_404 = (
-    "What is asked of a namespace that does not exist is answered with 404. Pulsar does it, says that something else is wrong, or "
-    "reports a fault of its own."
+    "Calls for a namespace that does not exist are answered with 404. Pulsar carries them out, reports another error, or "
+    "answers an internal error."
 )
 
 _NOT_STORED = (
-    "What makes no sense without stored messages is refused with 405, and 404 when there is no such topic. Pulsar "
-    "reports a fault of its own for some of it, and answers as if something were done for the rest."
+    "Calls that need stored messages are refused with 405, and with 404 when there is no such topic. Pulsar "
+    "answers an internal error for some of them, and a success without effect for the others."
 )
 
 _MARKER_LAST = (
-    "Consumers never get a marker, so a reader that is told that one is last would wait for it for ever: the last message "
-    "is the one before it."
+    "Consumers never receive a marker, so a reader would wait forever for a marker that is reported as last: the last "
+    "message is the one before it."
 )
 
 _GOES_ON = (
-    "What is stuck stops its own hashes only. Pulsar reads nothing more at its look-ahead limits, for nobody, until the key is "
-    "free or the consumer takes: the number says where it stopped in that run."
+    "A stuck key or consumer blocks its own hashes only. At its look-ahead limits, Pulsar reads nothing more for any consumer "
+    "until the key is free or the consumer receives again: the number shows where it stopped in that run."
 )
 
 _ENDED_TRANSACTION = (
-    "What comes in the name of a transaction that has ended is refused. Pulsar takes it, and it is held or holds others back until "
-    "a low-water mark has passed it."
+    "Messages and acknowledgements of a transaction that has ended are refused. Pulsar accepts them, and they stay pending or "
+    "block others until a low-water mark has passed them."
 )
 
 _HELD_BY_OTHERS = (
-    "A cumulative acknowledgement conflicts with what another transaction holds below it. Pulsar takes it: the other one's abort "
-    "then changes nothing."
+    "A cumulative acknowledgement conflicts with pending acks of another transaction below its position. Pulsar accepts it: "
+    "the abort of the other transaction then has no effect."
 )
 
-_COUNTED_TWICE = (
-    "Pulsar counts the messages of a batch that an abort brings back twice as unacknowledged, from then on."
-)
+_COUNTED_TWICE = "After an abort returns messages of a batch, Pulsar counts them twice as unacknowledged, from then on."
 
 _TAKES_NO_PART = (
-    "Nothing is taken in the name of a transaction where its coordinator does not know that it takes part: no end would come "
-    "there. Pulsar takes it, and readers wait until a low-water mark has passed it."
+    "Messages and acknowledgements of a transaction are refused where its coordinator does not know the participant: the end "
+    "of the transaction would never arrive there. Pulsar accepts them, and readers wait until a low-water mark has passed it."
 )
 
 _SEEK_LETS_GO = (
-    "A seek reads again all that is behind it, and forgets what transactions hold of the subscription. Pulsar leaves out what is "
-    "held, and after an abort sends all once more."
+    "After a seek the subscription reads all later messages again, and its pending transaction acks are discarded. Pulsar skips "
+    "messages with pending acks, and sends all of them once more after an abort."
 )
 
 INTENDED: tuple[Intended, ...] = (
     Intended(
         "protocol_connect",
         "*feature_flags.supports_repl_dedup_by_lid_and_eid",
-        "A replicator that reads this relies on the broker to drop what it has got already, and there is no replication.",
+        "A replicator that reads this relies on the broker to drop duplicates, and there is no replication.",
     ),
     Intended(
         "transactions_coordinators",
         "connect to one that is not there: *",
-        "`TransactionCoordinatorNotFound` names those that there are. Pulsar answers `ServiceNotReady`, and a client tries again.",
+        "`TransactionCoordinatorNotFound` lists the existing coordinators. Pulsar answers `ServiceNotReady`, and a client retries.",
     ),
     Intended("transactions_of_ended_ones", "* in an ended one*", _ENDED_TRANSACTION),
     Intended("transactions_cumulative_over_others", "one: up to the third: *", _HELD_BY_OTHERS),
@@ -90,12 +86,12 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "transactions_unloaded",
         "*: stats: abortedTxnCount",
-        "How many transactions of the topic have ended is known when it is loaded again. Pulsar counts from nought.",
+        "The number of ended transactions of the topic survives a reload. Pulsar counts from zero.",
     ),
     Intended(
         "transactions_unloaded",
         "abort: after the end: *",
-        "Redelivery counts begin when the topic is loaded: what was held all the time comes for the first time since then.",
+        "Redelivery counts begin when the topic is loaded: messages that were pending since then are delivered for the first time.",
     ),
     Intended("transactions_without_taking_part", "*", _TAKES_NO_PART),
     Intended("transactions_of_batches", "*: unackedMessages", _COUNTED_TWICE),
@@ -120,13 +116,13 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "producers_waiting_end",
         "stats: waitingPublishers",
-        "Who has closed does not wait any more. Pulsar goes on counting it, and an epoch is lost at its turn.",
+        "A producer that has closed is removed from the queue. Pulsar still counts it, and its turn costs an epoch.",
     ),
     Intended(
         "pulsar_admin_daily_operations",
         "topics terminate *",
         "A topic that is terminated after an unload answers with its last message. "
-        "Pulsar answers with the empty ledger that the unload began.",
+        "Pulsar answers with the empty ledger that the unload created.",
     ),
     Intended("non_persistent_refusals", "GET /ledger/0/entry/0", _NOT_STORED),
     Intended("non_persistent_refusals", "* /compaction", _NOT_STORED),
@@ -141,7 +137,7 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "schemas_over_rest",
         "*metadata: *position",
-        "Schemas are in the metadata store, not in ledgers: the ids that Pulsar shows for their places are -1.",
+        "Schemas are in the metadata store, not in ledgers: the ids of their positions are -1.",
     ),
     Intended("schemas_unknown_in_requests", "*", _BAD_REQUEST),
     Intended("protocol_lookup", "lookup, *: proxy_through_service_url", _PROXY),
@@ -166,12 +162,12 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "deduplication_of_chunks",
         "all parts again: *",
-        "No part of a large message that is stored is stored again. Pulsar refuses the last part only, and keeps the others.",
+        "No chunk of a stored message is stored again. Pulsar refuses the last chunk only, and stores the others.",
     ),
     Intended(
         "deduplication_cursor",
         "shown: backlogSize",
-        "A backlog is what a subscription has not read. Pulsar adds what came since the last snapshot of sequence ids.",
+        "A backlog counts entries that a subscription has not read. Pulsar adds entries since the last snapshot of sequence ids.",
     ),
     Intended("rest_clusters", "get: body.brokerClientTls*StoreType", _JAVA_KEY_STORES),
     Intended("rest_clusters", "get: body.brokerClientSslFactoryPlugin", _JAVA_KEY_STORES),
@@ -183,26 +179,26 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "brokers_bundles",
         "bundles after that: *",
-        "A bundle is cut at the positions that are named. Pulsar answers success and leaves one with fewer than two topics.",
+        "A bundle is split at the positions in the request. Pulsar answers success and leaves one with fewer than two topics.",
     ),
-    Intended("rest_brokers", "metrics without slash: *", "`/metrics` answers itself and does not redirect."),
-    Intended("rest_lookup", "lookup by listener name: status", f"503, as the binary lookup says. {_BAD_REQUEST}"),
-    Intended("rest_lookup", "slash in the name: *", f"412, as for every other name that is not valid. {_BAD_REQUEST}"),
+    Intended("rest_brokers", "metrics without slash: *", "`/metrics` answers directly and does not redirect."),
+    Intended("rest_lookup", "lookup by listener name: status", f"503, as the binary lookup answers. {_BAD_REQUEST}"),
+    Intended("rest_lookup", "slash in the name: *", f"412, as for every other invalid name. {_BAD_REQUEST}"),
     Intended("rest_lookup", "bad domain: *", f"404, as for every other path that does not exist. {_BAD_REQUEST}"),
     Intended(
         "rest_subscriptions",
         "read from behind-third: *",
-        "A subscription that is made at an excluded message id begins behind it, as a reset does. Pulsar begins at it.",
+        "A subscription that is created at an excluded message id begins after it, as a reset does. Pulsar begins at it.",
     ),
     Intended(
         "policies_life",
         "topic persistence *applied: body.managedLedgerMaxMarkDeleteRate",
-        "The rate at which positions are stored here: once in `cursorFlushIntervalMs`.",
+        "The rate at which positions are stored here: once per `cursorFlushIntervalMs`.",
     ),
     Intended(
         "policies_delivery",
         "from the namespace dispatcherPauseOnAckStatePersistent: body",
-        "What is in force comes from the namespace when the topic has no value of its own, as for every other policy.",
+        "The applied value comes from the namespace when the topic has none, as for every other policy.",
     ),
     Intended(
         "policies_namespace_settings",
@@ -219,8 +215,8 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         "security_rest",
         "a bad token, *",
-        "A token that does not hold is refused by HTTP as by the binary protocol. "
-        "With an anonymous role, Pulsar takes its bearer for that.",
+        "HTTP refuses an invalid token, as the binary protocol does. "
+        "With an anonymous role, Pulsar treats the client as that role.",
     ),
 )
 

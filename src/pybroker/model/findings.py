@@ -29,42 +29,42 @@ class Code(Enum):
     TOPIC_DELETING = "topic-deleting", "The topic is being deleted."
     TOPIC_UNLOADING = (
         "topic-unloading",
-        "The topic is being closed; its clients look it up again, and it is loaded anew.",
+        "The topic is being closed; its clients look it up again, and it is loaded again.",
     )
     TOPIC_CHANGING = (
         "topic-changing",
-        "What the topic belongs to is being made, grown or deleted; requests wait for that.",
+        "The namespace or partitioned topic of the topic is being created, extended or deleted; requests wait for the end.",
     )
     TOPIC_LOAD_FAILED = "topic-load-failed", "The topic cannot be loaded."
-    TOPIC_LOADING = "topic-loading", "The topic is being loaded, or waits for its turn; requests wait for that."
+    TOPIC_LOADING = "topic-loading", "The topic is being loaded, or waits for a load slot; requests wait for the end."
     METADATA_CONFLICT = (
         "metadata-conflict",
-        "Somebody else has changed what is stored of the topic: it is closed, so that two do not own it.",
+        "Another process has changed the topic's metadata: the topic is closed, so that it has only one owner.",
     )
     STORAGE_FAILED = (
         "storage-failed",
-        "The topic's messages could not be written; it goes on in a new ledger once there is one.",
+        "The topic's messages could not be written; it continues when a new ledger is ready.",
     )
-    DISK_FULL = "disk-full", "There is no space for more messages: publishing is refused until there is."
+    DISK_FULL = "disk-full", "There is no space for more messages: publishing is refused until space is available."
     DEDUPLICATION_RECOVERING = (
         "deduplication-recovering",
-        "The topic reads again which messages it has stored; until it knows, nobody can publish.",
+        "The topic reads its stored messages to restore deduplication; publishing is blocked until then.",
     )
     TRANSACTIONS_BEGINNING = (
         "transactions-beginning",
-        "The first transaction of the topic makes its cursor; until that is stored, nobody can publish.",
+        "The first transaction of the topic creates its cursor; publishing is blocked until the cursor is stored.",
     )
-    TOPIC_TERMINATED = "topic-terminated", "The topic was terminated: it takes no more messages, for ever."
-    BACKLOG_QUOTA = "backlog-quota", "A backlog is larger or older than its quota allows, and so no producer is let in."
-    COMPACTION_RUNNING = "compaction-running", "The topic is being compacted, or waits for its turn."
+    TOPIC_TERMINATED = "topic-terminated", "The topic was terminated: it accepts no more messages."
+    BACKLOG_QUOTA = "backlog-quota", "A backlog is larger or older than its quota allows, so producers are refused."
+    COMPACTION_RUNNING = "compaction-running", "The topic is being compacted, or waits for compaction."
     COMPACTION_FAILED = "compaction-failed", "The last compaction of the topic failed."
-    PRODUCERS_REFUSED = "producers-refused", "Producers, or their messages, were refused lately."
+    PRODUCERS_REFUSED = "producers-refused", "Producers, or their messages, were refused recently."
 
     # --- producers ---------------------------------------------------------------------------------------------------
 
     PRODUCER_FENCED = (
         "producer-fenced",
-        "The producer lost the topic to another one, or comes after one that has taken it.",
+        "The producer lost the topic to another producer, or came after the topic was taken over.",
     )
     PRODUCER_WAITS = "producer-waits", "The producer waits for exclusive access to the topic."
     TOPIC_OCCUPIED = "topic-occupied", "Another producer has exclusive access to the topic."
@@ -72,130 +72,136 @@ class Code(Enum):
     PRODUCER_NOT_AUTHORIZED = "producer-not-authorized", "The producer's role may not publish to the topic."
     PRODUCER_LIMIT = (
         "producer-limit",
-        "The producer's name is taken, or the topic has as many producers as it may.",
+        "The producer's name is taken, or the topic has reached its limit of producers.",
     )
-    PRODUCER_REFUSED = "producer-refused", "The producer was refused when it came last."
+    PRODUCER_REFUSED = "producer-refused", "The last attempt of the producer to connect to the topic was refused."
     DEDUPLICATION_GAP = (
         "deduplication-gap",
-        "A message of the producer was not stored: what it sends behind it is refused until its client connects again.",
+        "A message of the producer was not stored: later messages are refused until its client reconnects.",
     )
     SEQUENCE_ID_STALE = (
         "sequence-id-stale",
-        "What the producer sends has sequence ids that are stored already, so it is dropped as duplicates.",
+        "The producer's messages have sequence ids that are already stored, so they are dropped as duplicates.",
     )
     PUBLISH_RATE = (
         "publish-rate",
-        "A publish rate is used up; nothing is read from the client until its message may pass.",
+        "A publish rate is used up; the connection is not read until the rate allows the message.",
     )
     PUBLISH_MEMORY = (
         "publish-memory",
-        "So many bytes of messages wait to be stored that nothing more is read from the client.",
+        "Too many bytes of messages wait to be stored; the connection is not read.",
     )
-    MESSAGES_REFUSED = "messages-refused", "Messages of the producer were refused lately."
+    MESSAGES_REFUSED = "messages-refused", "Messages of the producer were refused recently."
     PRODUCER_NOT_CONNECTED = "producer-not-connected", "No producer of that name is connected to the topic."
 
     # --- subscriptions, keys and consumers ---------------------------------------------------------------------------
 
     NO_CONSUMERS = "no-consumers", "Messages wait and no consumer is connected."
-    READ_FAILED = "read-failed", "Stored messages cannot be read; it is tried again."
+    READ_FAILED = "read-failed", "Stored messages cannot be read; the read is repeated."
     TRANSACTION_END_PENDING = (
         "transaction-end-pending",
         "A transaction is or may be committed and the topic does not know its end yet: readers wait for it.",
     )
     TRANSACTION_OPEN = (
         "transaction-open",
-        "A transaction is open: nothing from its first message on is delivered until it has ended.",
+        "A transaction is open: messages from its first message on are not delivered until it has ended.",
     )
-    MEMORY_BUDGET = "memory-budget", "Others have what memory the broker may use; delivery waits for its turn."
+    MEMORY_BUDGET = "memory-budget", "The memory budget of the broker is used up; delivery waits for memory."
     UNACKED_LIMIT_BROKER = (
         "unacked-limit-broker",
-        "The broker holds as many unacknowledged messages as it may, and the subscription more than its share.",
+        "The broker has reached its limit of unacknowledged messages, and the subscription exceeds its share.",
     )
     CONSUMER_SILENT = (
         "consumer-silent",
-        "A connected consumer holds messages, and has long neither acknowledged any nor asked for more.",
+        "A connected consumer holds messages, and has long neither acknowledged nor requested any.",
     )
     UNACKED_LIMIT_SUBSCRIPTION = (
         "unacked-limit-subscription",
-        "The subscription holds as many unacknowledged messages as it may.",
+        "The subscription has reached its limit of unacknowledged messages.",
     )
-    UNACKED_LIMIT_CONSUMER = "unacked-limit-consumer", "A consumer holds as many unacknowledged messages as it may."
+    UNACKED_LIMIT_CONSUMER = "unacked-limit-consumer", "A consumer has reached its limit of unacknowledged messages."
     CONNECTION_FULL = (
         "connection-full",
-        "A consumer has room for messages, but its connection is full: it does not read.",
+        "A consumer has permits, but its connection is full: the client does not read.",
     )
     CONNECTION_HELD = (
         "connection-held",
-        "What a client sends is not looked at for now: its messages, acknowledgements and requests for more wait.",
+        "The broker does not read from a client's connection: its messages, acknowledgements and permits wait.",
     )
     NO_PERMITS = (
         "no-permits",
-        "A consumer's receiver queue is full: its client asks for more when it has processed what it holds.",
+        "A consumer's receiver queue is full: its client requests more after processing the messages that it holds.",
     )
     KEY_DRAINS = (
         "key-drains",
-        "A key moved to another consumer, which gets it when the one before has acknowledged what it holds of it.",
+        "A key moved to another consumer, which waits until the previous consumer has acknowledged its messages of the key.",
     )
-    HASH_WITHOUT_OWNER = "hash-without-owner", "No consumer has asked for the range of hashes that a key falls into."
+    HASH_WITHOUT_OWNER = "hash-without-owner", "No consumer has requested the hash range that a key belongs to."
     NEWCOMER_WAITS = (
         "newcomer-waits",
-        "A consumer that joined gets nothing before all is acknowledged that was read until then (classic Key_Shared).",
+        "A new consumer waits until all messages read before it joined are acknowledged (classic Key_Shared).",
     )
     LOOK_AHEAD_FULL = (
         "look-ahead-full",
-        "As many messages as may wait for keys and consumers do, so nothing new is read for anybody.",
+        "The look-ahead buffer of waiting messages is full, so nothing new is read for any consumer.",
     )
-    ENTRY_FILTER = "entry-filter", "An entry filter has put messages off."
+    ENTRY_FILTER = "entry-filter", "An entry filter has deferred messages."
     DISPATCH_RATE = "dispatch-rate", "A dispatch rate is used up."
     CONSUMER_STARTING = (
         "consumer-starting",
-        "A consumer has just become the active one and waits until the one before is surely done.",
+        "A consumer has just become the active one and waits for the failover delay.",
     )
     READING = "reading", "Messages are being read from the store for longer than usual."
     CONSUMER_NOT_CONNECTED = "consumer-not-connected", "No consumer of that name is connected to the subscription."
-    CONSUMER_STANDS_BY = "consumer-stands-by", "Another consumer is the active one, and gets everything."
+    CONSUMER_STANDS_BY = "consumer-stands-by", "Another consumer is the active one, and receives all messages."
     HELD_BY_CONSUMER = "held-by-consumer", "A consumer has messages that it has not acknowledged."
     CHUNKS_MISSING = (
         "chunks-missing",
-        "A consumer has some chunks of a large message, and the others have not been published.",
+        "A consumer has some chunks of a message, and the others have not been published.",
     )
-    DELAYED = "delayed", "Messages wait for their time."
+    DELAYED = "delayed", "Messages wait for their delivery time."
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    ENTRY_DAMAGED = "entry-damaged", "What is stored of the message cannot be read, now or ever."
-    MESSAGE_BEING_STORED = "message-being-stored", "The message is on its way to the disk."
+    ENTRY_DAMAGED = "entry-damaged", "The stored message is damaged and cannot be read."
+    MESSAGE_BEING_STORED = "message-being-stored", "The message is being written to the disk."
     MESSAGE_UNCOMMITTED = (
         "message-uncommitted",
-        "The message is part of an open transaction: nobody gets it before that has committed.",
+        "The message is part of an open transaction: it is delivered only after the commit.",
     )
     BEHIND_TRANSACTION = (
         "behind-transaction",
-        "The message stands behind the first message of an open transaction: nobody gets it before that has ended.",
+        "The message is behind the first message of an open transaction: it is delivered only after the end of the transaction.",
     )
     OUTSIDE_HASH_RANGES = (
         "outside-hash-ranges",
-        "The consumer has asked for other ranges of hashes than that of the message's key.",
+        "The message's key is outside the hash ranges that the consumer has requested.",
     )
-    WAITS_FOR_KEY = "waits-for-key", "The message waits because nobody may have messages of its key's hash now."
-    WAITS_FOR_CONSUMER = "waits-for-consumer", "The message waits for a consumer that can take it."
-    WAITS_FOR_REDELIVERY = "waits-for-redelivery", "The message is to be sent again, and nobody can take it now."
-    SET_ASIDE = "set-aside", "The message waits for its key's consumer, and is read again once that can take more."
-    MESSAGE_PUT_OFF = "message-put-off", "The message is on its way to a consumer, or an entry filter has put it off."
-    NOT_REACHED_YET = "not-reached-yet", "The message is fine: others stand before it."
+    WAITS_FOR_KEY = "waits-for-key", "The message waits because no consumer may receive messages of its key's hash now."
+    WAITS_FOR_CONSUMER = "waits-for-consumer", "The message waits for a consumer that can receive it."
+    WAITS_FOR_REDELIVERY = (
+        "waits-for-redelivery",
+        "The message must be redelivered, and no consumer can receive it now.",
+    )
+    SET_ASIDE = "set-aside", "The message is parked until its key's consumer can receive more, and is then read again."
+    MESSAGE_PUT_OFF = "message-put-off", "The message is being sent to a consumer, or an entry filter has deferred it."
+    NOT_REACHED_YET = "not-reached-yet", "The message has no problem: other messages precede it."
     HELD_BY_TRANSACTION = (
         "held-by-transaction",
-        "An open transaction has acknowledged the message: it counts when that commits, and comes again when it aborts.",
+        "An open transaction has acknowledged the message: a commit confirms this, an abort redelivers the message.",
     )
-    ALREADY_ACKNOWLEDGED = "already-acknowledged", "The message counts as read in the subscription."
-    EXPIRED = "expired", "The message was too old and counts as read in the subscription."
-    SKIPPED = "skipped", "The message was skipped and counts as read in the subscription."
+    ALREADY_ACKNOWLEDGED = "already-acknowledged", "The message is acknowledged in the subscription."
+    EXPIRED = "expired", "The message expired and counts as acknowledged in the subscription."
+    SKIPPED = "skipped", "The message was skipped and counts as acknowledged in the subscription."
     FILTERED = "filtered", "The entry filters reject the message."
-    MESSAGE_ABORTED = "message-aborted", "The message is part of an aborted transaction: nobody ever gets it."
-    MARKER = "marker", "The entry is a marker that brokers write, and no message."
-    COMPACTED_AWAY = "compacted-away", "A later message of the same key has replaced it for those who read compacted."
-    MESSAGE_TRIMMED = "message-trimmed", "The message's ledger is gone: nobody needed it any more."
-    MESSAGE_NEVER_EXISTED = "message-never-existed", "The topic has no such message, and has had none."
+    MESSAGE_ABORTED = "message-aborted", "The message is part of an aborted transaction: it is never delivered."
+    MARKER = "marker", "The entry is a marker written by a broker, not a message."
+    COMPACTED_AWAY = (
+        "compacted-away",
+        "A later message of the same key has replaced it for readers of the compacted topic.",
+    )
+    MESSAGE_TRIMMED = "message-trimmed", "The message's ledger was deleted because it was no longer needed."
+    MESSAGE_NEVER_EXISTED = "message-never-existed", "The topic does not have this message, and never had it."
 
 
 class Severity(Enum):
