@@ -16,10 +16,10 @@ def file_prefix(pipeline: str, epoch: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Of a pipeline that is in `epoch`.
+    """The rules for a pipeline with the current epoch `epoch`.
 
-    A file of an earlier epoch may go at once: whoever wrote it read the table before the present owner took it over, so its
-    commit is refused for ever. Any other file may belong to a commit under way and goes by age alone.
+    A file of an earlier epoch may be deleted at once: its writer loaded the table before the current owner took over, so its commit
+    will always be refused. Any other file may belong to a pending commit, and is deleted by age only.
     """
 
     pipeline: str

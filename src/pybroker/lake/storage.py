@@ -53,7 +53,7 @@ class Storage:
         return f"{self._prefix}{self._root}"
 
     def location(self, path: str) -> str:
-        """The full location of a path below the root."""
+        """Return the full location of a path below the root."""
         return f"{self.root}/{path}"
 
     def relative(self, location: str) -> str:

@@ -22,7 +22,7 @@ MAX_TRIES = 20
 
 @dataclass(frozen=True)
 class MaintenanceOptions:
-    """Times in milliseconds, sizes in bytes."""
+    """Options of maintenance. Times in milliseconds, sizes in bytes."""
 
     merge_at_count: int = 16
     """Number of files of one partition and size class that are merged into one."""

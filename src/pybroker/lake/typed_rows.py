@@ -42,7 +42,7 @@ _idle = IdleSources(MAX_IDLE_SOURCES)
 
 @dataclass(frozen=True)
 class TypedRows:
-    """A reading that takes a source of its own wherever it is used."""
+    """A reading that opens a source in the process that uses it."""
 
     where: SourceOptions
     reading: TypedReading

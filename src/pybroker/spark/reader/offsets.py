@@ -48,7 +48,7 @@ class BoundKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading one topic begins or ends."""
+    """The start or end of reading in one topic."""
 
     kind: BoundKind
     time_ms: int = 0
@@ -63,7 +63,7 @@ LATEST = Bound(BoundKind.LATEST)
 
 @dataclass(frozen=True)
 class Bounds:
-    """A bound for each topic: its own, else that of the partitioned topic it belongs to, else `otherwise`."""
+    """The bound of each topic: its own, else that of its partitioned topic, else `otherwise`."""
 
     otherwise: Bound
     by_topic: Mapping[str, Bound] = field(default_factory=dict)
