@@ -18,7 +18,7 @@ from pybroker.model.hashing import key_hash
 
 @dataclass(slots=True)
 class KeyCount:
-    """Of one key: messages and the bytes of their values."""
+    """Messages of one key, and the bytes of their values."""
 
     messages: int = 0
     size_bytes: int = 0
