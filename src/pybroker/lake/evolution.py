@@ -47,7 +47,7 @@ class PromoteColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeInside:
-    """A struct, list or map whose nested fields change by the same rules as columns."""
+    """A struct, list or map with nested fields that change by the same rules as columns."""
 
     name: str
     type: pa.DataType

@@ -38,6 +38,7 @@ from pybroker.lake.writing import DEFAULT_TARGET_BYTES, FileLayout
 from pybroker.reading.positions import Place, TopicPlan
 
 MAX_CONFLICTS = 20
+"""Number of conflicts after which an operation gives up, without lost or doubled rows."""
 # Limit of the pause after the first conflict. It doubles with each further one, so twenty conflicts take about ten seconds.
 FIRST_PAUSE_S = 0.01
 MAX_PAUSE_S = 1.0

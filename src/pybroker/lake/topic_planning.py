@@ -19,7 +19,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """Topics by name, or all topics of a namespace whose full name (without partition) matches a pattern."""
+    """Topics by name, or all topics of a namespace that match a pattern (by full name without partition)."""
 
     names: tuple[str, ...] = ()
     namespace: str = ""

@@ -21,7 +21,7 @@ class Pipeline:
     module: str
     help: str
     needs: tuple[str, ...] = ()
-    """Libraries whose absence is reported with the name of the extra to install, instead of a traceback."""
+    """Libraries that the pipeline imports. If one is missing, the error names the extra to install."""
     extra: str = "tables"
 
 

@@ -38,7 +38,7 @@ class DifferentSchemas(ValueError):
 
 @dataclass(frozen=True)
 class TypedReading:
-    """What rows look like, and what happens with those that cannot be read. Can be pickled. Make it with `typed_reading`."""
+    """The form of the rows, and the treatment of bad records. Picklable. Created by `typed_reading`."""
 
     schema_info: SchemaInfo | None
     """The pinned schema, in which all payloads are returned."""

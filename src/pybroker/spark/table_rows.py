@@ -20,7 +20,7 @@ _TIME = pa.timestamp("ms", tz="UTC")
 _PLACE = re.compile(r"(-?\d+):(-?\d+)")
 _HOLE = re.compile(r"[(\[](-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)[)\]]")
 MAX_HOLES = 1000
-"""Maximum number of acknowledged ranges in a row. `ackedRangeCount` counts all."""
+"""Maximum number of acknowledged ranges shown per subscription. `ackedRangeCount` counts all."""
 
 TOPICS = pa.schema(
     [

@@ -33,7 +33,7 @@ class FlowWindow:
             size_bytes += len(entry.data)
         if not messages:
             return
-        self._outstanding -= messages  # negative if a batch exceeded the permits; later messages balance it
+        self._outstanding -= messages  # negative if a batch exceeded the permits; the next ones compensate
         mean_bytes = size_bytes / messages
         # Adapt at once to larger messages, which cost memory, and slowly to smaller ones, which only cost a round trip.
         self._mean_bytes = mean_bytes if mean_bytes > self._mean_bytes else (3 * self._mean_bytes + mean_bytes) / 4

@@ -16,7 +16,7 @@ from pybroker.reading.positions import Place, PlannedLedger, TopicPlan
 
 UNLIMITED = 1 << 62
 ASSUMED_ENTRY_BYTES = 1024
-"""Assumed entry size of a ledger whose size is unknown."""
+"""Assumed entry size of a ledger of unknown size."""
 
 
 class Taken(NamedTuple):
