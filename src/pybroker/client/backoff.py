@@ -16,7 +16,6 @@ class Backoff:
         self._next_s = FIRST_S * (0.9 + 0.2 * spread)
 
     def next_s(self) -> float:
-        """Return the seconds to wait now."""
         wait_s = self._next_s
         self._next_s = min(2 * wait_s, LONGEST_S)
         return wait_s

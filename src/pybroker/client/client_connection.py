@@ -228,7 +228,6 @@ class Connection(asyncio.Protocol):
             self.write(frame(Command(type=Command.CLOSE_PRODUCER, close_producer=close)))
 
     def detach_consumer(self, consumer_id: int) -> None:
-        """Detach a consumer, as `detach_producer` does."""
         if self.consumers.pop(consumer_id, None) is not None:
             close = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=next(self._request_ids))
             self.write(frame(Command(type=Command.CLOSE_CONSUMER, close_consumer=close)))

@@ -40,7 +40,7 @@ class OutcomeUnknown(ClientError):
     """The response to the end of a transaction was lost, and the coordinator has forgotten the transaction. It is committed or
     aborted.
 
-    The broker delivers its messages again only if it was aborted, so the caller goes on consuming.
+    The broker delivers the messages acknowledged in it again only if it was aborted, so the caller goes on consuming.
     """
 
 

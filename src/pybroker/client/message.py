@@ -73,6 +73,5 @@ class OutgoingMessage(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Approximate size of the message in a batch."""
         properties = sum(len(name) + len(text) + 8 for name, text in self.properties.items())
         return len(self.value or b"") + len(self.key or "") + len(self.ordering_key or b"") + properties + 32

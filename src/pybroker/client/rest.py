@@ -167,7 +167,6 @@ class RestClient:
         )
 
     def _turn_to(self, address: SplitResult) -> None:
-        """Send the following requests to `address`."""
         assert address.hostname is not None, "checked by the caller"
         self._is_secure = address.scheme == "https"
         self._host = address.hostname

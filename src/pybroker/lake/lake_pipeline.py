@@ -184,7 +184,6 @@ class LakePipeline:
         self._state = self._table.load()
 
     def plan(self) -> Batch:
-        """Return the work of the next commit."""
         topics = self._planner.topics()
         if self._table.follow(topics) and self._state is not None:
             self._state = self._table.load()  # reload: the state lacks the positions of new topics

@@ -44,7 +44,6 @@ class _Log:
     pipelines: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def apply(self, entry: dict[str, Any]) -> None:
-        """Apply the next version."""
         self.schema = entry.get("schema", self.schema)
         self.partitioning = entry.get("partitioning", self.partitioning)
         for path in entry.get("remove", ()):

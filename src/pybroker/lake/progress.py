@@ -36,7 +36,6 @@ class Lease:
         return self.until_ms > now_ms
 
     def taken_by(self, owner: str, until_ms: int) -> Lease:
-        """Return the lease of the next owner."""
         return Lease(owner, self.epoch + 1, until_ms)
 
     def renewed(self, until_ms: int) -> Lease:

@@ -63,7 +63,6 @@ class Storage:
         return str(stripped[len(self._root) + 1 :])
 
     def create(self, location: str) -> IO[bytes]:
-        """Create a file for writing, and its directories."""
         path = self._fs._strip_protocol(location)  # noqa: SLF001
         if self.is_local or isinstance(self._fs, MemoryFileSystem):
             self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)

@@ -62,7 +62,6 @@ class TypedRows:
 
 
 def close_idle_sources() -> None:
-    """Close the idle connections and leases of this process."""
     _idle.close()
 
 

@@ -85,7 +85,6 @@ class FileWriter:
         return self._finished
 
     def abandon(self) -> None:
-        """Delete all files, for work that is not committed."""
         for file in self._open.values():
             file.abandon()
         for written in self._finished:
@@ -141,7 +140,6 @@ class _OpenFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffered rows as a row group."""
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._writer.write_table(table, row_group_size=table.num_rows)

@@ -139,7 +139,6 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
-    """Run the command, and return its exit code."""
     if options.log_level not in ("debug", "info", "warning", "error"):
         parser.error("--log-level: debug, info, warning or error")
     logs.configure(options.log_level)

@@ -43,7 +43,6 @@ class AbortedEntries:
         self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
 
     def planned(self, plan: TopicPlan) -> None:
-        """Record the aborted entries of a plan."""
         for ledger in plan.ledgers:
             key = (plan.topic, ledger.ledger_id)
             hidden = BitMap.deserialize(ledger.hidden) if ledger.hidden else None

@@ -141,7 +141,6 @@ class MessageConsumer(Receiver, ClientPart):
         return partition
 
     def redeliver_all(self) -> None:
-        """Request redelivery of all unacknowledged messages."""
         for each in self._partitions.values():
             each.redeliver_all()
 

@@ -71,7 +71,6 @@ class _Batch:
     """The batch is one message that must not be sent in the batch format."""
 
     def split(self) -> list[_Batch]:
-        """Return one batch per message."""
         each = zip(self.messages, self.receipts, strict=True)
         return [_Batch(self.transaction, [message], [receipt], message.size_bytes) for message, receipt in each]
 
@@ -168,7 +167,6 @@ class PartitionPublisher:
         self._changed.set()
 
     async def flush(self) -> None:
-        """Wait until all submitted messages are answered."""
         self.close_batches()
         while self._unanswered:
             self._changed.clear()

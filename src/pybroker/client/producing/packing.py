@@ -38,7 +38,6 @@ class PackedEntry:
 def pack_one(
     packing: Packing, message: OutgoingMessage, sequence_id: int, now_ms: int, txn: TxnId | None = None
 ) -> PackedEntry:
-    """Return an entry of one unbatched message."""
     metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
     return PackedEntry(framed(metadata, payload), sequence_id, 0, 1)
 

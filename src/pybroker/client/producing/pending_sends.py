@@ -73,7 +73,6 @@ class PendingSends:
         return entry
 
     def find(self, sequence_id: int) -> PendingSend | None:
-        """Return the first entry with that sequence id."""
         return next((each for each in self._entries if each.sequence_id == sequence_id), None)
 
     def give_up(self, entry: PendingSend) -> None:
@@ -82,7 +81,6 @@ class PendingSends:
         self.size_bytes -= len(entry.data)
 
     def give_up_in_transactions(self) -> list[PendingSend]:
-        """Remove and return all entries of transactions."""
         given_up = [each for each in self._entries if each.txn is not None]
         if given_up:
             self._entries = deque(each for each in self._entries if each.txn is None)

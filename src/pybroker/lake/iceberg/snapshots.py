@@ -112,7 +112,6 @@ class SnapshotWriter:
         return requirements, updates
 
     def discard(self) -> None:
-        """Delete the files of a refused snapshot."""
         for location in self.written:
             try:
                 self._table.io.delete(location)
@@ -140,7 +139,6 @@ class SnapshotWriter:
         return lambda writer: writer.add(entry)
 
     def _manifest(self, spec_id: int, writes: Sequence[Callable[[Any], None]]) -> ManifestFile:
-        """Create a manifest, and let `writes` add its entries."""
         location = self._new_location(f"{self._tag}.{self._uuid}-m{self._next_manifest}.avro")
         self._next_manifest += 1
         with write_manifest(

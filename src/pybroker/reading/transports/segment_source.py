@@ -75,7 +75,6 @@ class SegmentSource(RestSource):
     """A source that holds a lease from the start of a plan on, until the next plan of that topic or `close`."""
 
     def __init__(self, options: SourceOptions, directory: Path) -> None:
-        """`directory`: the result of `broker_directory`."""
         super().__init__(options)
         self._ledgers = directory / LEDGERS
         self._leases = Leases(options)

@@ -74,7 +74,6 @@ class TopicChoice:
         return self.pattern or ", ".join(self.topics)
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern matches this full name."""
         return TopicsPattern.parse(self.pattern).matches(topic)
 
 

@@ -32,7 +32,6 @@ class StreamProgress:
         self._shown: dict[str, Place] = {}
 
     def initial(self) -> dict[str, Any]:
-        """Return the initial offset of a new query."""
         options = self._planner.options
         starting = options.starting or Bounds(LATEST)
         topics, missing = self._planner.find_topics()

@@ -200,7 +200,6 @@ class OnceWriter(TopicWriter):
         return not state.is_complete(self.who)
 
     def skip(self, batch: pa.RecordBatch) -> None:
-        """Count the rows of a stored batch as skipped."""
         self.written.rows += batch.num_rows
         self.written.skipped_rows += batch.num_rows
 

@@ -23,7 +23,6 @@ PATIENCE_S = 30.0
 
 
 def notes_topic(topic: TopicName, sink_id: str) -> TopicName:
-    """Return the notes topic of a sink."""
     whole = topic.partitioned_name
     return TopicName(whole.domain, whole.namespace, f"{whole.local_name}-sink-{sink_id}")
 

@@ -61,7 +61,6 @@ def messages(batch: pa.RecordBatch, encoder: ValueEncoder) -> MessageColumns:
 
 
 def split(rows: MessageColumns, partitions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[int, MessageColumns]:
-    """Return the rows of each partition, in order."""
     found = np.unique(partitions).tolist()
     if len(found) == 1:
         return {found[0]: rows}
