@@ -10,8 +10,8 @@
             await producer.send(b"done", transaction=transaction)
             await consumer.ack(message, transaction=transaction)
 
-Sources and pipelines handle whole entries: `producing/entry_producer.py` and `consuming/entry_consumer.py`. The names of this
-package are loaded when they are first used.
+The Spark source and the pipelines use whole entries: see `producing/entry_producer.py` and `consuming/entry_consumer.py`. The names
+of this package are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a broker is and how one proves there who one is: given once, carried to every process that talks to the broker.
+"""Address and credentials of a broker, passed to each process that connects to it.
 
-A secret is written out nowhere: not in `repr`, not in an error, not in a plan of Spark. It is best not carried at all but read
-from a file or the environment of the process that uses it, which also makes a token that is renewed in its file work.
+No secret appears in a `repr`, an error, or a Spark plan. Prefer a `Secret` that names a file or an environment variable: then
+no process passes the secret itself to another one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_SECRET_BYTES = 64 * 1024
-"""Of a file that is read as a secret: a wrong path, such as a log, must not be sent to a broker."""
+"""Size limit of a secret file. It prevents sending the content of a wrong file, such as a log, to a broker."""
 
 
 class AccessRefused(ValueError):
-    """A secret that cannot be read, or an access that contradicts itself. The text says what to change and holds no secret."""
+    """A secret cannot be read, or the access contradicts itself. The text says which setting to change, and contains no secret."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A text that is never shown: itself, or where it is to be read when it is used.
+    """A secret text, or the file or environment variable that contains it. It is never shown.
 
-    Exactly one of the three is set. `in_file` and `in_environment` are read each time, in the process that needs the secret.
+    Exactly one of the three fields is set. `in_file` and `in_environment` are read at each use, in the process that needs the
+    secret.
     """
 
     text: str | None = field(default=None, repr=False)
@@ -31,7 +32,7 @@ class Secret:
     in_environment: str | None = None
 
     def reveal(self) -> str:
-        """The secret, without the line feed at a file's end. Raises AccessRefused when it is not there."""
+        """Return the secret without surrounding white space. Raises AccessRefused if it cannot be read."""
         if self.text is not None:
             return self.text
         if self.in_environment is not None:
@@ -53,32 +54,32 @@ class Secret:
             ) from error
         if not content.strip() or len(content) > MAX_SECRET_BYTES:
             raise AccessRefused(f"the file {self.in_file} is empty or no secret: it has over {MAX_SECRET_BYTES} bytes")
-        return content.decode("utf-8", "replace").strip()  # whether it is right says the broker
+        return content.decode("utf-8", "replace").strip()  # the broker checks its validity
 
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a broker and as whom. Equal accesses may share a connection; picklable; `repr` shows no secret."""
+    """Address and credentials of a broker. Equal accesses may share a connection. Picklable; `repr` shows no secret."""
 
     service_url: str
-    """`pulsar://host:port` or `pulsar+ssl://host:port`, several hosts separated by commas."""
+    """`pulsar://host:port` or `pulsar+ssl://host:port`; several hosts are separated by commas."""
     admin_url: str | None = None
-    """`http://host:port` or `https://host:port` of the broker's REST; None where it was not told."""
+    """`http://host:port` or `https://host:port` of the REST API; None if not configured."""
     token: Secret | None = None
     basic_user: str | None = None
     basic_password: Secret | None = None
     tls_certificate_file: str | None = None
-    """PEM, with `tls_key_file`: the client's own certificate; presented on every TLS connection."""
+    """PEM file of the client's certificate, presented on each TLS connection. Needs `tls_key_file`."""
     tls_key_file: str | None = None
     tls_trust_certs_file: str | None = None
-    """PEM of the authorities to trust; None: those of the system."""
+    """PEM file of the trusted authorities; None: those of the system."""
     tls_allow_insecure: bool = False
-    """Accept any certificate: for trying things out."""
+    """Accept any certificate. For experiments only."""
     tls_verify_hostname: bool = True
     listener_name: str | None = None
     connection_timeout_s: float = 10.0
     operation_timeout_s: float = 30.0
-    """How long one answer of the broker may take before it counts as an error."""
+    """Time limit of one response of the broker."""
 
     def __post_init__(self) -> None:
         if self.token is not None and self.basic_user is not None:
@@ -90,7 +91,7 @@ class Access:
 
     @property
     def method(self) -> str:
-        """The protocol's name of how one authenticates: `token`, `basic`, `tls` or `none`."""
+        """The protocol's name of the authentication method: `token`, `basic`, `tls` or `none`."""
         if self.token is not None:
             return "token"
         if self.basic_user is not None:
@@ -98,7 +99,7 @@ class Access:
         return "tls" if self.tls_certificate_file is not None else "none"
 
     def auth_data(self) -> bytes:
-        """What CONNECT carries beside the method's name, read anew each time. Raises AccessRefused."""
+        """Return the authentication data of CONNECT; the secret is read at each call. Raises AccessRefused."""
         if self.token is not None:
             return self.token.reveal().encode()
         if self.basic_user is not None:
@@ -110,8 +111,10 @@ class Access:
 def access_by_parameters(
     service_url: str, admin_url: str | None, auth_parameters: str, tls_trust_certs_file: str | None
 ) -> Access:
-    """Where the form of `auth_parameters` says how one authenticates: JSON with `userId` is basic authentication, anything
-    else a token as `token_secret` takes it, and nothing means nobody in particular. Raises AccessRefused.
+    """Return an access with the authentication that the form of `auth_parameters` implies. Raises AccessRefused.
+
+    JSON with `userId` means basic authentication. Other non-empty text is a token in a form of `token_secret`. Empty text means
+    no authentication.
     """
     token = user = password = None
     if auth_parameters.lstrip().startswith("{") and "userId" in _json_parameters(auth_parameters):
@@ -129,7 +132,7 @@ def access_by_parameters(
 
 
 def token_secret(parameters: str) -> Secret:
-    """The token that the clients' `authParams` mean: `token:...`, `file:...`, `env:NAME`, JSON with `token`, or itself."""
+    """Return the token of `authParams`: `token:...`, `file:...`, `env:NAME`, JSON with `token`, or the token itself."""
     text = parameters.strip()
     if text.startswith("{"):
         return token_secret(str(_json_parameters(text).get("token", "")))
@@ -144,9 +147,9 @@ def token_secret(parameters: str) -> Secret:
 
 
 def basic_secret(parameters: str) -> tuple[str, Secret]:
-    """User and password of basic authentication: JSON with `userId` and `password`, or `user:password`.
+    """Return user and password of basic authentication: JSON with `userId` and `password`, or `user:password`.
 
-    The password may be `file:...` or `env:NAME` in the JSON form, as a token may.
+    In the JSON form the password may be `file:...` or `env:NAME`, as for tokens.
     """
     text = parameters.strip()
     if text.startswith("{"):
@@ -167,7 +170,7 @@ def basic_secret(parameters: str) -> tuple[str, Secret]:
 
 
 def tls_files(parameters: str) -> tuple[str, str]:
-    """Certificate and key file of TLS authentication: JSON or `tlsCertFile:...,tlsKeyFile:...`."""
+    """Return certificate file and key file of TLS authentication, from JSON or `tlsCertFile:...,tlsKeyFile:...`."""
     text = parameters.strip()
     if text.startswith("{"):
         values = {key: str(value) for key, value in _json_parameters(text).items()}
@@ -184,7 +187,7 @@ def _json_parameters(text: str) -> dict[str, object]:
         values = json.loads(text)
     except ValueError:
         values = None
-    if not isinstance(values, dict):  # The text is not repeated: it may hold a secret.
+    if not isinstance(values, dict):  # The error does not repeat the text, which may contain a secret.
         raise AccessRefused("the authParams begin with { and are no JSON object")
     return values
 

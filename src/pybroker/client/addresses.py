@@ -1,4 +1,4 @@
-"""Where brokers listen: service URLs taken apart."""
+"""Addresses of brokers, parsed from service URLs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One broker's binary port. `str()` is its service URL."""
+    """The binary port of one broker. `str()` is its service URL."""
 
     host: str
     port: int
@@ -24,12 +24,12 @@ class Address:
 
     @property
     def host_and_port(self) -> str:
-        """As CONNECT names the broker behind a proxy."""
+        """The form in which CONNECT names the broker behind a proxy."""
         return str(self).partition("://")[2]
 
 
 def addresses(service_url: str) -> list[Address]:
-    """All hosts of `scheme://host:port,host:port/`. Raises ClientError for anything else."""
+    """Return all hosts of `scheme://host:port,host:port/`. Raises ClientError for any other form."""
     scheme, separator, rest = service_url.strip().partition("://")
     if not separator or scheme not in _PORTS:
         raise ClientError(f"not a service URL: {service_url!r}; expected pulsar://host:port or pulsar+ssl://host:port")

@@ -1,6 +1,6 @@
-"""A client for callers without a loop: its loop runs in a thread, which keeps connections alive while they do something else.
+"""A client for callers without an event loop. A thread runs the loop, which keeps connections alive between calls.
 
-Made anew after a fork: the thread stays with the parent, so the child gets an error instead of waiting for ever.
+Create a new one after a fork: the thread exists in the parent only, and the child gets an error instead of a wait without end.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ Result = TypeVar("Result")
 
 
 class BackgroundClient:
-    """Owns a thread with an event loop, and the clients on it: `client`, and those from `another`. `close` releases
-    all."""
+    """A thread with an event loop, and the clients on it: `client` and those of `another`. `close` releases all."""
 
     def __init__(self, access: Access) -> None:
         self._process_id = os.getpid()
@@ -38,18 +37,18 @@ class BackgroundClient:
             raise
 
     def another(self) -> Client:
-        """Create another client on the same loop, with its own connections. `close` closes it, too."""
+        """Create another client on the same loop, with connections of its own. `close` closes it, too."""
         client = self.run(_made(self._access))
         self._clients.append(client)
         return client
 
     @property
     def is_usable(self) -> bool:
-        """Whether it belongs to this process and is open."""
+        """Whether this client belongs to the current process and is open."""
         return not self._closed and self._process_id == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do `work` on the loop, and wait for it. An interrupted wait cancels the work."""
+        """Run `work` on the loop, and wait for it. An interrupted wait cancels `work`."""
         if not self.is_usable:
             work.close()
             raise ClientError("this client is closed, or was made before a fork: make one in each process")
@@ -61,7 +60,7 @@ class BackgroundClient:
             raise
 
     def close(self) -> None:
-        """Close the client, its connections and its thread. Nothing in a child process, which has none of them."""
+        """Close the clients, their connections and the thread. Does nothing in a child process, which has none of them."""
         if not self.is_usable:
             return
         try:
@@ -77,7 +76,7 @@ class BackgroundClient:
 
 
 async def _made(access: Access) -> Client:
-    return Client(access)  # on the loop: it keeps locks and futures of it
+    return Client(access)  # created on the loop, because its locks and futures belong to it
 
 
 async def _closed(client: Client) -> None:

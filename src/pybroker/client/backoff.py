@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again."""
+"""Pauses between retries."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ LONGEST_S = 3.0
 
 
 class Backoff:
-    """Doubles from `FIRST_S` to `LONGEST_S`, spread by a tenth so that many clients of one broker do not come at once."""
+    """Pauses that double from `FIRST_S` to `LONGEST_S`. They vary by 10 %, so that the clients of a broker do not retry at
+    once.
+    """
 
     def __init__(self, spread: float) -> None:
-        """`spread`: between 0 and 1, chosen by the caller at random."""
+        """`spread`: a random number between 0 and 1."""
         self._next_s = FIRST_S * (0.9 + 0.2 * spread)
 
     def next_s(self) -> float:
-        """Seconds to wait now."""
         wait_s = self._next_s
         self._next_s = min(2 * wait_s, LONGEST_S)
         return wait_s

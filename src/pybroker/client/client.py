@@ -1,7 +1,8 @@
-"""A client of one cluster: its connections, who serves which topic, and what a cluster says of its topics.
+"""A client of one cluster: connections, topic lookup, and queries about topics.
 
-Owns the connections and the tasks of its producers. Made anew after a fork: sockets and loop belong to the process that made them.
-Requests that meet a broker which restarts, or a topic that moves, are tried again until `operation_timeout_s` has passed.
+The client owns its connections and the tasks of its producers. Create a new client after a fork, because sockets and event loop
+belong to the process that created them. A request that fails because a broker restarts or a topic moves is repeated until
+`operation_timeout_s` has passed.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """A schema as the protocol carries it; `type` is a number of `Schema.Type`."""
+    """A schema in the form of the protocol. `type` is a number of `Schema.Type`."""
 
     type: int
     data: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     version: bytes = b""
-    """Given by the broker, empty for one that is to be registered."""
+    """Assigned by the broker; empty for a schema that is to be registered."""
 
     def to_wire(self) -> pb.Schema:
         schema = pb.Schema(name=self.name, schema_data=self.data, type=self.type)  # type: ignore[arg-type]
@@ -51,7 +52,7 @@ class TopicSchema:
 
 
 class Closing(ABC):
-    """An asynchronous context manager that is closed at the end of its block."""
+    """An asynchronous context manager that calls `close` at the end of its block."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,22 +68,22 @@ class Closing(ABC):
 
 
 class ClientPart(Closing):
-    """A producer or consumer that its client was asked for, as long as neither it nor the client is closed."""
+    """A producer or consumer that the client tracks until either of them is closed."""
 
     @abstractmethod
     async def client_closed(self) -> None:
-        """Nothing more comes or goes: end all tasks and timers, and tell whoever waits. Must not raise."""
+        """End all tasks and timers, and fail all waiters. Must not raise."""
 
 
 class Client(Closing):
-    """Use it as an asynchronous context manager, on one loop."""
+    """An asynchronous context manager for use on one event loop."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
         self.tasks = TaskOwner("client")
-        """Runs what producers do in the background."""
+        """Runs the background tasks of producers and consumers."""
         self.parts: dict[ClientPart, None] = {}
-        """Those that are told when the client is closed; each takes itself away when it is closed before."""
+        """Open producers and consumers. `close` calls their `client_closed`; each removes itself if it is closed earlier."""
         self._seeds = addresses(access.service_url)
         self._seed = 0
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
@@ -91,7 +92,7 @@ class Client(Closing):
         self._process_id = os.getpid()
 
     async def close(self) -> None:
-        """Close all connections; producers and consumers that are open still end, and whoever waits for them is told."""
+        """Close all connections. Open producers and consumers end, and their waiters get an error."""
         self._closed = True
         while self.parts:
             await self.parts.popitem()[0].client_closed()
@@ -103,9 +104,9 @@ class Client(Closing):
     # --- requests
 
     async def partitions(self, topic: TopicName, *, may_create: bool = False) -> list[TopicName]:
-        """The partitions of `topic`, or itself when it has none. Raises TopicNotFound.
+        """Return the partitions of `topic`, or the topic itself if it has none. Raises TopicNotFound.
 
-        `may_create`: a topic that does not exist is made, where the broker makes topics by itself.
+        `may_create`: the broker may create a topic that does not exist, if its configuration allows that.
         """
         if topic.partition_index >= 0:
             return [topic]
@@ -122,14 +123,14 @@ class Client(Closing):
         return [topic.partition(index) for index in range(count)] or [topic]
 
     async def topics(self, namespace: str) -> list[str]:
-        """The full names of all persistent topics and partitions of `tenant/namespace` that the broker lists."""
+        """Return the full names of all persistent topics and partitions of `tenant/namespace` that the broker lists."""
         command = Command(type=Command.GET_TOPICS_OF_NAMESPACE)
         command.getTopicsOfNamespace.namespace = namespace
         answer = await self.ask_any(command)
         return list(answer.getTopicsOfNamespaceResponse.topics)
 
     async def schema(self, topic: TopicName, version: bytes | None = None) -> TopicSchema | None:
-        """The latest schema of `topic`, or that of a version; None when there is none."""
+        """Return the latest schema of `topic`, or its schema of the given version; None if there is none."""
         command = Command(type=Command.GET_SCHEMA)
         command.getSchema.topic = str(topic)
         if version is not None:
@@ -147,7 +148,7 @@ class Client(Closing):
         return TopicSchema(found.type, found.schema_data, properties, found.name, answer.schema_version)
 
     async def ask_any(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """The answer of whichever broker the service URL leads to."""
+        """Send `command` to any broker of the service URL, and return the response."""
 
         async def ask() -> pb.BaseCommand:
             return await (await self.any_connection()).request(command)
@@ -155,7 +156,7 @@ class Client(Closing):
         return await self.retried(ask)
 
     async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """`attempt`, again and again while what it raises may pass, for the operation time-out."""
+        """Run `attempt`, and repeat it after retryable errors (see `may_pass`) until the operation timeout has passed."""
         deadline = time.monotonic() + self.access.operation_timeout_s
         backoff = Backoff(random.random())
         while True:
@@ -172,7 +173,7 @@ class Client(Closing):
     # --- connections
 
     async def any_connection(self) -> Connection:
-        """To one of the hosts of the service URL: the one that served last, or the next that answers."""
+        """Return a connection to a host of the service URL: the last one that answered, or else the next that answers."""
         failure: ConnectionLost | None = None
         for _ in self._seeds:
             try:
@@ -184,7 +185,7 @@ class Client(Closing):
         raise failure
 
     async def connection_to(self, address: Address, *, behind_proxy: Address | None = None) -> Connection:
-        """The one connection to that broker, opened if need be."""
+        """Return the connection to that broker; open it if there is none."""
         if os.getpid() != self._process_id:
             raise ClientError("this client was made before a fork: make one in each process")
         key = (address, behind_proxy)
@@ -207,7 +208,7 @@ class Client(Closing):
             raise ClientError("this client is closed")
 
     async def connection_for(self, topic: TopicName) -> Connection:
-        """To the broker that serves `topic` now, by lookup."""
+        """Look up the broker that serves `topic`, and return a connection to it."""
         command = Command(type=Command.LOOKUP)
         lookup = command.lookupTopic
         lookup.topic = str(topic)

@@ -1,7 +1,7 @@
-"""One connection to one broker: the handshake, requests and their answers, signs of life, and who gets what arrives.
+"""One connection to one broker: handshake, requests and responses, keep-alive, and delivery to producers and consumers.
 
-What must hold: every request ends, with its answer, with ConnectionLost or with RequestTimedOut; after `lost` was called nothing
-is delivered any more. What its bytes mean for a producer or a consumer is theirs.
+Invariants: each request ends with its response, ConnectionLost, or RequestTimedOut; after a call of `lost`, nothing more is
+delivered. Producers and consumers interpret the commands and entries that they receive.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pybroker.wire.replies import NO_REQUEST_ID, PING, PONG, frame
 CLIENT_VERSION = "pybroker"
 PROTOCOL_VERSION = 21
 KEEP_ALIVE_S = 30.0
-"""A PING after so long without a sign of life; the connection counts as dead after as long again."""
+"""Interval of PINGs on a silent connection. The client closes the connection after a second silent interval."""
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
-"""More than that unsent, and producers wait."""
+"""Producers wait while more unsent bytes than this are buffered."""
 
 Command = pb.BaseCommand
 _FIELD_OF_TYPE = {number: field.name for number, field in Command.DESCRIPTOR.fields_by_number.items()}
@@ -48,20 +48,22 @@ _WITH_ERROR = frozenset(
         Command.END_TXN_RESPONSE,
     }
 )
-"""Answers that carry a refusal in a field `error`."""
+"""Responses that carry a refusal in a field `error`."""
 _UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})
 
 
 class ConnectionUser(ABC):
-    """A producer or consumer, as its connection sees it. Called from the loop, one at a time; must not raise."""
+    """A producer or consumer, as seen by its connection. All calls come from the event loop, one at a time; they must not
+    raise.
+    """
 
     @abstractmethod
     def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
-        """A command for it: a receipt or its error, CLOSE_*, after which nothing else comes, or an entry."""
+        """Handle an entry, a receipt, a send error, or CLOSE_*. Nothing follows after CLOSE_*."""
 
     @abstractmethod
     def lost(self, error: ConnectionLost) -> None:
-        """The connection has ended. Nothing else comes from it."""
+        """Handle the end of the connection. Nothing follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class _Request:
 
 
 class Connection(asyncio.Protocol):
-    """Owned by the client that opened it."""
+    """A connection that is owned by the client that opened it."""
 
     def __init__(self, address: Address, access: Access) -> None:
         self.address = address
@@ -81,7 +83,7 @@ class Connection(asyncio.Protocol):
         self.producers: dict[int, ConnectionUser] = {}
         self.consumers: dict[int, ConnectionUser] = {}
         self.ids = itertools.count()
-        """Of producers and consumers on this connection; none is given twice."""
+        """Ids of producers and consumers on this connection. No id is used twice."""
         self.failure: ConnectionLost | None = None
         self._access = access
         self._reader = FrameReader(read_event)
@@ -100,7 +102,7 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: Address, access: Access, *, behind_proxy: Address | None = None) -> Connection:
-        """A connection that the broker has greeted. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused."""
+        """Open a connection and complete the handshake. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused."""
         loop = asyncio.get_running_loop()
         context = await asyncio.to_thread(tls_context, access) if address.is_tls else None
         connection = cls(address, access)
@@ -155,11 +157,11 @@ class Connection(asyncio.Protocol):
         self._look_alive()
 
     def abort(self, reason: str) -> None:
-        """End it now; whoever uses it is told."""
+        """End the connection now. Its users and pending requests get the error."""
         self._end(ConnectionLost(f"the connection to {self.address} was given up: {reason}"))
 
     async def close(self) -> None:
-        """End it, and wait until its socket is closed."""
+        """End the connection, and wait until its socket is closed."""
         self._end(ConnectionLost(f"the connection to {self.address} was closed by this client"))
         if self._transport is not None:
             await self._ended
@@ -177,7 +179,7 @@ class Connection(asyncio.Protocol):
             for future in waiting:
                 if not future.done():
                     future.set_exception(failure)
-                    future.exception()  # retrieved: its asker may be gone
+                    future.exception()  # mark as retrieved: the requester may be gone
             users = [*self.producers.values(), *self.consumers.values()]
             self.producers.clear()
             self.consumers.clear()
@@ -189,10 +191,11 @@ class Connection(asyncio.Protocol):
     # --- out
 
     async def request(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Send `command` with a request id of its own, and return what answers it.
+        """Send `command` with a new request id, and return the response.
 
-        Raises the broker's refusal, ConnectionLost, or RequestTimedOut after the access's operation time-out. A producer that is
-        told to wait for exclusive access does so as long as its caller.
+        Raises the broker's refusal, ConnectionLost, or RequestTimedOut after the operation timeout of the access. A PRODUCER
+        command that the broker has queued for exclusive access has no timeout: it waits until it is answered or the caller
+        cancels it.
         """
         if self.failure is not None:
             raise self.failure
@@ -217,19 +220,20 @@ class Connection(asyncio.Protocol):
         return answer
 
     def detach_producer(self, producer_id: int) -> None:
-        """Hear nothing more of it, and have the broker close it, which may have attached it: nobody waits for that."""
+        """Stop deliveries to the producer, and send CLOSE_PRODUCER in case the broker has attached it. Does not wait for a
+        response.
+        """
         if self.producers.pop(producer_id, None) is not None:
             close = pb.CommandCloseProducer(producer_id=producer_id, request_id=next(self._request_ids))
             self.write(frame(Command(type=Command.CLOSE_PRODUCER, close_producer=close)))
 
     def detach_consumer(self, consumer_id: int) -> None:
-        """As `detach_producer`."""
         if self.consumers.pop(consumer_id, None) is not None:
             close = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=next(self._request_ids))
             self.write(frame(Command(type=Command.CLOSE_CONSUMER, close_consumer=close)))
 
     def write(self, data: bytes) -> None:
-        """Hand over bytes of whole frames; see `writable` for when to stop. Dropped when the connection has ended."""
+        """Write whole frames; dropped if the connection has ended. Callers await `writable` before they write more."""
         if self.failure is None and self._transport is not None:
             self._transport.write(data)
 
@@ -238,11 +242,11 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(parts)
 
     async def writable(self) -> None:
-        """Wait until there is room for more, or the connection has ended."""
+        """Wait until the write buffer has capacity, or the connection has ended."""
         await self._writable.wait()
 
     def pause_reading(self) -> None:
-        """Take nothing more from the socket: answers to requests and PINGs wait as well."""
+        """Stop reading from the socket. Responses and PINGs are delayed, too."""
         if self._transport is not None and self.failure is None:
             self._transport.pause_reading()
 
@@ -320,19 +324,19 @@ class Connection(asyncio.Protocol):
         if request is None or request.answered.done():
             return
         if command.type == Command.PRODUCER_SUCCESS and not command.producer_success.producer_ready:
-            request.timeout.reschedule(None)  # it waits for its turn; another answer follows
+            request.timeout.reschedule(None)  # the producer is queued; a second response follows
         else:
             request.answered.set_result(command)
 
     def _waits_no_more(self, producer_id: int) -> None:
-        """A producer that waits for exclusive access is closed before it has it, and not always answered any more."""
+        """Fail the request of a producer that the broker closes while it waits for exclusive access: a response may never come."""
         for request in self._requests.values():
             is_its = request.command.type == Command.PRODUCER and request.command.producer.producer_id == producer_id
             if is_its and not request.answered.done():
                 request.answered.set_exception(ConnectionLost("the broker closed the producer that waited: try again"))
 
     def _answer_challenge(self) -> None:
-        """The credentials have expired on the broker's side: show those that are valid now."""
+        """Send the current credentials. The broker asks for them when the previous ones have expired."""
         command = Command(type=Command.AUTH_RESPONSE)
         command.authResponse.client_version = CLIENT_VERSION
         command.authResponse.protocol_version = PROTOCOL_VERSION
@@ -345,7 +349,7 @@ class Connection(asyncio.Protocol):
         self.write(frame(command))
 
     def _look_alive(self) -> None:
-        """Once an interval: a silent broker is asked, one that stays silent is given up."""
+        """Check once per interval: send a PING on a silent connection, and abort it if it is still silent."""
         if self._is_quiet and self._was_asked:
             logs.warning("client.connection_silent", broker=str(self.address))
             self.abort(f"no sign of life for {2 * KEEP_ALIVE_S:g} s")
@@ -358,7 +362,7 @@ class Connection(asyncio.Protocol):
 
 
 def _raise_refusal(answer: pb.BaseCommand) -> None:
-    """The refusals that some answers carry in fields of their own, and ERROR."""
+    """Raise the refusal that a response carries, either as ERROR or in its own fields."""
     kind = answer.type
     if kind == Command.ERROR:
         raise refusal(answer.error.error, answer.error.message)

@@ -1,4 +1,4 @@
-"""TLS as an access asks for it: the same for the binary protocol and for HTTP."""
+"""TLS contexts of the binary protocol and of HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def tls_context(access: Access) -> ssl.SSLContext:
-    """How TLS is spoken with this access. Reads files; raises ClientError when one cannot be used."""
+    """Create the TLS context of this access. Reads files; raises ClientError if a file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=access.tls_trust_certs_file)
         if access.tls_certificate_file is not None:

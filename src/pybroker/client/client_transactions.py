@@ -1,7 +1,7 @@
-"""Transactions: messages that are sent and acknowledgements that take effect together, or not at all.
+"""Transactions: sent messages and acknowledgements that take effect together or not at all.
 
-What must hold: a topic or subscription takes part before anything is done there in the transaction's name; a transaction of which
-something failed is not committed; whoever cannot know how it ended is told so.
+Invariants: a topic or subscription is registered before the first operation there in the transaction; a transaction with a
+failed operation is not committed; a caller that cannot know the outcome gets an error.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ Command = pb.BaseCommand
 
 
 class TransactionEnded(ClientError):
-    """The transaction is over, or is being ended: nothing more can be done in its name."""
+    """The transaction has ended or is ending. No more operations are possible in it."""
 
 
 class TransactionFailed(ClientError):
-    """Something of the transaction failed, so it was aborted; the cause is what failed first."""
+    """An operation of the transaction failed, so it was aborted. The cause is the first failure."""
 
 
 class OutcomeUnknown(ClientError):
-    """The answer to the end of a transaction was lost, and the coordinator has forgotten it since: it ended one way or the other.
+    """The response to the end of a transaction was lost, and the coordinator has forgotten the transaction. It is committed or
+    aborted.
 
-    What came in the transaction comes again if it was aborted, and does not if it was committed: go on consuming.
+    The broker delivers the messages acknowledged in it again only if it was aborted, so the caller goes on consuming.
     """
 
 
 class TransactionState(Enum):
-    """Where a transaction stands, as far as this client knows."""
+    """The state of a transaction, as far as this client knows."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -54,7 +55,7 @@ class TransactionState(Enum):
 
 
 class Coordinators:
-    """The coordinators of a cluster, as one client knows them."""
+    """The transaction coordinators of a cluster, as known to one client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -64,22 +65,22 @@ class Coordinators:
         self._topics: list[TopicName] = []
 
     async def begin(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction:
-        """A new transaction of the next coordinator, which aborts it by itself after `timeout_s`."""
+        """Begin a transaction at the next coordinator (round-robin), which aborts it after `timeout_s`."""
         await self._known()
         coordinator = next(self._turns) % len(self._topics)
         command = Command(type=Command.NEW_TXN)
         command.newTxn.tc_id = coordinator
-        command.newTxn.txn_ttl_seconds = round(timeout_s * 1000)  # milliseconds, whatever it is called
+        command.newTxn.txn_ttl_seconds = round(timeout_s * 1000)  # the field holds milliseconds, despite its name
         answer = (await self.request(coordinator, command)).newTxnResponse
         return Transaction(self._client, self, TxnId(answer.txnid_most_bits, answer.txnid_least_bits))
 
     async def adopted(self, txn_id: TxnId) -> Transaction:
-        """A transaction that was opened in another way, by whoever calls. Raises TransactionCoordinatorNotFound."""
+        """Return a transaction that the caller has opened in another way. Raises TransactionCoordinatorNotFound."""
         await self._known(txn_id.most)
         return Transaction(self._client, self, txn_id)
 
     async def _known(self, coordinator: int = 0) -> None:
-        """Learn which coordinators there are, once; and again when that one is not among them, as it may have come since."""
+        """Load the coordinators once, and again if `coordinator` is not among them: it may have been added."""
         if coordinator < len(self._topics):
             return
         topics = await self._client.partitions(COORDINATORS_TOPIC)
@@ -92,7 +93,7 @@ class Coordinators:
             )
 
     async def request(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
-        """The coordinator's answer; tried again while a broker restarts or the coordinator moves."""
+        """Return the coordinator's response. Retries while a broker restarts or the coordinator moves."""
 
         async def attempt() -> pb.BaseCommand:
             return await self.ask_once(coordinator, command)
@@ -100,7 +101,7 @@ class Coordinators:
         return await self._client.retried(attempt)
 
     async def ask_once(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
-        """The coordinator's answer. One that is not where it was is looked for again by whoever asks next."""
+        """Return the coordinator's response, without retries. If the coordinator has moved, the next call looks it up again."""
         try:
             return await (await self._connection(coordinator)).request(command)
         except TransactionCoordinatorNotFound as error:
@@ -121,7 +122,9 @@ class Coordinators:
 
 
 class Transaction:
-    """Made by `Coordinators.begin`. As a context manager it commits at the end, and aborts after an exception."""
+    """A transaction, created by `Coordinators.begin`. As a context manager it commits at the end, and aborts after an
+    exception.
+    """
 
     def __init__(self, client: Client, coordinators: Coordinators, txn_id: TxnId) -> None:
         self.id = txn_id
@@ -145,25 +148,25 @@ class Transaction:
             return
         try:
             await self.abort()
-        except (ClientError, BrokerError) as failure:  # what went wrong first is what matters; it ends by time
+        except (ClientError, BrokerError) as failure:  # the first error matters; the transaction ends by its timeout
             logs.info("client.transaction_not_aborted", transaction=str(self.id), reason=failure)
 
-    # --- what is done in its name
+    # --- operations
 
     def require_open(self) -> None:
-        """Raises TransactionEnded."""
+        """Raise TransactionEnded unless the transaction is open."""
         if self.state is not TransactionState.OPEN:
             raise TransactionEnded(f"transaction {self.id} is {self.state.value}")
 
     async def topic_takes_part(self, topic: str) -> None:
-        """Before the first message is sent to that topic or partition."""
+        """Register a topic or partition, before the first message is sent to it."""
         command = Command(type=Command.ADD_PARTITION_TO_TXN)
         command.addPartitionToTxn.txnid_most_bits, command.addPartitionToTxn.txnid_least_bits = self.id
         command.addPartitionToTxn.partitions.append(topic)
         await self._takes_part((topic, ""), command)
 
     async def subscription_takes_part(self, topic: str, subscription: str) -> None:
-        """Before the first acknowledgement there."""
+        """Register a subscription, before its first acknowledgement."""
         command = Command(type=Command.ADD_SUBSCRIPTION_TO_TXN)
         command.addSubscriptionToTxn.txnid_most_bits, command.addSubscriptionToTxn.txnid_least_bits = self.id
         command.addSubscriptionToTxn.subscription.add(topic=topic, subscription=subscription)
@@ -181,18 +184,18 @@ class Transaction:
                     _settle(taken, self._coordinators.request(self.id.most, command)), f"transaction {self.id}"
                 )
             finally:
-                if not taken.done() or taken.exception() is not None:  # whoever comes next asks again
+                if not taken.done() or taken.exception() is not None:  # the next caller registers it again
                     self._taking_part.pop(name, None)
         self.require_open()
 
     async def do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` to its end, as a part of the transaction. Raises what it raises."""
+        """Run `work` to its end as an operation of the transaction. Raises its errors."""
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.watch(done)
         await self._client.tasks.run_to_end(_settle(done, work), f"transaction {self.id}")
 
     def watch(self, done: asyncio.Future[Any]) -> None:
-        """The transaction is not committed before `done` is, and not at all if that fails."""
+        """Delay the commit until `done` is done. If it fails, the transaction is not committed."""
         self._under_way.add(done)
         done.add_done_callback(self._done)
 
@@ -205,26 +208,26 @@ class Transaction:
     # --- the end
 
     async def commit(self) -> None:
-        """All of it takes effect. Raises TransactionFailed, OutcomeUnknown, or the coordinator's refusal."""
+        """Commit the transaction. Raises TransactionFailed, OutcomeUnknown, or the coordinator's refusal."""
         await self._ended(self._commit)
 
     async def abort(self) -> None:
-        """Nothing of it takes effect; what was acknowledged in its name is delivered again. Raises as `commit` does."""
+        """Abort the transaction. The broker delivers the messages acknowledged in it again. Raises as `commit` does."""
         await self._ended(self._abort)
 
     async def _ended(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begun once, and gone through with even if who asked is cancelled."""
+        """End the transaction once. `work` runs to its end even if the caller is cancelled."""
         self.require_open()
         self.state = TransactionState.ENDING
         await self._client.tasks.run_to_end(work(), f"end of transaction {self.id}")
 
     async def settled(self) -> BaseException | None:
-        """Wait until all that was done in its name is answered; what of it failed first."""
+        """Wait until all operations are answered. Return the first failure, if any."""
         await self._settled()
         return self._failure
 
     async def abort_ending(self) -> None:
-        """Abort it although its end has begun, by whoever began it."""
+        """Abort the transaction although it is ending. For the caller that began to end it."""
         await self._end(TxnAction.ABORT)
 
     async def _settled(self) -> None:
@@ -232,7 +235,7 @@ class Transaction:
             await asyncio.wait([taken])
         while self._under_way:
             await asyncio.wait([*self._under_way])
-        await asyncio.sleep(0)  # callbacks of the last ones have run
+        await asyncio.sleep(0)  # the callbacks of the last futures run
 
     async def _commit(self) -> None:
         await self._settled()
@@ -272,7 +275,7 @@ class Transaction:
 
 
 async def _settle(done: asyncio.Future[object], work: Coroutine[Any, Any, object]) -> None:
-    """Have others, who wait for `done`, know how `work` ended."""
+    """Run `work`, and pass its outcome to the waiters of `done`."""
     try:
         await work
     except BaseException as error:
@@ -280,7 +283,7 @@ async def _settle(done: asyncio.Future[object], work: Coroutine[Any, Any, object
             done.set_exception(
                 error if not isinstance(error, asyncio.CancelledError) else ClientError("the client was closed")
             )
-            done.exception()  # retrieved: nobody may be waiting
+            done.exception()  # mark as retrieved: there may be no waiter
         raise
     if not done.done():
         done.set_result(None)

@@ -1,4 +1,4 @@
-"""What a client can fail with. What the broker itself refuses comes as the `BrokerError` of its code (`pybroker.errors`)."""
+"""Errors of the client. A refusal by the broker is raised as the `BrokerError` of its code (`pybroker.errors`)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pybroker.errors import (
 
 
 class ClientError(Exception):
-    """Something that the client could not do; the text says with which broker, and what to do next. Never carries a secret."""
+    """A failure of the client. The text names the broker and the next step, and never contains a secret."""
 
 
 class ConnectionLost(ClientError):
-    """The broker could not be reached, or the connection ended: what was under way may or may not have happened."""
+    """The broker could not be reached, or the connection ended. Requests without a response may or may not have been executed."""
 
 
 class NotTrusted(ClientError):
-    """The broker's certificate does not verify. Trying again changes nothing: what is trusted must be changed, or the broker."""
+    """Verification of the broker's certificate failed. A retry does not help: change the trusted certificates or the broker's."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(
@@ -38,11 +38,11 @@ class RequestTimedOut(ClientError):
 
 
 class NotSent(ClientError):
-    """An entry that this client refuses to send: too large, or its producer has failed or is closed."""
+    """The client refuses to send an entry: it is too large, or its producer has failed or is closed."""
 
 
 def refusal(code: int, text: str) -> BrokerError:
-    """What the broker answered, as the error of that code; a code of a newer protocol is `UnknownError`."""
+    """Return the broker's error as the exception of its code, or UnknownError for a code of a newer protocol."""
     return BrokerError.by_code.get(code, UnknownError)(text)
 
 
@@ -50,10 +50,12 @@ _PASSING = (ServiceNotReady, TooManyRequests, PersistenceError, MetadataError, P
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same request may be answered otherwise a moment later: a broker that restarts, a topic that moves."""
+    """Whether a retry of the same request may succeed soon, because a broker restarts or a topic moves."""
     return isinstance(error, (ConnectionLost, *_PASSING))
 
 
 def may_attach_later(error: Exception) -> bool:
-    """The same of who was attached before: the broker may not have noticed yet that the former connection is gone."""
+    """Whether a retry of attaching again may succeed. The broker may not have noticed yet that the previous connection has
+    ended.
+    """
     return may_pass(error) or isinstance(error, (RequestTimedOut, ProducerBusy, ConsumerBusy))

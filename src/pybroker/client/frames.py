@@ -1,10 +1,10 @@
-"""The client's half of the wire: frames cut from what a broker sends, and SEND frames for what it is sent.
+"""The client's half of the wire format: decodes frames from the broker, and encodes SEND frames.
 
     total(4) size(4) BaseCommand                                    anything
     total(4) size(4) BaseCommand entry                              MESSAGE, SEND
 
-What must hold: how the bytes are chunked never changes what is decoded; nothing longer than the limit is kept; any bytes give
-events or a ProtocolViolation. MESSAGE is read by hand, since a reader sees one for each entry; the rest is protobuf.
+Invariants: the result does not depend on how the bytes are split into reads; nothing longer than the limit is buffered; all
+other input raises ProtocolViolation. MESSAGE is decoded by hand because each entry comes with one; protobuf decodes the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pybroker.wire.commands import FRAME_PADDING_BYTES
 from pybroker.wire.varint import decode, encode, skip_field
 
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-"""What a broker takes that does not say it."""
+"""The limit of a broker that does not announce one in CONNECTED."""
 _SIZES = Struct(">II")
 _MESSAGE_KIND = b"\x08\x09\x4a"
 _MASK_63 = (1 << 63) - 1
@@ -30,18 +30,18 @@ _MASK_64 = (1 << 64) - 1
 
 
 class ReceivedEntry(NamedTuple):
-    """An entry that the broker sent to one of our consumers, as it is stored."""
+    """A stored entry that the broker sent to a consumer of this client."""
 
     consumer_id: int
     ledger_id: int
     entry_id: int
     redelivery_count: int
     data: bytes
-    """`[0x0e02 ...] [0x0e01 crc32c] metadata_size MessageMetadata payload`; the checksum was not looked at."""
+    """`[0x0e02 ...] [0x0e01 crc32c] metadata_size MessageMetadata payload`. The checksum is not verified."""
     ack_set: tuple[int, ...] = ()
-    """Of a batch that is acknowledged in part: bits of the messages that are not, 64 in each unsigned number."""
+    """For a partly acknowledged batch: bits of its unacknowledged messages, 64 in each unsigned number."""
     epoch: int = -1
-    """The newest one that the consumer had named when this was sent; -1 when it has named none."""
+    """The consumer epoch that the broker had received when it sent the entry; -1 if there was none."""
 
 
 Event = pb.BaseCommand | ReceivedEntry
@@ -49,22 +49,24 @@ Read = TypeVar("Read")
 
 
 class FrameReader(Generic[Read]):
-    """Turns the bytes of one connection into what `read` makes of each frame: `read_event`, or `command_and_rest`.
+    """Splits the bytes of one connection into frames, and decodes each with `read` (`read_event` or `command_and_rest`).
 
-    Invariant: `_parts` together hold less than one whole frame, whose length is at most `max_frame_bytes`.
+    Invariant: `_parts` hold less than one whole frame, and a frame is at most `max_frame_bytes` long.
     """
 
     def __init__(self, read: Callable[[bytes, int, int], Read]) -> None:
-        """`read` gets bytes, where in them the command's size stands, and where the frame ends; raises ProtocolViolation."""
+        """`read` is called with the bytes, the offset of the command's size, and the offset of the frame's end. It may raise
+        ProtocolViolation.
+        """
         self._read = read
         self._parts: list[bytes] = []
         self._held_bytes = 0
         self._wanted_bytes = 4
-        """So many bytes must be there before it makes sense to look again: a large frame is joined once."""
+        """Number of bytes needed before the next attempt to decode, so that the parts of a large frame are joined once."""
         self.max_frame_bytes = DEFAULT_MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES
 
     def feed(self, data: bytes) -> list[Read]:
-        """Decode `data`, which follows everything fed before. Raises ProtocolViolation."""
+        """Decode `data`, which follows all bytes fed before. Raises ProtocolViolation."""
         self._held_bytes += len(data)
         self._parts.append(data)
         if self._held_bytes < self._wanted_bytes:
@@ -91,7 +93,7 @@ class FrameReader(Generic[Read]):
 
 
 def read_event(data: bytes, start: int, end: int) -> Event:
-    """The frame whose command's size stands at `start`."""
+    """Decode the frame; the size of its command is at `start`."""
     command_end = _command_end(data, start, end)
     if data[start + 4 : start + 7] == _MESSAGE_KIND:
         return _message(data, start + 7, command_end, end)
@@ -111,7 +113,7 @@ def read_event(data: bytes, start: int, end: int) -> Event:
 
 
 def command_and_rest(data: bytes, start: int, end: int) -> tuple[pb.BaseCommand, bytes]:
-    """Any frame of either side, a MESSAGE or SEND as well, and what follows the command in it."""
+    """Decode any frame of client or broker. Return the command and the bytes that follow it."""
     command_end = _command_end(data, start, end)
     return _parsed(data, start + 4, command_end), data[command_end:end]
 
@@ -178,7 +180,7 @@ def send_head(
     is_chunk: bool = False,
     txn: TxnId | None = None,
 ) -> bytes:
-    """What stands in front of an entry in a SEND frame."""
+    """Return the bytes that precede the entry in a SEND frame."""
     fields = b"\x08" + encode(producer_id) + b"\x10" + encode(sequence_id)
     if message_count != 1:
         fields += b"\x18" + encode(message_count)

@@ -1,4 +1,4 @@
-"""How one proves over HTTP who one is. Apart from the calls themselves, so that who only wants this imports no event loop."""
+"""Authorization headers of HTTP. A module of its own, because importing it must not import asyncio."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def authorization_of(access: Access) -> str | None:
-    """The header that proves who this is; None where TLS does, or nobody is anybody. Raises AccessRefused, and ValueError."""
+    """Return the authorization header, or None for TLS and for access without credentials. Raises AccessRefused and ValueError."""
     data = access.auth_data()
     if access.method == "token":
-        if not data.isascii() or not data.decode().isprintable():  # the library's own refusal would show it
+        if not data.isascii() or not data.decode().isprintable():  # the error of http.client would show the token
             raise ValueError("the token has characters that no token has: check where it comes from")
         return f"Bearer {data.decode()}"
     if access.method == "basic":

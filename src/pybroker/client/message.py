@@ -1,5 +1,5 @@
-"""Messages as callers see them, and their ids. Tuples with names, since there is one for each message: frozen dataclasses take ten
-times as long to make (`python -m benchmarks.transactions --clients`).
+"""Messages and message ids, as the caller sees them. They are named tuples because one is created per message, and creating a
+frozen dataclass takes ten times as long (`python -m benchmarks.transactions --clients`).
 """
 
 from __future__ import annotations
@@ -10,42 +10,42 @@ from typing import NamedTuple
 
 
 class MessageId(NamedTuple):
-    """Where a message is stored. Ids of one partition are in the order of its messages."""
+    """The stored position of a message. Ids of one partition sort in the order of its messages."""
 
     ledger_id: int
-    """-1, as the entry id: deduplication knew the message already."""
+    """-1, like the entry id, if deduplication has dropped the message as a duplicate."""
     entry_id: int
     partition: int = -1
-    """-1: of a topic without partitions."""
+    """-1 for a topic without partitions."""
     batch_index: int = -1
-    """-1: not in a batch."""
+    """-1 for a message outside a batch."""
     batch_size: int = 0
     first_chunk: tuple[int, int] | None = None
-    """Ledger and entry id of the first part of a message that came in parts; the id itself is that of the last one."""
+    """Ledger id and entry id of the first chunk of a chunked message. The id itself is that of the last chunk."""
 
     def __str__(self) -> str:
         return ":".join(str(part) for part in self[:4])
 
 
 EARLIEST = MessageId(-1, -1)
-"""In front of the first message."""
+"""The position before the first message."""
 LATEST = MessageId((1 << 63) - 1, (1 << 63) - 1)
-"""Behind the last message."""
+"""The position after the last message."""
 
 
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class Message(NamedTuple):
-    """A message that came. Times are Unix times in milliseconds; 0: not said."""
+    """A received message. Times are Unix times in milliseconds; 0 means not set."""
 
     id: MessageId
     topic: str
-    """The partition, where there are any."""
+    """The partition, if the topic is partitioned."""
     value: bytes | None
-    """None: there is no value for its key any more."""
+    """None deletes the value of the key, for compacted topics."""
     key: str | None = None
-    """As it is on the wire: base64 where `is_key_encoded`."""
+    """As on the wire: base64 if `is_key_encoded`."""
     is_key_encoded: bool = False
     ordering_key: bytes | None = None
     properties: Mapping[str, str] = _NO_PROPERTIES
@@ -58,7 +58,7 @@ class Message(NamedTuple):
 
 
 class OutgoingMessage(NamedTuple):
-    """A message to be sent; see `Message`."""
+    """A message to send. For its fields see `Message`."""
 
     value: bytes | None
     key: str | None = None
@@ -67,12 +67,11 @@ class OutgoingMessage(NamedTuple):
     properties: Mapping[str, str] = _NO_PROPERTIES
     event_time_ms: int = 0
     deliver_at_ms: int = 0
-    """Not delivered before that on Shared subscriptions; such a message is never in a batch."""
+    """Earliest delivery time on Shared subscriptions. Such a message is never batched."""
     sequence_id: int | None = None
-    """None: the one after the message before. Given ones have to rise."""
+    """None: the previous id plus one. Explicit ids must increase."""
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in a batch."""
         properties = sum(len(name) + len(text) + 8 for name, text in self.properties.items())
         return len(self.value or b"") + len(self.key or "") + len(self.ordering_key or b"") + properties + 32

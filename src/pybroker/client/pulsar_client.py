@@ -1,4 +1,4 @@
-"""The client as programs use it: `connect`, then producers, consumers, readers and transactions."""
+"""The public client: `connect`, then producers, consumers, readers and transactions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODES = {
 
 
 class PulsarClient(Client):
-    """Use it as an asynchronous context manager, on one loop and in one process."""
+    """An asynchronous context manager for use on one event loop, in one process."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access)
@@ -57,10 +57,10 @@ class PulsarClient(Client):
         hashes_by_murmur: bool = False,
         send_timeout_s: float = Publishing.send_timeout_s,
     ) -> MessageProducer:
-        """A producer on `topic` and all its partitions; what the options mean is said at `Publishing`.
+        """Create a producer on `topic` and all its partitions. `Publishing` documents the options.
 
         `access_mode`: shared, exclusive, wait_for_exclusive or exclusive_with_fencing. `compression`: none, lz4, zlib, zstd or
-        snappy. Raises ValueError for other ones, the broker's refusal, ConnectionLost or RequestTimedOut.
+        snappy. Raises ValueError for other values, the broker's refusal, ConnectionLost or RequestTimedOut.
         """
         settings = Publishing(
             name=name,
@@ -96,9 +96,9 @@ class PulsarClient(Client):
         nack_delay_s: float = Receiving.nack_delay_s,
         keeps_batch_bits: bool = False,
     ) -> MessageConsumer:
-        """A consumer on a durable subscription; what the options mean is said at `Receiving`.
+        """Create a consumer on a durable subscription. `Receiving` documents the options.
 
-        `kind`: exclusive, shared, failover or key_shared. Raises ValueError for another one, the broker's refusal,
+        `kind`: exclusive, shared, failover or key_shared. Raises ValueError for other values, the broker's refusal,
         ConnectionLost or RequestTimedOut.
         """
         settings = Receiving(
@@ -122,7 +122,7 @@ class PulsarClient(Client):
     async def reader(
         self, topic: str, start: MessageId = EARLIEST, *, read_compacted: bool = False, queue_messages: int = 1000
     ) -> MessageConsumer:
-        """Reads from `start`, inclusive, and leaves nothing behind in the broker; it needs no acknowledgements."""
+        """Create a reader from `start`, inclusive. It needs no acknowledgements, and its subscription ends with it."""
         settings = Receiving(
             f"reader-{secrets.token_hex(5)}",
             start=start,
@@ -133,11 +133,11 @@ class PulsarClient(Client):
         return await open_message_consumer(self, [TopicName.parse(topic)], settings)
 
     async def transaction(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction:
-        """A new transaction, which its coordinator aborts by itself after `timeout_s`."""
+        """Begin a transaction. The coordinator aborts it after `timeout_s`."""
         return await self._coordinators.begin(timeout_s)
 
     def sink(self, name: str, *, writer: str = "", run: str = "", takes_over: bool = False) -> Sink:
-        """A sink, whose batches are committed each once, in several transactions: see `Sink`. Needs `admin_url`."""
+        """Return the sink of that name, which commits each batch of several transactions once: see `Sink`. Needs `admin_url`."""
         return Sink(self, self._coordinators, name, writer=writer, run=run, takes_over=takes_over)
 
 
@@ -149,9 +149,10 @@ def connect(
     tls_trust_certs_file: str | None = None,
     operation_timeout_s: float = Access.operation_timeout_s,
 ) -> PulsarClient:
-    """A client of the cluster at `service_url` (`pulsar://host:port` or `pulsar+ssl://...`); connections are opened when needed.
+    """Create a client of the cluster at `service_url` (`pulsar://host:port` or `pulsar+ssl://...`). It connects when needed.
 
-    `admin_url` (`http://host:port`) is needed for sinks only. Other ways to authenticate: make a `PulsarClient` with an `Access`.
+    `admin_url` (`http://host:port`) is needed for sinks only. For other authentication methods create a `PulsarClient` with an
+    `Access`.
     """
     access = Access(
         service_url,

@@ -1,9 +1,9 @@
 """The REST client of `pybroker.client`, of the command line and of the analytics packages.
 
-Works in a plain thread: one kept connection, credentials, timeouts, redirects, and repetition where it is safe. It does not
-import asyncio, which would slow down the start of each command.
+Works in a plain thread: one persistent connection, credentials, timeouts, redirects, and safe retries. It does not import
+asyncio, which would slow down the start of each command.
 
-Invariants: no error shows a credential; a request is sent again only if it changes nothing or is idempotent.
+Invariants: no error shows a credential; a request is repeated only if it changes nothing or is idempotent.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pybroker.client.access import Access
 
 BUSY_STATUSES = frozenset({429, 500, 503})
-"""A later try may succeed; 500 is what a broker answers whose disk does not."""
+"""A retry may succeed. A broker returns 500 if its disk fails."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 MAX_ANSWER_BYTES = 256 << 20
-"""Of a document; more is no broker of ours."""
+"""Maximum length of a response document. No broker of this project sends a longer one."""
 MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _SHOWN_CHARACTERS = 300
@@ -51,8 +51,8 @@ class Unreachable(ConnectionLost):
 class RestClient:
     """One connection to the admin URL of `access`, or to the broker that it redirects to.
 
-    A busy or unreachable broker is asked again for `patience_s`; `contact_patience_s` replaces it for an address that has never
-    answered this client, because the URL may be wrong. Not thread-safe; call `close` at the end.
+    Requests to a busy or unreachable broker are retried for `patience_s`; `contact_patience_s` replaces it for an address that
+    has never answered this client, because the URL may be wrong. Not thread-safe. The caller must call `close`.
     """
 
     def __init__(self, access: Access, patience_s: float, contact_patience_s: float | None = None) -> None:
@@ -81,7 +81,7 @@ class RestClient:
         may_repeat: bool = True,
         patience_s: float | None = None,
     ) -> Any:
-        """Return the document of the response, None if it has none. `patience_s` replaces that of this client.
+        """Return the document of the response, or None if it is empty. `patience_s` replaces the default of this client.
 
         Raises Refused, Unreachable, NotTrusted, and other ClientErrors.
         """
@@ -116,10 +116,11 @@ class RestClient:
     def open(
         self, method: str, path: str, body: bytes | None = None, *, may_repeat: bool = True
     ) -> http.client.HTTPResponse:
-        """Return the response, to be read to its end before the next request. Raises Refused, and OSError or HTTPException if the
-        connection fails.
+        """Return the response. The caller reads it to its end before the next request. Raises Refused, and OSError or
+        HTTPException if the connection fails.
 
-        If the kept connection has been closed by the broker, it is opened again once, provided that the request may be repeated.
+        If the broker has closed the persistent connection and `may_repeat` is set, the request is sent once more on a new
+        connection.
         """
         was_kept = self._connection is not None
         try:
@@ -143,7 +144,7 @@ class RestClient:
 
     def _request(self, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
         if self._connection is None:
-            self._turn_to(self._home)  # where a redirection has led may be gone by now
+            self._turn_to(self._home)  # the broker of an earlier redirect may be gone
         target = self._prefix + path
         for _ in range(MAX_REDIRECTS):
             connection = self._connection
@@ -166,7 +167,6 @@ class RestClient:
         )
 
     def _turn_to(self, address: SplitResult) -> None:
-        """Send the following requests to `address`."""
         assert address.hostname is not None, "checked by the caller"
         self._is_secure = address.scheme == "https"
         self._host = address.hostname
@@ -174,18 +174,18 @@ class RestClient:
         self.where = f"{address.scheme}://{self._host}:{self._port}"
 
     def _redirected(self, method: str, path: str, response: http.client.HTTPResponse) -> str:
-        """Switch to the broker that a redirect names, and return the target of the request there. Raises Refused."""
+        """Switch to the broker that a redirect names, and return the request target there. Raises Refused."""
         location = response.getheader("location") or ""
         status = response.status
         response.close()
         self.close()
         try:
             parts = urlsplit(location)
-            _ = parts.port  # which raises for one that is none
+            _ = parts.port  # raises ValueError for an invalid port
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname or (self._is_secure and parts.scheme == "http"):
-            # Credentials that went over TLS so far are not sent without it.
+            # Credentials that were sent over TLS are not sent without it.
             reason = "it names another broker that cannot be asked: give the address of that one"
             raise Refused(
                 f"{method} {path.partition('?')[0]}: {self.where} answered {status}: {reason}", status, reason
@@ -245,7 +245,7 @@ class RestClient:
             401: "; give valid credentials",
             403: "; give credentials of a role that has the permission",
         }.get(response.status, "")
-        # An HTML page, which web servers return for unknown paths, says no more than the status.
+        # An HTML page, which web servers return for unknown paths, adds nothing to the status.
         text = response.reason if str(reason).lstrip().startswith("<") else str(reason)[:_SHOWN_CHARACTERS]
         text = text or response.reason
         return Refused(
@@ -256,7 +256,7 @@ class RestClient:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe a connection error in the operating system's words, without anything that was sent."""
+    """Describe a connection error in the operating system's words, without any sent data."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

@@ -1,8 +1,9 @@
-"""Sinks: batches that several transactions write, in this process or in others, and one call commits, each once.
+"""Sinks: several transactions, in one or several processes, write a batch; one call commits it exactly once.
 
-Beyond Pulsar: a broker of this project keeps of each sink the last batch that was committed, in the record that commits it. What
-must hold: `commit_together` is only asked for when all that was done in its transactions is answered; it may be asked for again,
-since a repeat has no effect.
+This extends Pulsar: the broker stores the last committed batch of each sink in the record that commits it.
+
+Invariant: `commit_together` sends its request only when all operations of its transactions are answered. A repeated request has
+no effect.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ _NOT_THERE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
 
 
 class SinksNotServed(ClientError):
-    """The broker commits no transactions together: it is Apache Pulsar, or an earlier version of this project."""
+    """The broker has no support for sinks: it is Apache Pulsar, or an earlier version of this project."""
 
 
 class BatchRefused(TransactionFailed):
-    """The batch was not committed, and nothing of it: write it again in new transactions. The text says why."""
+    """Nothing of the batch was committed. Write it again in new transactions. The text gives the reason."""
 
 
 class Sink:
-    """One sink of a cluster, by its name. Made by `PulsarClient.sink`; needs the access's `admin_url`."""
+    """A named sink of a cluster, created by `PulsarClient.sink`. Needs the `admin_url` of the access."""
 
     def __init__(
         self,
@@ -55,8 +56,8 @@ class Sink:
         run: str = "",
         takes_over: bool = False,
     ) -> None:
-        """`writer`: who counts the batches; another one is refused, unless it `takes_over`. `run`: of the writer; what another
-        run has left open is aborted by the next transaction that this run opens.
+        """`writer`: name of the writer that numbers the batches. The broker refuses other writers unless they set `takes_over`.
+        `run`: one run of the writer. The first transaction of a run aborts the open transactions of other runs.
         """
         self.name = name
         self._client = client
@@ -67,7 +68,7 @@ class Sink:
         self._path = f"/admin/v3/transactions/sinks/{quote(name, safe='')}"
 
     async def last_batch(self) -> int | None:
-        """The last batch that was committed, None when there is none. Raises as `commit_together`."""
+        """Return the last committed batch, or None. Raises as `commit_together`."""
         try:
             shown = await self._ask("GET", "", None)
         except Refused as error:
@@ -78,10 +79,10 @@ class Sink:
         return None if batch is None else int(batch)
 
     async def transaction(self, batch: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction | None:
-        """A new transaction for the batch; None when that batch, or a later one, was committed: there is nothing to write.
+        """Open a transaction for the batch. Return None if this batch or a later one is already committed.
 
-        It is aborted by itself after `timeout_s`. Raises SinksNotServed, BatchRefused for another writer's sink, the broker's
-        refusal, ConnectionLost.
+        The broker aborts the transaction after `timeout_s`. Raises SinksNotServed, BatchRefused for another writer's sink, the
+        broker's refusal, ConnectionLost.
         """
         body = {
             "batch": batch,
@@ -104,17 +105,18 @@ class Sink:
         return await self._coordinators.adopted(TxnId(answer["most"], answer["least"]))
 
     async def commit_together(self, batch: int, transactions: Iterable[Transaction | TxnId]) -> bool:
-        """Commit all of them as one, durably, whatever dies meanwhile; False when the batch, or a later one, was committed before.
+        """Commit all transactions atomically and durably. Return False if this batch or a later one was already committed.
 
-        They were opened by `transaction` for this batch, here or in another process, where all that was done in them is answered.
-        Whatever else is open of the sink up to this batch is aborted. Raises TransactionFailed, when something of a transaction of
-        this process failed, and BatchRefused, when one of them is over: nothing was committed then, and those of this process are
-        aborted. Raises ConnectionLost and the broker's errors when it cannot be known: ask again.
+        `transaction` opened them for this batch, in this or another process; another process must have received all responses
+        in them. All other open transactions of the sink up to this batch are aborted. Raises TransactionFailed if an operation
+        of a transaction of this process failed, and BatchRefused if a transaction has ended: then nothing is committed, and the
+        transactions of this process are aborted. Raises ConnectionLost and the broker's errors if the outcome is unknown: call
+        again.
         """
         given = list(transactions)
         own = [each for each in given if isinstance(each, Transaction)]
         for each in own:
-            if each.state is not TransactionState.UNKNOWN:  # asked for before, and not answered
+            if each.state is not TransactionState.UNKNOWN:  # UNKNOWN: an earlier call got no response
                 each.require_open()
         ids = [each.id if isinstance(each, Transaction) else each for each in given]
         for each in own:
@@ -138,7 +140,7 @@ class Sink:
                 each.state = TransactionState.UNKNOWN
             raise
         is_new = not answer["isRepeat"]
-        for each in own:  # of a repeat, perhaps by the very first attempt of this call
+        for each in own:  # a repeat may follow the first attempt of this call
             each.state = TransactionState.COMMITTED if is_new else TransactionState.UNKNOWN
         return is_new
 
@@ -146,11 +148,11 @@ class Sink:
         for each in own:
             try:
                 await each.abort_ending()
-            except (ClientError, BrokerError) as error:  # it ends by time
+            except (ClientError, BrokerError) as error:  # the transaction ends by its timeout
                 logs.info("client.transaction_not_aborted", transaction=str(each.id), reason=error)
 
     async def abort(self, up_to_batch: int | None = None) -> int:
-        """Abort what is open of the sink, up to that batch or all; how many those were. Raises as `commit_together`."""
+        """Abort the open transactions of the sink, up to that batch or all. Return their number. Raises as `commit_together`."""
         try:
             answer = await self._ask("POST", "/abort", {"batch": up_to_batch})
         except Refused as error:
@@ -160,7 +162,7 @@ class Sink:
         return int(answer["aborted"])
 
     async def _ask(self, method: str, path: str, body: object) -> Any:
-        """Again and again while a broker restarts: each of these calls says the same when it comes twice."""
+        """Send a request, and repeat it while the broker restarts. All these requests are idempotent."""
 
         async def attempt() -> Any:
             return await asyncio.to_thread(_call, self._client.access, method, self._path + path, body)
@@ -169,7 +171,7 @@ class Sink:
 
 
 def _call(access: Access, method: str, path: str, body: object) -> Any:
-    """Send one request, without repetition. Raises the errors of RestClient, some of them as errors of the binary protocol."""
+    """Send one request without retries. Raises the errors of RestClient, some of them as errors of the binary protocol."""
     with closing(RestClient(access, patience_s=0)) as rest:
         try:
             return rest.json(method, path, body, may_repeat=False)
@@ -178,7 +180,7 @@ def _call(access: Access, method: str, path: str, body: object) -> Any:
 
 
 def _protocol_error(error: Refused) -> Exception:
-    """The error of the binary protocol that corresponds to an HTTP status, or `error` itself."""
+    """Return the error of the binary protocol that corresponds to an HTTP status, or `error` itself."""
     if error.status == HTTPStatus.UNAUTHORIZED:
         return AuthenticationError(str(error))
     if error.status == HTTPStatus.FORBIDDEN:

@@ -1,1 +1,1 @@
-"""Topics into open tables, exactly once: Iceberg, Delta, Parquet. Needs the extra `tables`."""
+"""Pipelines from topics to open tables (Iceberg, Delta, Parquet), exactly once. Needs the extra `tables`."""

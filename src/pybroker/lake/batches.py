@@ -1,4 +1,4 @@
-"""What the next commit takes: ranges of each topic within a limit of bytes, and shares of them for workers. Pure."""
+"""Selection of the next commit: ranges of each topic within a limit of bytes, and their division among workers. Pure logic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.reading.positions import EntryRange, Place, PlannedLedger, TopicPl
 
 
 class Piece(NamedTuple):
-    """A range and about how many bytes its entries take."""
+    """A range of entries and its approximate size."""
 
     entries: EntryRange
     size_bytes: int
@@ -18,7 +18,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of one commit: `positions` are the places after `pieces`; what remains afterwards is the lag."""
+    """The work of one commit. `positions` are the positions after `pieces`; `remaining_bytes` is the lag afterwards."""
 
     pieces: tuple[Piece, ...]
     positions: Mapping[str, Place]
@@ -31,9 +31,9 @@ class Batch:
 
 
 def choose(plans: Sequence[TopicPlan], limit_bytes: int) -> Batch:
-    """Of each topic a part by the size of its backlog, together about `limit_bytes`; at least one entry of each that has any.
+    """Select a part of each topic in proportion to its backlog, about `limit_bytes` in total, but at least one entry per topic.
 
-    Positions move also where a plan has nothing to read any more, such as past ledgers that are empty.
+    Positions also advance in plans without entries, for example past empty ledgers.
     """
     backlogs = [sum(ledger.size_bytes for ledger in plan.ledgers) for plan in plans]
     total = sum(backlogs)
@@ -51,7 +51,7 @@ def choose(plans: Sequence[TopicPlan], limit_bytes: int) -> Batch:
 
 
 def _take(plan: TopicPlan, share: int) -> list[Piece]:
-    """From the beginning of the plan, until the share is used up; at least one entry."""
+    """Select entries from the beginning of the plan until the share is used up, but at least one."""
     taken: list[Piece] = []
     left = share
     for ledger in plan.ledgers:
@@ -69,7 +69,7 @@ def _take(plan: TopicPlan, share: int) -> list[Piece]:
 
 
 def _place_after(plan: TopicPlan, taken: list[Piece]) -> Place:
-    """The end of the plan when all of it is taken, else the place after the last entry."""
+    """Return the end of the plan if all of it is selected, else the position after the last entry."""
     whole = [ledger for ledger in plan.ledgers if ledger.end_entry_id > ledger.first_entry_id]
     if len(taken) == len(whole) and (not whole or taken[-1].entries.end_entry_id == whole[-1].end_entry_id):
         return plan.end
@@ -78,7 +78,7 @@ def _place_after(plan: TopicPlan, taken: list[Piece]) -> Place:
 
 
 def _end_within(ledger: PlannedLedger, size_bytes: int) -> int:
-    """The entry before which about `size_bytes` of the ledger lie; beyond the first entry, at most its end."""
+    """Return the end of the first `size_bytes` of the ledger, approximately. It includes at least one entry."""
     if ledger.size_bytes <= size_bytes:
         return ledger.end_entry_id
     best = ledger.first_entry_id
@@ -88,7 +88,7 @@ def _end_within(ledger: PlannedLedger, size_bytes: int) -> int:
             best = point.entry_id
     if best > ledger.first_entry_id:
         return best
-    # Entries differ in size, so this is a guess; any entry is a border that is exact.
+    # An estimate, because entries differ in size. Each entry is a valid boundary.
     count = ledger.end_entry_id - ledger.first_entry_id
     return ledger.first_entry_id + min(count, max(1, count * size_bytes // max(1, ledger.size_bytes)))
 
@@ -108,9 +108,10 @@ def _bytes_before(ledger: PlannedLedger, entry_id: int) -> int:
 
 
 def shares(batch: Batch, count: int, least_bytes: int) -> list[list[EntryRange]]:
-    """The batch in at most `count` shares of about the same size, none much below `least_bytes`: a file each.
+    """Divide the batch into at most `count` shares of about equal size, none much below `least_bytes`, because each writes a
+    file.
 
-    Pieces are cut where a share is full; the order of entries is kept within and across shares.
+    Pieces are divided where a share is full. Entries stay in order within and across shares.
     """
     wanted = max(1, min(count, batch.size_bytes // max(1, least_bytes)))
     target = max(1, -(-batch.size_bytes // wanted))

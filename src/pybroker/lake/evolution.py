@@ -1,7 +1,8 @@
-"""What must change in a table so that it can take rows of other columns, and what cannot be changed.
+"""Schema evolution: the changes that a table needs for rows with other columns, and the changes that are impossible.
 
-Pure: Arrow schemas in, a list of changes or a refusal out. A column that is in the table but not read any more stays and
-is null in new rows. Columns are compared by name; a rename is told (an option, or an alias of the Avro schema), never guessed.
+Pure logic: Arrow schemas in, a list of changes or a refusal out. A table column that is no longer read stays, and is null in
+new rows. Columns are compared by name. A rename must be declared (by an option, or an alias in the Avro schema); it is never
+guessed.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ import pyarrow as pa
 from pybroker.columns.arrow_types import usual_type
 
 MAX_TYPE_LENGTH = 40
-"""Of a type in a column's name; the type of a struct can be pages long."""
+"""Length of a type in a column name. The text of a struct type can be pages long."""
 
 
 class EvolutionRefused(ValueError):
-    """The table cannot take these rows; the text names each column, why, and what can be done."""
+    """The table cannot store these rows. The text names each column, the reason, and the possible remedies."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """Null in all rows so far."""
+    """A new column, which is null in all existing rows."""
 
     field: pa.Field
 
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """The column keeps its id and its rows."""
+    """A renamed column, which keeps its id and its values."""
 
     old: str
     new: str
@@ -38,7 +39,7 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class PromoteColumn:
-    """Old files keep the narrower type; readers widen it."""
+    """A column with a wider type. Old files keep the narrower type, and readers widen it."""
 
     name: str
     type: pa.DataType
@@ -46,7 +47,7 @@ class PromoteColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeInside:
-    """A struct, list or map whose parts change as columns do."""
+    """A struct, list or map with nested fields that change by the same rules as columns."""
 
     name: str
     type: pa.DataType
@@ -56,7 +57,7 @@ Step = AddColumn | RenameColumn | PromoteColumn | ChangeInside
 
 
 def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether each value of the old type is one of the new, as table formats allow it: int→long, float→double, decimal."""
+    """Whether the new type contains all values of the old one, as table formats allow it: int→long, float→double, decimal."""
     if pa.types.is_integer(old) and pa.types.is_integer(new):
         return bool(new.bit_width > old.bit_width)
     if pa.types.is_floating(old) and pa.types.is_floating(new):
@@ -67,7 +68,9 @@ def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]) -> list[Step]:
-    """What makes `present` hold rows of `wanted`; `renames` maps new names to old ones. Raises EvolutionRefused."""
+    """Return the changes that let `present` store rows of `wanted`. `renames` maps new names to old ones. Raises
+    EvolutionRefused.
+    """
     steps: list[Step] = []
     problems: list[str] = []
     old_names = {field.name: field for field in present}
@@ -95,12 +98,12 @@ def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]
 
 
 def apart(name: str, kind: pa.DataType) -> str:
-    """The name of a column for values that the column `name` cannot hold: `count__string`."""
+    """Return the name of a separate column for values that column `name` cannot store, such as `count__string`."""
     return f"{name}__{re.sub('[^0-9a-zA-Z]+', '_', str(kind)).strip('_')[:MAX_TYPE_LENGTH]}"
 
 
 def _same_but_for_case(names: list[str]) -> list[str]:
-    """A sentence for each two names that SQL engines cannot tell apart."""
+    """Return a sentence for each pair of names that SQL engines cannot distinguish."""
     folded: dict[str, str] = {}
     return [
         f"columns {folded[name.casefold()]!r} and {name!r} differ in case only, which SQL engines cannot tell apart"
@@ -110,7 +113,7 @@ def _same_but_for_case(names: list[str]) -> list[str]:
 
 
 def _compare(name: str, old: pa.DataType, new: pa.DataType, steps: list[Step], problems: list[str]) -> None:
-    if same_type(old, new) or is_widening(new, old):  # a narrower value fits into the wider column as it is
+    if same_type(old, new) or is_widening(new, old):  # narrower values fit into the wider column
         return
     if is_widening(old, new):
         steps.append(PromoteColumn(name, new))
@@ -124,7 +127,7 @@ def _compare(name: str, old: pa.DataType, new: pa.DataType, steps: list[Step], p
 
 
 def _changes_inside(path: str, old: pa.DataType, new: pa.DataType, problems: list[str]) -> bool:
-    """Whether a nested type changes; what cannot is added to `problems`."""
+    """Whether a nested type changes. Impossible changes are added to `problems`."""
     if pa.types.is_struct(old):
         changed = False
         parts = {old.field(i).name: old.field(i) for i in range(old.num_fields)}
@@ -154,12 +157,12 @@ def _part_changes(path: str, old: pa.DataType, new: pa.DataType, problems: list[
 
 
 def same_type(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether two types are stored alike: large and small variants are, and names and metadata inside do not matter."""
+    """Whether two types are stored alike. Large and small variants are; nested names and metadata do not matter."""
     return bool(usual_type(old) == usual_type(new))
 
 
 def evolved(present: pa.Schema, steps: list[Step]) -> pa.Schema:
-    """The schema after these steps, for formats that keep a plain schema (Delta and Parquet keep the names of old files)."""
+    """Return the schema after these steps, for formats with a plain schema. Delta and Parquet files keep their column names."""
     fields = {field.name: field for field in present}
     for step in steps:
         if isinstance(step, AddColumn):

@@ -1,9 +1,10 @@
-"""The loop: load the table, read from the positions in it, write files, commit both with exactly that version of the table.
+"""The main loop of a pipeline: load the table, read from the positions in it, write files, and commit both against that table
+version.
 
-What a kill leaves: before the commit, files that no version names (cleaning takes them); after it, nothing. Positions are
-nowhere but in the table, so there is nothing that could be ahead or behind. A conflict drops the work, unless the table
-still has the very positions and the owner that the work began with: then the same files are committed on top of what
-somebody else did, since they still are exactly the rows that are missing.
+A kill before the commit leaves files that no version names, which cleaning removes; a kill afterwards leaves nothing. Only the
+table stores positions, so they cannot disagree with its rows. A conflict discards the work, unless the table still has the
+positions and the owner with which the work began. Then the same files are committed on top of the other writer's changes,
+because they still contain exactly the missing rows.
 """
 
 from __future__ import annotations
@@ -37,54 +38,55 @@ from pybroker.lake.writing import DEFAULT_TARGET_BYTES, FileLayout
 from pybroker.reading.positions import Place, TopicPlan
 
 MAX_CONFLICTS = 20
-# After the first conflict at most this long, twice that after each further one: twenty take some ten seconds.
+"""Number of conflicts after which an operation gives up, without lost or doubled rows."""
+# Limit of the pause after the first conflict. It doubles with each further one, so twenty conflicts take about ten seconds.
 FIRST_PAUSE_S = 0.01
 MAX_PAUSE_S = 1.0
-"""Commits in a row that meet somebody else's before the pipeline gives up, with nothing lost or doubled."""
+"""Limit of the pause between two attempts of a commit."""
 
 
 class LeaseHeld(LakeError):
-    """Another process writes under this name."""
+    """Another process writes under this pipeline name."""
 
 
 class LeaseLost(LakeError):
-    """Another process has taken over; this one must not go on."""
+    """Another process has taken over the lease, and this one must stop."""
 
 
 class Planner(ABC):
-    """What there is to read; implemented over an EntrySource."""
+    """The topics and entries to read; implemented over an EntrySource."""
 
     @abstractmethod
     def topics(self) -> list[str]:
-        """Full names of all partitions that the pipeline reads now, sorted."""
+        """Return the full names of all partitions to read, sorted."""
 
     @abstractmethod
     def first_places(self, topics: Sequence[str]) -> dict[str, Place]:
-        """Where topics begin that the table has no position of."""
+        """Return the start of topics that have no position in the table."""
 
     @abstractmethod
     def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
-        """What there is from these places on, with `lost` already judged. Raises DataLoss, ReadingFailed."""
+        """Return the plans from these positions to the current ends, after handling of `lost`. Raises DataLoss, ReadingFailed."""
 
     @abstractmethod
     def reading(self, topics: Sequence[str]) -> RowReading:
-        """How entries of these topics become rows, by their newest schemas; asked after `plan`, so that no entry of the plan
-        is of a newer one.
+        """Return how entries of these topics become rows, by the newest schemas. Called after `plan`, so no planned entry has a
+        newer schema.
         """
 
     def renames(self) -> dict[str, str]:
-        """New column names to old ones, as of the last `reading`."""
+        """Return the old column name of each renamed one, as of the last `reading`."""
         return {}
 
 
 @dataclass(frozen=True)
 class LakeOptions:
-    """What a pipeline may be told; sizes in bytes, times in milliseconds."""
+    """The options of a pipeline. Sizes in bytes, times in milliseconds."""
 
     pipeline: str
     owner: str
     commit_bytes: int = 512 * 1024 * 1024
-    """Of stored entries in one commit, at most about."""
+    """Approximate limit of stored entries in one commit."""
     target_file_bytes: int = DEFAULT_TARGET_BYTES
     least_share_bytes: int = 32 * 1024 * 1024
     lease_ms: int = 300_000
@@ -92,13 +94,13 @@ class LakeOptions:
     partitioning: Partitioning | None = None
     compression: str = "zstd"
     splits_columns: bool = False
-    """A column whose new type the table's column cannot hold gets one of its own instead of stopping the pipeline."""
+    """Whether a column with an incompatible new type gets a separate column. Otherwise the pipeline stops."""
     storage_options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Figures:
-    """Counts since the start, for metrics and `--json`."""
+    """Counters since the start, for metrics and `--json`."""
 
     commits: int = 0
     rows: int = 0
@@ -108,15 +110,15 @@ class Figures:
     conflicts: int = 0
     lag_bytes: int = 0
     last_commit_ms: int = 0
-    """When, since 1970."""
+    """Unix time in milliseconds."""
     commit_seconds: float = 0.0
-    """Of the last one alone, without reading and writing."""
+    """Duration of the last commit, without reading and writing files."""
 
 
 class LakePipeline:
-    """One writer of one table. `begin`, then `step` again and again, then `end`; for one thread at a time.
+    """The writer of one table: `begin`, then `step` repeatedly, then `end`. Not thread-safe.
 
-    Invariant: whatever `step` has not committed is in no version of the table, whatever raised.
+    Invariant: rows that `step` has not committed are in no version of the table, even after an error.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class LakePipeline:
         return self._state
 
     def begin(self) -> None:
-        """Make the table if it is not there, and take the lease. Raises LeaseHeld."""
+        """Create the table if needed, and take the lease. Raises LeaseHeld."""
         for attempt in range(MAX_CONFLICTS):
             state = self._load_or_create()
             lease = state.progress.lease
@@ -165,7 +167,7 @@ class LakePipeline:
         raise LakeError(f"{self._table.name}: {MAX_CONFLICTS} times somebody else has committed first; try again later")
 
     def _conflicted(self, attempt: int) -> None:
-        """Somebody else has committed first: give way for a while of chance, or two would meet again and again."""
+        """Count a conflict, and pause for a random time, so that two writers do not collide again."""
         self.figures.conflicts += 1
         time.sleep(random.uniform(0, min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**attempt)))
 
@@ -182,10 +184,9 @@ class LakePipeline:
         self._state = self._table.load()
 
     def plan(self) -> Batch:
-        """What the next commit would take."""
         topics = self._planner.topics()
         if self._table.follow(topics) and self._state is not None:
-            self._state = self._table.load()  # its positions of a topic that is new to this process were not looked for
+            self._state = self._table.load()  # reload: the state lacks the positions of new topics
             if self._epoch:
                 self._check_owner()
         positions = self._state.progress.positions if self._state else {}
@@ -195,7 +196,7 @@ class LakePipeline:
         return choose(self._planner.plan(places), self._options.commit_bytes)
 
     def step(self) -> bool:
-        """One commit, or none when there is nothing new; whether there was one. Raises LeaseLost, LakeError, ReadingFailed."""
+        """Commit once if there are new entries. Return whether there were. Raises LeaseLost, LakeError, ReadingFailed."""
         self._check_owner()
         batch = self.plan()
         self.figures.lag_bytes = batch.size_bytes + batch.remaining_bytes
@@ -212,7 +213,7 @@ class LakePipeline:
             files = self._workers.write(layout, reading, parts)
         steps.reached("files-written")
         if not self._commit(layout, files, batch):
-            return True  # dropped: the next step begins at what the table says now
+            return True  # discarded: the next step begins at the current state of the table
         self.figures.lag_bytes = batch.remaining_bytes
         self.figures.bytes_read += batch.size_bytes
         return True
@@ -230,7 +231,7 @@ class LakePipeline:
         )
 
     def _evolve(self, reading: RowReading) -> RowReading:
-        """The reading as the table takes it, after the table has got what it needs. Raises EvolutionRefused."""
+        """Evolve the table for the reading, and return the reading in the form that fits the table. Raises EvolutionRefused."""
         for attempt in range(MAX_CONFLICTS):
             fitting = self._fitting(reading)
             try:
@@ -243,7 +244,7 @@ class LakePipeline:
         raise LakeError(f"{self._table.name}: its columns are changed by somebody else all the time; try again later")
 
     def _fitting(self, reading: RowReading) -> RowReading:
-        """With columns that the table cannot take under names of their own, if that was chosen."""
+        """Rename columns that the table cannot store, if that option is set."""
         if not self._options.splits_columns:
             return reading
         fields = []
@@ -257,7 +258,7 @@ class LakePipeline:
         return reading if fields == list(reading.schema) else RenamedRows(reading, pa.schema(fields))
 
     def _commit(self, layout: FileLayout, files: Sequence[WrittenFile], batch: Batch) -> bool:
-        """Whether the files are in the table now; False when they were dropped."""
+        """Commit the files. Return False if they were discarded."""
         began = self.state
         for attempt in range(MAX_CONFLICTS):
             state = self.state
@@ -291,7 +292,7 @@ class LakePipeline:
         )
 
     def _is_as_begun(self, began: TableState) -> bool:
-        """Whether the files written for `began` are still exactly what the present state lacks, and fit into it."""
+        """Whether the files written for `began` contain exactly the missing rows of the current state, and fit its layout."""
         state = self.state
         return (
             state.progress.positions == began.progress.positions
@@ -313,18 +314,18 @@ class LakePipeline:
             )
 
     def refresh(self) -> None:
-        """Look at the newest version of the table. Raises LeaseLost when somebody else has taken over."""
+        """Load the newest version of the table. Raises LeaseLost if another process has taken over."""
         self._reload()
 
     def _renew_if_needed(self) -> None:
-        """While there is nothing to write the lease is renewed at half its time."""
+        """Renew the lease after half of its duration, while there is nothing to write."""
         lease = self.state.progress.lease
         now_ms = self._now_ms()
         if lease.until_ms - now_ms < self._options.lease_ms // 2:
             self._put_lease(now_ms + self._options.lease_ms)
 
     def end(self) -> None:
-        """Release the lease, so that the next one begins at once."""
+        """Release the lease, so that the next process can begin at once."""
         if self._state is not None and self.state.progress.lease.epoch == self._epoch:
             self._put_lease(0)
 

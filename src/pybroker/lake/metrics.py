@@ -1,4 +1,4 @@
-"""Figures of a pipeline for Prometheus: on a port, or in a file for the node exporter."""
+"""Prometheus metrics of a pipeline, on a port or in a file for the node exporter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GAUGES = {
 
 
 class LakeMetrics:
-    """Reads a pipeline's figures whenever it is asked."""
+    """A collector that reads the pipeline's counters at each scrape."""
 
     def __init__(self, figures: Figures, pipeline: str, table: str) -> None:
         self._figures = figures
@@ -52,10 +52,10 @@ class LakeMetrics:
         return families
 
     def serve(self, port: int, host: str = "127.0.0.1") -> int:
-        """Answer on this port, 0 for a free one; which it is."""
+        """Serve the metrics on this port, 0 for a free one. Return the port."""
         server, _ = start_http_server(port, host, self.registry)
         return int(server.server_port)
 
     def write(self, path: Path) -> None:
-        """The same text as a file, replaced as a whole."""
+        """Write the metrics to a file, which is replaced atomically."""
         write_to_textfile(str(path), self.registry)

@@ -1,4 +1,4 @@
-"""From settings to the objects that do the work: the table of the chosen format, the way of reading, the planner."""
+"""Creates the table, the reading and the planner from the settings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pybroker.model.topic_patterns import InvalidPattern, UnsupportedPattern, pa
 from pybroker.reading.read_options import SourceOptions
 
 KEEP_WITHOUT_NUMBER_MS = 3_600_000
-"""Of formats that keep files by age alone: a reader of an older version has so long at least."""
+"""Minimum age of deleted files in formats that keep files by age only: the time that a reader of an older version has."""
 
 
 def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
-    """The table, which need not be there yet. `topics` are those whose positions are looked for (Delta)."""
+    """Return the table, which need not exist yet. `topics`: the topics with positions to load (Delta)."""
     if settings.format == "iceberg":
         from pybroker.lake.iceberg.iceberg_format import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)
 
@@ -42,7 +42,7 @@ def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
 
 
 def catalog_properties(settings: LakeSettings) -> dict[str, str]:
-    """Of the catalog that was configured, else of the SQL catalog on SQLite in the target's directory."""
+    """Return the properties of the configured catalog, or of an SQLite catalog in the target directory."""
     if settings.catalog:
         properties = dict(settings.catalog)
         if settings.target:
@@ -60,8 +60,7 @@ def catalog_properties(settings: LakeSettings) -> dict[str, str]:
 
 
 def connection_values(settings: LakeSettings) -> dict[str, str]:
-    """Return the broker's address and credentials in the settings, by profile keys; may be empty. Raises
-    SettingsRefused."""
+    """Return the broker's address and credentials of the settings, by profile keys; may be empty. Raises SettingsRefused."""
     try:
         access = access_by_parameters("", None, settings.auth_params, None)
     except AccessRefused as error:
@@ -83,7 +82,7 @@ def source_options(settings: LakeSettings, access: Access) -> SourceOptions:
 
 
 def selection(settings: LakeSettings) -> TopicSelection:
-    """Raises SettingsRefused."""
+    """Return the topics to read. Raises SettingsRefused."""
     skips_loss = settings.on_data_loss == "skip"
     try:
         if settings.topics:

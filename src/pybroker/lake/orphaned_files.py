@@ -1,4 +1,4 @@
-"""Which files that no version of a table knows may be deleted."""
+"""Rules for deleting files that no version of a table names."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from dataclasses import dataclass
 
 MERGED_PREFIX = "merged"
-"""Of files that hold rows of other files anew: no epoch, as maintenance may run beside whoever owns the lease."""
+"""Prefix of merged files. Without an epoch, because maintenance may run beside the owner of the lease."""
 
 
 def file_prefix(pipeline: str, epoch: int) -> str:
-    """What the name of each file begins with that is written in this epoch."""
+    """Return the name prefix of all files written in this epoch."""
     return f"{pipeline}.e{epoch}"
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Of a pipeline that is in `epoch`.
+    """The rules for a pipeline with the current epoch `epoch`.
 
-    A file of an earlier epoch may go at once: whoever wrote it read the table before the present owner took it over, so its
-    commit is refused for ever. Any other file may belong to a commit under way and goes by age alone.
+    A file of an earlier epoch may be deleted at once: its writer loaded the table before the current owner took over, so its commit
+    will always be refused. Any other file may belong to a pending commit, and is deleted by age only.
     """
 
     pipeline: str
@@ -33,7 +33,7 @@ class Leftovers:
         return written_in is not None and written_in < self.epoch
 
     def epoch_of(self, location: str) -> int | None:
-        """The epoch in a file's name; None where it is none of this pipeline's files."""
+        """Return the epoch in a file name; None for files of other writers."""
         name = location.rpartition("/")[2]
         found = re.match(rf"(?:snap-\d+-0-)?{re.escape(self.pipeline)}\.e(\d+)\.", name)
         return int(found.group(1)) if found else None

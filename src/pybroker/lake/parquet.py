@@ -1,10 +1,10 @@
-"""Plain Parquet files with a log of our own that says which of them are the table, and how far the pipelines are.
+"""Plain Parquet files with a log that lists the files of the table and the progress of pipelines.
 
     data/...parquet                        data files; one that no log entry names is not part of the table
-    _pybroker/log/00000000000000000042     what version 42 added and removed, as JSON; written if absent, whole or not at all
-    _pybroker/log/00000000000000000064.all the state of version 64: where a reader begins
+    _pybroker/log/00000000000000000042     changes of version 42, as JSON; created atomically if absent
+    _pybroker/log/00000000000000000064.all complete state of version 64, where a reader begins
 
-A version exists when its file does. Two writers that want the same version cannot both have it (`Storage.put_if_absent`).
+A version exists if its file exists. Two writers cannot both create the same version (`Storage.put_if_absent`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from pybroker.lake.table_format import Change, CommitConflict, LakeTable, TableF
 
 LOG = "_pybroker/log"
 WHOLE_EVERY = 64
-"""Versions between two files with the whole state: a reader opens at most so many small files."""
+"""Number of versions between two files with the complete state; limits the small files that a reader opens."""
 FORMAT_VERSION = 1
 
 
 @dataclass
 class _Log:
-    """The state of one version. `files` maps paths to [size, rows, partition]; `gone` paths to the time they were removed."""
+    """The state of one version. `files` maps paths to [size, rows, partition]; `gone` maps removed paths to their removal time."""
 
     version: int = -1
     schema: str = ""
@@ -44,7 +44,6 @@ class _Log:
     pipelines: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def apply(self, entry: dict[str, Any]) -> None:
-        """One more version."""
         self.schema = entry.get("schema", self.schema)
         self.partitioning = entry.get("partitioning", self.partitioning)
         for path in entry.get("remove", ()):
@@ -57,7 +56,7 @@ class _Log:
 
 
 class ParquetTable(LakeTable):
-    """A directory or prefix of any target of fsspec, bound to one pipeline's name."""
+    """A directory or prefix on any fsspec target, bound to one pipeline name."""
 
     def __init__(self, location: str, pipeline: str, options: dict[str, Any] | None = None) -> None:
         self.name = location
@@ -77,7 +76,7 @@ class ParquetTable(LakeTable):
             return
 
     def load(self) -> TableState:
-        # A version may be trimmed between listing and reading: then a newer whole state is there, and is read instead.
+        # A version may be trimmed between listing and reading. Then a newer complete state exists: try again.
         for _ in range(3):
             try:
                 return self._state(self._read())
@@ -109,7 +108,7 @@ class ParquetTable(LakeTable):
         except AlreadyThere as error:
             raise CommitConflict(f"{self.name}: somebody else has written version {version}") from error
         if not self._storage.exists(f"{LOG}/{log.version:020}"):
-            # Its base was trimmed while this writer slept: the table went on long ago, and nobody reads such a version.
+            # The base version was trimmed during a pause of this writer, so readers ignore the new version.
             self._storage.delete(self._storage.location(f"{LOG}/{version:020}"))
             raise CommitConflict(f"{self.name}: version {log.version} is long gone")
         steps.reached("after-commit")
@@ -143,15 +142,15 @@ class ParquetTable(LakeTable):
         return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Delete files whose rows are elsewhere by now, and log entries that a whole state has made needless."""
+        """Delete files removed before `older_than_ms`, and log entries that a complete state has superseded."""
         log: _Log = state.reference
         forgotten = [path for path, gone_ms in log.gone.items() if gone_ms < older_than_ms]
         if forgotten:
-            # First the log, then the files: a kill between leaves orphans, which cleaning knows.
+            # The log first, then the files: a kill in between leaves orphans, which cleaning removes.
             self._commit(state, {"forget": forgotten})
             steps.reached("expired")
             self.delete_files([self._storage.location(path) for path in forgotten])
-        names = self._versions()  # and nothing else: a temporary file belongs to a commit under way
+        names = self._versions()  # without temporary files, which belong to pending commits
         wholes = [name for name in names if name.endswith(".all")]
         if len(wholes) > 1:
             needless = [name for name in names if name[:20] < wholes[-2][:20]]
@@ -175,7 +174,7 @@ class ParquetTable(LakeTable):
             self._storage.delete(location)
 
     def data_files(self) -> list[str]:
-        """The locations of the newest version's files: what DuckDB, pandas or a pyarrow dataset should read."""
+        """Return the locations of the newest version's files, for DuckDB, pandas or a pyarrow dataset."""
         return [self._storage.location(file.location) for file in self.files(self.load())]
 
     def _put(self, version: int, entry: dict[str, Any]) -> None:
@@ -203,7 +202,7 @@ class ParquetTable(LakeTable):
             if len(name) == 20 and int(name) > log.version:
                 document = json.loads(self._storage.read(f"{LOG}/{name}"))
                 _check_version(document, self.name)
-                if int(name) != log.version + 1:  # a listing is no snapshot: this one has met a commit or a trimming
+                if int(name) != log.version + 1:  # a listing is no snapshot: a commit or trimming ran meanwhile
                     raise FileNotFoundError(f"{LOG}/{log.version + 1:020}")
                 log.apply(document)
                 log.version = int(name)

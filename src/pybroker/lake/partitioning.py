@@ -1,4 +1,4 @@
-"""How rows are put into partitions: by the hour or the day of their event or publish time, or not at all."""
+"""Partitioning of rows by the hour or day of their event time or publish time."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """Rows whose `column` lies in the same hour or day (UTC) are in the same partition; rows without that time in one of
-    their own. The number of a partition is the hours or days since 1970, the same as Iceberg's transforms give.
+    """Partitions by hour or day (UTC) of `column`. Rows without that time have a separate partition.
+
+    The number of a partition is its hours or days since 1970, as in Iceberg's transforms.
     """
 
     column: str
     unit: Unit
 
     def value_text(self, value: int | None) -> str:
-        """Of a partition in paths: `2026-11-23-04`, `2026-11-23`, `null`."""
+        """Return a partition's value in paths: `2026-11-23-04`, `2026-11-23`, `null`."""
         if value is None:
             return "null"
         moment = self.start_of(value)
@@ -36,11 +37,11 @@ class Partitioning:
         return _EPOCH + timedelta(microseconds=value * _MICROS[self.unit])
 
     def path(self, value: int | None) -> str:
-        """The directory of a partition below `data`."""
+        """Return the directory of a partition below `data`."""
         return f"{self.column}_{self.unit}={self.value_text(value)}"
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-        """The rows of each partition in their order; a batch of one partition is not copied."""
+        """Yield the rows of each partition, in order. A batch with a single partition is not copied."""
         times = batch.column(self.column)
         micros = pc.cast(times, pa.timestamp("us", tz="UTC")).cast(pa.int64())
         values = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), _MICROS[self.unit])
@@ -58,7 +59,7 @@ class Partitioning:
 
 
 def parse_partitioning(text: str) -> Partitioning | None:
-    """`none`, or `publish-hour`, `publish-day`, `event-hour`, `event-day`. Raises ValueError."""
+    """Parse `none`, `publish-hour`, `publish-day`, `event-hour` or `event-day`. Raises ValueError."""
     if text == "none":
         return None
     columns = {"publish": "__publishTime", "event": "__eventTime"}

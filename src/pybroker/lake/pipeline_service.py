@@ -1,4 +1,4 @@
-"""A pipeline at work: again and again until it is told to stop, with maintenance between commits, and figures for outside."""
+"""The service that runs a pipeline until it is stopped, with maintenance between commits."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from pybroker.runtime import logs
 
 LONGEST_PAUSE_S = 30.0
 MAX_FAILURES = 10
-"""Of the table's storage or catalog in a row; a broker that cannot be reached is waited for without end."""
+"""Limit of consecutive failures of storage or catalog. There is no limit for an unreachable broker."""
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """Times in seconds."""
+    """Options of the service. Times in seconds."""
 
     is_once: bool = False
-    """End when the table has what there was, instead of waiting for more."""
+    """Whether to end when all entries are committed, instead of waiting for more."""
     interval_s: float = 10.0
-    """Between two looks at the topics when there was nothing new; also the longest that a row waits to be read."""
+    """Pause between two polls without new entries; also the longest delay before a row is read."""
     merge_every: int = 32
-    """Commits between two looks for small files; 0 for never."""
+    """Commits between two merges of small files; 0 disables them."""
     expire_every: int = 64
-    """Commits between two rounds of forgetting old versions; 0 for never."""
+    """Commits between two expirations of old versions; 0 disables them."""
     clean_interval_s: float = 3600.0
-    """Between two searches for files that no version names; 0 for never."""
+    """Time between two cleanings of files that no version names; 0 disables them."""
 
 
 @dataclass
 class Report:
-    """What a run did, for `--json`."""
+    """The result of a run, for `--json`."""
 
     figures: Figures
     maintenance: Done = field(default_factory=Done)
 
 
 class LakeService:
-    """Runs one pipeline in the calling thread; `stop` may be called by any thread or a signal handler.
+    """Runs one pipeline in the calling thread. `stop` may be called from any thread or a signal handler.
 
-    Stopping ends after the commit under way, releases the lease, and leaves nothing behind.
+    After `stop`, the service finishes the current commit and releases the lease.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LakeService:
         self._stopping.set()
 
     def run(self) -> Report:
-        """Until the end or `stop`. Raises LeaseHeld, LeaseLost, DataLoss, ReadingFailed, LakeError."""
+        """Run until the end or `stop`. Raises LeaseHeld, LeaseLost, DataLoss, ReadingFailed, LakeError."""
         self._pipeline.begin()
         try:
             self._loop()
@@ -84,7 +84,7 @@ class LakeService:
         return self.report
 
     def _release(self) -> None:
-        """Give the lease back after a failure, so that whoever starts this again need not wait for it."""
+        """Release the lease after a failure, so that a restart need not wait for its end."""
         try:
             self._pipeline.end()
         except (LakeError, OSError) as error:
@@ -113,7 +113,7 @@ class LakeService:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 continue
             except OSError as error:
-                # Whether the commit has landed is unknown: the table says it.
+                # The commit may or may not have succeeded: reload the table.
                 failures += 1
                 if failures >= MAX_FAILURES:
                     raise LakeError(f"the table's storage fails again and again: {error}") from error

@@ -1,7 +1,7 @@
-"""How far a pipeline is in its table, and who may write: values that are committed together with the rows.
+"""Progress of a pipeline and its lease, which are committed together with the rows.
 
-`Progress` lives in the table itself, in the very commit that adds the rows (a table property, an app transaction, a
-manifest). What is in no commit does not exist; so there is nothing that could disagree after a crash.
+`Progress` is stored in the commit that adds the rows (as table properties, app transactions, or in a manifest). It is stored
+nowhere else, so it cannot disagree with the rows after a crash.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ MAX_PIPELINE_NAME_LENGTH = 100
 
 
 class ProgressUnreadable(ValueError):
-    """What the table says about a pipeline is not what a pipeline writes; the text tells what to do."""
+    """The table contains an invalid position or lease. The text names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who writes: `epoch` grows by one with each owner, `until_ms` (since 1970) tells how long nobody else begins.
+    """The right to write. `epoch` increases with each owner; until `until_ms` (Unix time) no other process begins.
 
-    The clock only spares work: a lease that runs out while its owner lives costs the owner its next commit, never a row,
-    because a commit is refused when the table is no longer the one that its writer has read.
+    The clock only avoids wasted work. If a lease expires while its owner is alive, the owner loses its next commit but never a
+    row, because a commit is refused if the table has changed since its writer loaded it.
     """
 
     owner: str = ""
@@ -36,26 +36,25 @@ class Lease:
         return self.until_ms > now_ms
 
     def taken_by(self, owner: str, until_ms: int) -> Lease:
-        """The lease of the next owner."""
         return Lease(owner, self.epoch + 1, until_ms)
 
     def renewed(self, until_ms: int) -> Lease:
         return replace(self, until_ms=until_ms)
 
     def released(self) -> Lease:
-        """The same owner and epoch, but anybody may begin."""
+        """Return the same lease without a remaining time, so that any process may begin."""
         return replace(self, until_ms=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of each topic (partition) the place up to which its rows are in the table, and the lease of the pipeline."""
+    """The position of each topic or partition up to which its rows are in the table, and the pipeline's lease."""
 
     positions: Mapping[str, Place] = field(default_factory=dict)
     lease: Lease = field(default_factory=Lease)
 
     def moved(self, positions: Mapping[str, Place], lease: Lease) -> Progress:
-        """With these positions instead of the ones before. Raises AssertionError when one would move back."""
+        """Return the progress with these new positions. Raises AssertionError if one would move back."""
         for topic, place in positions.items():
             before = self.positions.get(topic)
             assert before is None or before <= place, f"{topic} would move back from {before} to {place}"
@@ -63,13 +62,13 @@ class Progress:
 
 
 def positions_text(positions: Mapping[str, Place]) -> str:
-    """JSON, the same text for the same positions: `{"t":{"persistent://...":[12,0]},"v":1}`."""
+    """Return the positions as JSON, with equal text for equal positions: `{"t":{"persistent://...":[12,0]},"v":1}`."""
     places = {topic: list(place) for topic, place in sorted(positions.items())}
     return json.dumps({"t": places, "v": FORMAT_VERSION}, separators=(",", ":"), sort_keys=True)
 
 
 def positions_of(text: str) -> dict[str, Place]:
-    """What `positions_text` wrote. Raises ProgressUnreadable."""
+    """Parse the result of `positions_text`. Raises ProgressUnreadable."""
     try:
         document = json.loads(text)
         if document["v"] != FORMAT_VERSION:
@@ -91,7 +90,7 @@ def lease_text(lease: Lease) -> str:
 
 
 def lease_of(text: str) -> Lease:
-    """What `lease_text` wrote. Raises ProgressUnreadable."""
+    """Parse the result of `lease_text`. Raises ProgressUnreadable."""
     try:
         document = json.loads(text)
         return Lease(str(document["owner"]), int(document["epoch"]), int(document["untilMs"]))
@@ -100,7 +99,7 @@ def lease_of(text: str) -> Lease:
 
 
 def check_pipeline_name(name: str) -> str:
-    """The name, if it can be part of a property, an app id and a file name. Raises ValueError."""
+    """Return the name if it is valid in a property, an app id and a file name. Raises ValueError."""
     is_plain = all(character.isascii() and (character.isalnum() or character in "-_") for character in name)
     if not name or len(name) > MAX_PIPELINE_NAME_LENGTH or not is_plain or name.startswith("snap-"):
         raise ValueError(

@@ -1,16 +1,18 @@
-"""What a `lake` pipeline is told, by options or a TOML file, checked before anything is opened. Pure but for the file.
+"""Settings of a `lake` pipeline, from options or a TOML file, validated before any resource is opened.
 
     topics = ["persistent://public/default/orders"]
     format = "iceberg"
     table = "shop.orders"
     target = "/data/lake"
     partition-by = "publish-hour"
+
     [catalog]                      # any catalog of pyiceberg; without it SQLite beside the tables
     type = "rest"
     uri = "https://catalog.example.com"
+
     [storage]                      # options of fsspec, such as those of s3fs
 
-An option on the command line wins over the file. Values of [catalog] and [storage] are never shown.
+Options of the command line override the file. Values of [catalog] and [storage] are never shown.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ MAX_WORKERS = 64
 
 
 class SettingsRefused(ValueError):
-    """Settings that cannot be used: one line for each."""
+    """Invalid settings, with one line for each."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -44,20 +46,20 @@ class SettingsRefused(ValueError):
 
 @dataclass(frozen=True)
 class LakeSettings:
-    """All settings with their defaults; sizes in bytes, times in seconds."""
+    """All settings with their defaults. Sizes in bytes, times in seconds."""
 
     topics: tuple[str, ...] = ()
     topics_pattern: str = ""
-    """Tenant and namespace as they are, the rest as an expression: persistent://public/default/orders-.*"""
+    """Only the local name is a regular expression: persistent://public/default/orders-.*"""
     format: str = "iceberg"
     table: str = ""
     """Iceberg: namespace.name; Delta and Parquet: a path below the target."""
     target: str = ""
     """A path or URL of fsspec: the warehouse of Iceberg, the directory of the other formats."""
     name: str = "main"
-    """Of the pipeline: positions and owner are kept in the table under it."""
+    """Name of the pipeline, under which the table stores positions and lease."""
     start: str = "earliest"
-    """earliest, latest, or a time as 2026-11-23T04:00:00Z or milliseconds since 1970."""
+    """earliest, latest, or a time such as 2026-11-23T04:00:00Z or milliseconds since 1970."""
     partition_by: str = "none"
     columns: tuple[str, ...] = ()
     value_mode: str = "auto"
@@ -67,9 +69,9 @@ class LakeSettings:
     `null`."""
     on_data_loss: str = "fail"
     on_incompatible: str = "fail"
-    """fail, or new-column: a column whose new type the table's cannot hold goes into one of its own, count__string."""
+    """fail, or new-column: a column with an incompatible new type gets a separate column, such as count__string."""
     rename: tuple[str, ...] = ()
-    """new=old: columns that have another name than in the table."""
+    """new=old: columns with another name in the table."""
     admin_url: str = ""
     service_url: str = ""
     auth_params: str = field(default="", repr=False)
@@ -130,9 +132,9 @@ _LEAST = {
 
 
 def load_settings(file: Path | None, overrides: Mapping[str, Any], *, needs_topics: bool = True) -> LakeSettings:
-    """From a TOML file and what was said on the command line (None: not said). Raises SettingsRefused.
+    """Load settings from a TOML file and the command line (None: not set). Raises SettingsRefused.
 
-    Without `needs_topics` none has to be named: nothing is read then.
+    Without `needs_topics`, for commands that read no entries, the settings need not name a topic.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}

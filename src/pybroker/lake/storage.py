@@ -1,8 +1,8 @@
-"""Files on any target of fsspec, with the one operation that needs care: to write a file only if it is not there.
+"""Files on any fsspec target, with an atomic write that fails if the file exists.
 
-What is promised by target: a local file system gives `put_if_absent` by a hard link, which holds between processes and
-across a power failure; object stores by a conditional write (s3fs, gcsfs and adlfs have one); memory within one process.
-A target that has none of these refuses.
+The guarantee of `put_if_absent` depends on the target. A local file system uses a hard link, which holds between processes and
+across a power failure; object stores use a conditional write (s3fs, gcsfs and adlfs support it); memory holds within one
+process. Other targets raise OSError.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-# Their `mode="create"` is one request that the store itself refuses when the object is there.
+# With `mode="create"` these stores refuse an existing object within one request.
 CONDITIONAL_WRITERS = ("s3", "s3a", "gs", "gcs", "abfs", "az", "abfss")
 
 
 class AlreadyThere(Exception):
-    """Somebody else has written that file."""
+    """The file exists already: another writer has created it."""
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file that is there."""
+    """An existing file."""
 
     location: str
     size_bytes: int
@@ -38,7 +38,7 @@ class StoredFile:
 
 
 class Storage:
-    """Files below one root, named by paths relative to it, or by full locations under it."""
+    """Files below one root, named by relative paths or by full locations."""
 
     def __init__(self, root: str, options: dict[str, Any] | None = None) -> None:
         self._fs, self._root = fsspec.core.url_to_fs(root, **(options or {}))
@@ -49,21 +49,20 @@ class Storage:
 
     @property
     def root(self) -> str:
-        """A path for the local file system, else a URL; without a slash at its end."""
+        """The root without a trailing slash: a path for the local file system, else a URL."""
         return f"{self._prefix}{self._root}"
 
     def location(self, path: str) -> str:
-        """The full location of a path below the root."""
+        """Return the full location of a path below the root."""
         return f"{self.root}/{path}"
 
     def relative(self, location: str) -> str:
-        """The path below the root of a full location."""
+        """Return the path below the root of a full location."""
         stripped = self._fs._strip_protocol(location)  # noqa: SLF001  (fsspec's documented way for its subclasses)
         assert stripped.startswith(self._root + "/"), f"{location} is not under {self.root}"
         return str(stripped[len(self._root) + 1 :])
 
     def create(self, location: str) -> IO[bytes]:
-        """A new file for writing; directories above it are made."""
         path = self._fs._strip_protocol(location)  # noqa: SLF001
         if self.is_local or isinstance(self._fs, MemoryFileSystem):
             self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
@@ -75,12 +74,12 @@ class Storage:
         return opened
 
     def read(self, path: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """Return the content of a file. Raises FileNotFoundError."""
         content: bytes = self._fs.cat_file(f"{self._root}/{path}")
         return content
 
     def read_rows(self, path: str, schema: pa.Schema) -> pa.Table:
-        """A Parquet file as the present columns: null where the file has none of that name, since it is older than them."""
+        """Read a Parquet file with the current columns. Columns that an older file lacks are null."""
         with self.open(self.location(path)) as opened:
             rows = pq.read_table(opened, partitioning=None)
         columns = [
@@ -96,7 +95,7 @@ class Storage:
         return bool(self._fs.exists(f"{self._root}/{path}"))
 
     def put_if_absent(self, path: str, content: bytes) -> None:
-        """Write the whole file, or none of it if there is one. Raises AlreadyThere."""
+        """Write the file atomically. Raises AlreadyThere if it exists."""
         target = f"{self._root}/{path}"
         if self.is_local:
             self._link(Path(target), content)
@@ -119,7 +118,7 @@ class Storage:
 
     @staticmethod
     def _link(target: Path, content: bytes) -> None:
-        """Through a temporary file and a hard link: the name appears with the whole content or not at all."""
+        """Write a temporary file and link it, so that the name appears with the whole content or not at all."""
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         with temporary.open("wb") as file:
@@ -139,7 +138,7 @@ class Storage:
             os.close(directory)
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write the file whether it is there or not; readers see the old or the new content."""
+        """Write or replace the file atomically."""
         target = f"{self._root}/{path}"
         if not self.is_local:
             self._fs.pipe_file(target, content)
@@ -150,7 +149,7 @@ class Storage:
         temporary.replace(target)
 
     def names(self, directory: str) -> list[str]:
-        """The names of the files in a directory, sorted; none if it is not there."""
+        """Return the sorted file names of a directory; empty if it does not exist."""
         self._fs.invalidate_cache()
         try:
             found = self._fs.ls(f"{self._root}/{directory}", detail=True)
@@ -159,7 +158,7 @@ class Storage:
         return sorted(str(info["name"]).rsplit("/", 1)[-1] for info in found if info["type"] == "file")
 
     def walk(self) -> Iterator[StoredFile]:
-        """All files below the root."""
+        """Yield all files below the root."""
         self._fs.invalidate_cache()
         try:
             found = self._fs.find(self._root, detail=True)
@@ -176,7 +175,7 @@ class Storage:
 
 
 def _changed_ms(info: dict[str, Any]) -> int:
-    """When a file was last changed; targets name and type it differently. 0 where a target does not tell is never old."""
+    """Return the modification time, which targets name and type differently. Without one, return a time that is never old."""
     for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
         value = info.get(key)
         if isinstance(value, (int, float)):

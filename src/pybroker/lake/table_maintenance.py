@@ -1,7 +1,7 @@
-"""Keeping a table quick: small files merged, old versions forgotten with their files, files of nobody removed.
+"""Table maintenance: merges small files, expires old versions, and deletes orphaned files.
 
-Each of it may run in the pipeline itself, or in a process of its own beside it: a merge commits against the version whose
-files it has read, and when somebody has appended meanwhile it is put on top of that, if its files are still there.
+It may run in the pipeline or in a separate process. A merge commits against the version that it has read. If another writer has
+committed meanwhile, the merge is committed on top of that, provided that its files are still in the table.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ MAX_TRIES = 20
 
 @dataclass(frozen=True)
 class MaintenanceOptions:
-    """Times in milliseconds, sizes in bytes."""
+    """Options of maintenance. Times in milliseconds, sizes in bytes."""
 
     merge_at_count: int = 16
-    """So many files of one partition and size class become one."""
+    """Number of files of one partition and size class that are merged into one."""
     target_file_bytes: int = DEFAULT_TARGET_BYTES
     keep_versions: int = 50
     keep_ms: int = 0
-    """Versions younger than this are kept beyond `keep_versions` too."""
+    """Minimum age of expired versions, in addition to `keep_versions`."""
     orphan_age_ms: int = 24 * 3600 * 1000
-    """Longer than any commit takes: a younger file that no version names may belong to one."""
+    """Longer than any commit takes, because a younger file that no version names may belong to a pending commit."""
     compression: str = "zstd"
     storage_options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Done:
-    """What maintenance did."""
+    """Results of maintenance."""
 
     merged_files: int = 0
     merged_into: int = 0
@@ -47,9 +47,9 @@ class Done:
 
 
 def groups_to_merge(files: Sequence[TableFile], options: MaintenanceOptions) -> list[list[TableFile]]:
-    """Files of one partition and of about one size, where there are enough of them; each group gives about one file.
+    """Return groups of enough files with one partition and similar size. Each group becomes about one file.
 
-    By size classes, a row is written again about log16(n) times in the life of a table, not with each merge.
+    Because of the size classes, a row is rewritten about log16(n) times over the lifetime of a table, and not at each merge.
     """
     classes: dict[tuple[int | None, int], list[TableFile]] = {}
     for file in files:
@@ -76,14 +76,14 @@ def groups_to_merge(files: Sequence[TableFile], options: MaintenanceOptions) -> 
 
 
 class Maintenance:
-    """Of one table."""
+    """Maintenance of one table."""
 
     def __init__(self, table: LakeTable, options: MaintenanceOptions) -> None:
         self._table = table
         self._options = options
 
     def merge(self) -> Done:
-        """Merge small files; each group is a commit of its own. A group whose files are gone meanwhile is left."""
+        """Merge small files, with one commit per group. Skip groups with files that another writer has removed."""
         done = Done()
         state = self._table.load()
         for group in groups_to_merge(self._table.files(state), self._options):
@@ -95,7 +95,7 @@ class Maintenance:
         return done
 
     def _merge(self, state: TableState, group: list[TableFile]) -> int:
-        """The number of files that the group became; 0 if somebody else was there first."""
+        """Merge one group. Return the number of new files; 0 if another writer has changed the group."""
         layout = FileLayout(
             data_location=state.data_location,
             schema=state.schema,
@@ -111,7 +111,7 @@ class Maintenance:
                 writer.write(batch)
             files = writer.finish()
         except FileNotFoundError:
-            writer.abandon()  # merged and expired by somebody else while it was read
+            writer.abandon()  # merged and expired by another writer during the read
             return 0
         steps.reached("merged-written")
         expected = sum(file.row_count for file in group)
@@ -141,7 +141,7 @@ class Maintenance:
             yield from self._table.read_file(state, file).to_batches()
 
     def expire(self, now_ms: int) -> int:
-        """Forget old versions with their files; how many."""
+        """Expire old versions with their files. Return their number."""
         for _ in range(MAX_TRIES):
             try:
                 return self._table.expire(
@@ -152,7 +152,7 @@ class Maintenance:
         return 0
 
     def clean(self, now_ms: int, is_dry: bool = False) -> list[str]:
-        """Remove files that no version names; their locations."""
+        """Delete files that no version names. Return their locations."""
         orphans = self._table.orphans(self._table.load(), now_ms - self._options.orphan_age_ms)
         if not is_dry:
             self._table.delete_files(orphans)

@@ -1,4 +1,4 @@
-"""What a pipeline reads, asked of a cluster: topics by name or pattern, where each begins, what is behind a position."""
+"""Planning of a pipeline's reads: topics by name or pattern, their starts, and the entries after a position."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """Topics by name, or all of a namespace whose full name (without partition) matches a pattern."""
+    """Topics by name, or all topics of a namespace that match a pattern (by full name without partition)."""
 
     names: tuple[str, ...] = ()
     namespace: str = ""
     pattern: str = ""
     start: str | int = EARLIEST
-    """`earliest`, `latest`, or milliseconds since 1970: for topics that the table has no position of."""
+    """`earliest`, `latest`, or milliseconds since 1970, for topics without a position in the table."""
     skips_loss: bool = False
-    """Go on behind entries that are gone instead of stopping; it is logged with the ranges."""
+    """Whether to continue after lost entries, which are logged with their ranges. Otherwise the pipeline stops."""
 
 
 class SourcePlanner(Planner):
-    """Over one EntrySource, which it owns."""
+    """A planner over one EntrySource, which it owns."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class SourcePlanner(Planner):
         return self._renames
 
     def show_progress(self, subscription: str, positions: Mapping[str, Place]) -> None:
-        """Move the durable subscription that shows the backlog and holds what is not in the table yet.
+        """Move the cursor of the durable subscription that shows the backlog and retains entries that are not in the table.
 
-        It is shown only: what cannot be moved now is moved with the next commit.
+        Failures are logged only; the next commit moves the cursor again.
         """
         for topic, place in positions.items():
             if self._shown.get(topic) == place:

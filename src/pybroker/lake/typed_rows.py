@@ -1,4 +1,4 @@
-"""Rows of entries for tables: typed by the topic's schema, read by whichever way was chosen, in whatever process."""
+"""Typed rows for tables, decoded with the topic schema."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ METADATA_COLUMNS = (
     "__producerName",
     "__sequenceId",
 )
-"""Of a table where nothing else was said: what identifies a message is among them."""
+"""Default metadata columns of a table. They include those that identify a message."""
 ALL_OF_THE_SCHEMA = "*"
 MAX_IDLE_SOURCES = 8
-"""Of one process; the one idle for longest is closed."""
+"""Limit per process. The source that is idle for longest is closed."""
 _idle = IdleSources(MAX_IDLE_SOURCES)
 
 
 @dataclass(frozen=True)
 class TypedRows:
-    """A reading that takes a source of its own wherever it is used."""
+    """A reading that opens a source in the process that uses it."""
 
     where: SourceOptions
     reading: TypedReading
     skips_loss: bool = False
-    """Go on behind entries that are damaged or gone; it is logged how many they are."""
+    """Whether to continue after damaged or lost entries, which are counted in the log."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -62,15 +62,16 @@ class TypedRows:
 
 
 def close_idle_sources() -> None:
-    """Give back connections and leases of this process."""
     _idle.close()
 
 
 def reading_maker(
     settings: LakeSettings, where: SourceOptions
 ) -> Callable[[EntrySource, Sequence[str]], tuple[TypedRows, dict[str, str]]]:
-    """How a planner makes readings: by the newest schema of the topics, asked for after their ends are known, so that no
-    row is read by a schema that is older than its own. With it the renames that were told, and those of Avro aliases.
+    """Return a function that creates readings by the newest schema of the topics, with declared renames and those of Avro
+    aliases.
+
+    It is called after the ends of the topics are known, so no row is decoded with a schema older than its own.
     """
 
     def make(source: EntrySource, topics: Sequence[str]) -> tuple[TypedRows, dict[str, str]]:
@@ -92,7 +93,7 @@ def reading_maker(
 
 
 def _columns(settings: LakeSettings, info: SchemaInfo | None, mode: ValueMode) -> pa.Schema:
-    """The columns that were asked for; the one of the partitions is always among them."""
+    """Return the requested columns, which always include the partition column."""
     payload = {field.name: field for field in fields_of(info, mode)}
     names: list[str] = []
     for name in settings.columns or (ALL_OF_THE_SCHEMA, *METADATA_COLUMNS):
@@ -120,11 +121,11 @@ def _columns(settings: LakeSettings, info: SchemaInfo | None, mode: ValueMode) -
 
 
 def avro_renames(info: SchemaInfo | None) -> dict[str, str]:
-    """New names to old ones, as far as the aliases of an Avro record's fields tell."""
+    """Return the old name of each field that has an alias in the Avro record."""
     if info is None or info.type not in ("AVRO", "JSON"):
         return {}
     try:
         fields = json.loads(info.data).get("fields", [])
         return {field["name"]: field["aliases"][0] for field in fields if field.get("aliases")}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return {}  # what is wrong with the schema says its decoder
+        return {}  # the decoder reports the damaged schema

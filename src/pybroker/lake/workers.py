@@ -1,4 +1,4 @@
-"""Who reads and writes the shares of a commit: threads of this process here, tasks of Spark in `pipelines`."""
+"""Workers that read and write the shares of a commit. Here threads of this process; `pipelines` has Spark tasks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pybroker.reading.positions import EntryRange
 
 
 class RowReading(Protocol):
-    """How entries become rows; can be pickled, and opens what it needs where it is used."""
+    """The conversion of entries to rows. Picklable; opens its resources in the process that uses it."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of every batch."""
+        """The schema of each batch."""
 
     def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
-        """The rows of exactly these entries. Raises ReadingFailed; a short read is never taken for the end."""
+        """Yield the rows of exactly these entries. Raises ReadingFailed; an incomplete read never counts as the end."""
 
 
 @dataclass(frozen=True)
 class RenamedRows:
-    """The same rows with other names of their columns."""
+    """The same rows with other column names."""
 
     inner: RowReading
     schema: pa.Schema
@@ -48,14 +48,14 @@ class Workers(ABC):
     def write(
         self, layout: FileLayout, reading: RowReading, shares: Sequence[Sequence[EntryRange]]
     ) -> list[WrittenFile]:
-        """The files of all shares. When one raises, the files of the others are removed or left to cleaning."""
+        """Write and return the files of all shares. If a share fails, the files of the others are deleted or left to cleaning."""
 
     def close(self) -> None:  # noqa: B027  (a cluster's workers are not ours to end)
-        """End what runs."""
+        """Stop the workers."""
 
 
 class ThreadWorkers(Workers):
-    """Threads: Arrow, zstd and checksums run outside of the interpreter's lock."""
+    """Threads of this process: Arrow, zstd and checksums release the interpreter lock."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -77,12 +77,12 @@ class ThreadWorkers(Workers):
 
 
 def write_share(layout: FileLayout, reading: RowReading, share: Sequence[EntryRange]) -> list[WrittenFile]:
-    """What one worker does, wherever it runs."""
+    """Write one share of a commit, in any process."""
     return write_files(layout, reading.schema, reading.rows(share))
 
 
 def discard(layout: FileLayout, files: Sequence[WrittenFile]) -> None:
-    """Remove files that no commit names and none will."""
+    """Delete files that no commit contains or will contain."""
     storage = Storage(layout.data_location, layout.storage_options)
     for file in files:
         storage.delete(file.location)

@@ -1,4 +1,4 @@
-"""Record batches into Parquet files, one row of files for each partition: what a worker does with its share of a commit."""
+"""Writes record batches to Parquet files, one open file per partition."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pybroker.lake.table_format import WrittenFile
 
 DEFAULT_TARGET_BYTES = 256 * 1024 * 1024
 MAX_OPEN_PARTITIONS = 64
-"""Beyond it the fullest file is finished first: late data of many hours costs files, not memory."""
+"""Limit of open files. Above it, the largest one is finished: late data of many hours costs files instead of memory."""
 MAX_WAITING_BYTES = 256 * 1024 * 1024
-"""Of rows that wait for their row groups in one worker; beyond it the fullest file gets a smaller row group."""
+"""Limit of rows buffered for row groups in one worker. Above it, the fullest file gets a smaller row group."""
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Where files go and how they look. Can be pickled."""
+    """Location and format of data files. Picklable."""
 
     data_location: str
     schema: pa.Schema
-    """Of the files: columns of the table in its order and types, with field ids where the format has them."""
+    """The file schema: the table's columns in its order and types, with field ids if the format has them."""
     partitioning: Partitioning | None
     prefix: str
-    """Of file names: pipeline and epoch, so that cleaning knows whose writer is gone."""
+    """Prefix of file names with pipeline and epoch, which tells cleaning whether the writer can still commit."""
     target_bytes: int = DEFAULT_TARGET_BYTES
     compression: str = "zstd"
     compression_level: int | None = 1
@@ -41,9 +41,9 @@ class FileLayout:
 
 
 class FileWriter:
-    """Writes batches; `finish` gives the files, `abandon` removes them.
+    """Writes batches. `finish` returns the files, `abandon` deletes them.
 
-    Invariant: a file is in `finish`'s answer only when it was closed; every other one is removed or left to cleaning.
+    Invariant: `finish` returns closed files only; all others are deleted or left to cleaning.
     """
 
     def __init__(self, layout: FileLayout, source_schema: pa.Schema) -> None:
@@ -79,13 +79,12 @@ class FileWriter:
         self._finished.append(self._open.pop(partition).finish())
 
     def finish(self) -> list[WrittenFile]:
-        """Close everything; the files in the order in which they were finished."""
+        """Close and return all files, in the order in which they were finished."""
         for partition in list(self._open):
             self._finish(partition)
         return self._finished
 
     def abandon(self) -> None:
-        """Remove what was written; for work that is not committed."""
         for file in self._open.values():
             file.abandon()
         for written in self._finished:
@@ -95,7 +94,7 @@ class FileWriter:
 
 
 def write_files(layout: FileLayout, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-    """The files of all these batches; none is left behind if one of them raises."""
+    """Write all batches, and return the files. If a batch fails, no file remains."""
     writer = FileWriter(layout, schema)
     try:
         for batch in batches:
@@ -107,7 +106,7 @@ def write_files(layout: FileLayout, schema: pa.Schema, batches: Iterable[pa.Reco
 
 
 class _OpenFile:
-    """One Parquet file being written, with rows gathered into row groups of a useful size."""
+    """A Parquet file being written. Buffers rows into row groups of a useful size."""
 
     def __init__(self, layout: FileLayout, storage: Storage, partition: int | None) -> None:
         directory = "" if layout.partitioning is None else layout.partitioning.path(partition) + "/"
@@ -130,7 +129,7 @@ class _OpenFile:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file so far; rows that wait for their row group are counted as a third of what they take in memory."""
+        """Estimated size of the file; buffered rows count as a third of their size in memory."""
         return self._output.tell() + self.waiting_bytes // 3
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -141,7 +140,6 @@ class _OpenFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits as a row group."""
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._writer.write_table(table, row_group_size=table.num_rows)
@@ -163,7 +161,9 @@ class _OpenFile:
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
-    """Columns that repeat themselves. Values and ids do not: trying costs a third of the writer's time for nothing."""
+    """Return the columns with repeated values. For values and ids, trying a dictionary would cost a third of the write time in
+    vain.
+    """
     repeating = [
         field.name
         for field in schema
@@ -174,7 +174,7 @@ def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
 
 
 class _Projection:
-    """Batches of the reader's columns as batches of the file's columns: same names, own types, null where one is missing."""
+    """Converts batches from the reader's columns to the file's: same names, file types, null for missing columns."""
 
     def __init__(self, source: pa.Schema, target: pa.Schema) -> None:
         unknown = [name for name in source.names if name not in target.names]

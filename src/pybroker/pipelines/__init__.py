@@ -1,1 +1,1 @@
-"""`pybroker pipeline ...`: what runs over topics as a whole, in this process or under Spark."""
+"""The pipelines of `pybroker pipeline ...`, which process whole topics in this process or under Spark."""

@@ -1,5 +1,4 @@
-"""The interface by which the command line, with its options, profiles and variables, gives a pipeline access to a
-broker."""
+"""The interface through which a pipeline gets access to the broker of the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ class Connect(Protocol):
     def __call__(self, topics: Sequence[str], settings: Mapping[str, str] | None = None) -> Access:
         """Return the access with the address of the binary protocol, which a lookup of the first topic determines.
 
-        `settings`: connection values of a settings file, by profile keys. They have the rank of a profile: options
-        override them, and they override the environment. Without a topic the address may be empty. Raises the errors
-        that end a command.
+        `settings`: connection values of a settings file, by profile keys. They rank like a profile: options override them, and
+        they override the environment. Without a topic the address may be empty. Raises the errors that end a command.
         """

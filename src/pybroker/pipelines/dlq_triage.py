@@ -1,8 +1,9 @@
-"""What is in a dead letter topic: by reason, by origin and by key, each with its number, its times and some message ids.
+"""Analysis of a dead letter topic: messages grouped by reason, origin and key, with counts, times and sample message ids.
 
-The reason is a property that the application set (--reason-property; else exception, error or reason), otherwise that the
-payload cannot be read by its schema, otherwise that it was redelivered too often. Only reads.
-Exit codes: 0, 1 failed, 2 wrong options.
+The reason is a property that the application has set (--reason-property; else exception, error or reason). Otherwise it is that
+the payload cannot be decoded with its schema, or else that the message was redelivered too often. The pipeline only reads.
+
+Exit codes: 0 success, 1 failure, 2 wrong options.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ _COLUMNS = (
 )
 REASON_PROPERTIES = ("exception", "error", "reason")
 ORIGIN_TOPIC, ORIGIN_ID = "REAL_TOPIC", "ORIGIN_MESSAGE_ID"
-"""What consumers' dead letter policies write."""
+"""Properties that dead letter policies of consumers set."""
 MAX_GROUPS = 10_000
-"""Of each kind; what comes later is counted together."""
+"""Limit for each kind of group. Later groups are counted together."""
 MAX_TEXT = 200
-"""Characters of a reason: an exception's text may be a page long."""
+"""Maximum length of a reason, because the text of an exception may be a page long."""
 OTHERS = "(others)"
 TOO_OFTEN = "redelivered too often (no reason given)"
 
 
 @dataclass
 class Group:
-    """Dead letters that have something in common."""
+    """Dead letters with a common reason, origin or key."""
 
     messages: int = 0
     first: datetime | None = None
@@ -80,7 +81,7 @@ class Group:
 
 
 class Triage:
-    """Sorts dead letters into groups."""
+    """Groups dead letters."""
 
     def __init__(self, reason_property: str | None, samples: int) -> None:
         self.messages = 0
@@ -89,7 +90,7 @@ class Triage:
         self._samples = samples
 
     def add(self, rows: pa.RecordBatch, decode_errors: list[str | None]) -> None:
-        """`decode_errors`: for each row why its payload is not what its schema says, or None."""
+        """Add a batch. `decode_errors`: for each row why its payload does not match the schema, or None."""
         columns = (rows.column(name).to_pylist() for name in _COLUMNS[1:])
         for key, _, published, ledger_id, entry_id, pairs, error, decode_error in zip(
             *columns, decode_errors, strict=True
@@ -116,7 +117,7 @@ class Triage:
         return groups.setdefault(name, Group())
 
     def document(self, top: int) -> dict[str, Any]:
-        """Groups of each kind, the largest first."""
+        """Return the groups of each kind, the largest first."""
         shown: dict[str, Any] = {"messages": self.messages}
         for kind, groups in self.by.items():
             largest = sorted(groups.items(), key=lambda item: (-item[1].messages, item[0]))[:top]
@@ -175,7 +176,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
 
 
 def _decoder(info: SchemaInfo | None, of_version: Any) -> ValueDecoder | None:
-    """None where payloads are bytes, or of a kind that is not looked into."""
+    """Return the decoder of the payloads; None for bytes, and for schemas that cannot be decoded."""
     try:
         return None if info is None else value_decoder(info, of_version)
     except UnreadableSchema as error:

@@ -1,7 +1,7 @@
-"""How often each key occurs, in bounded memory: exact up to a number of keys, and the heavy ones for sure above it.
+"""Counts of messages by key in bounded memory: exact up to a number of keys; above it, heavy keys are certain to be included.
 
-Above `max_keys` the counts are those of Misra and Gries' summary: a key with more than 1/`max_keys` of all messages is among
-them, and its count is too low by at most `error`. What consumers get is then made up of the keys that are left.
+Above `max_keys` the counts are those of the Misra-Gries summary. It contains each key with more than 1/`max_keys` of all
+messages, and a count is too low by at most `error`. The shares of consumers are then based on the remaining keys.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pybroker.model.hashing import key_hash
 
 @dataclass(slots=True)
 class KeyCount:
-    """Of one key: messages and the bytes of their values."""
+    """Messages of one key, and the bytes of their values."""
 
     messages: int = 0
     size_bytes: int = 0
 
 
 class KeyCounts:
-    """Counts keys; `add` takes what one batch holds of each."""
+    """Counts per key. Each call of `add` adds one key of a batch."""
 
     def __init__(self, max_keys: int) -> None:
         assert max_keys > 0
@@ -33,7 +33,7 @@ class KeyCounts:
         self.total = KeyCount()
         self.without_key = KeyCount()
         self.error = 0
-        """By how many messages a count of `keys` may be too low; 0 while all keys fit."""
+        """Upper bound of the messages missing in a count of `keys`; 0 while all keys fit."""
         self._max_keys = max_keys
 
     def add(self, key: bytes | None, messages: int, size_bytes: int) -> None:
@@ -49,14 +49,14 @@ class KeyCounts:
             self._shrink()
 
     def of_hashes(self, owners: Owners) -> dict[str, KeyCount]:
-        """What each owner gets of the keys that are counted; empty name: hashes of nobody."""
+        """Return the share of each owner in the counted keys. The empty name stands for hashes without an owner."""
         shares: dict[str, KeyCount] = {}
         for sticky_hash, count in zip(owners.sticky_hashes(self.keys), self.keys.values(), strict=True):
             _add(shares.setdefault(owners.owner(sticky_hash), KeyCount()), count.messages, count.size_bytes)
         return shares
 
     def _shrink(self) -> None:
-        """Take from all keys what the lighter half has, so that this half goes: once for very many keys."""
+        """Subtract the median count from all keys, which removes the lighter half. Rarely called with many keys."""
         counts = sorted(count.messages for count in self.keys.values())
         taken = counts[len(counts) // 2]
         self.error += taken
@@ -68,7 +68,7 @@ class KeyCounts:
                 count.messages -= taken
 
     def heaviest(self, number: int, *, by_bytes: bool = False) -> list[tuple[bytes, KeyCount]]:
-        """In falling order; equal ones by key."""
+        """Return the heaviest keys in descending order, equal ones by key."""
         return sorted(
             self.keys.items(),
             key=lambda item: (-(item[1].size_bytes if by_bytes else item[1].messages), item[0]),
@@ -81,7 +81,7 @@ def _add(count: KeyCount, messages: int, size_bytes: int) -> None:
 
 
 def selector_of(mode: str, consumers: int, points: int = 100) -> HashSelector:
-    """As the broker would spread hashes over that many consumers, that came one after the other."""
+    """Return the broker's distribution of hashes over that many consumers, which attached one after the other."""
     selector: HashSelector = AutoSplitSelector() if mode == "auto-split" else ConsistentHashSelector(points)
     for index in range(consumers):
         selector.add(ConsumerState(f"consumer-{index + 1}", 0, 0, None))
@@ -89,7 +89,7 @@ def selector_of(mode: str, consumers: int, points: int = 100) -> HashSelector:
 
 
 class Owners:
-    """Which consumer owns which hash."""
+    """The owner of each hash."""
 
     def __init__(self, ranges: Mapping[str, Sequence[HashRange]], fold: HashSelector) -> None:
         self.names = list(ranges)
@@ -107,5 +107,5 @@ class Owners:
         return self._fold.sticky_hashes(map(key_hash, keys))
 
     def owner(self, sticky_hash: int) -> str:
-        """Empty for a hash that nobody owns."""
+        """Return the name of the owner; empty for a hash without one."""
         return self._owner[sticky_hash]

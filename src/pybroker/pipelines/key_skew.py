@@ -1,7 +1,9 @@
-"""Which keys would be hot on which consumer: counts messages and bytes by key, and lays them on a Key_Shared subscription's hashes.
+"""Prediction of hot keys: counts messages and bytes by key, and assigns them to the consumers of a Key_Shared subscription.
 
-Takes the hash ranges of a subscription's present consumers (--subscription), or those of so many consumers. Only reads.
-Exit codes: 0, 1 failed, 2 wrong options, 3 skewed: one consumer gets more than --limit times its even share.
+It uses the hash ranges of the current consumers of a subscription (--subscription), or of --consumers hypothetical ones. It
+only reads.
+
+Exit codes: 0 success, 1 failure, 2 wrong options, 3 skewed: one consumer gets more than --limit times its even share.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
 
 
 def count_batch(counts: KeyCounts, batch: pa.RecordBatch) -> None:
-    """As the broker does, an ordering key goes before the key."""
+    """Count a batch. Like in the broker, the ordering key takes precedence over the key."""
     key = pc.coalesce(batch.column(_ORDERING), batch.column(_KEY))
     size = pc.fill_null(pc.binary_length(batch.column(VALUE)), 0)
     grouped = pa.table({"key": key, "size": size}).group_by("key").aggregate([("size", "count"), ("size", "sum")])
@@ -139,7 +141,7 @@ def _stats(rest: RestClient, topic: TopicName) -> Mapping[str, Any]:
 
 
 def consumer_ranges(stats: Mapping[str, Any], subscription: str) -> HashRanges:
-    """Name of each consumer and the hashes that it owns, as the topic's stats have them."""
+    """Return the hash ranges of each consumer by name, from the topic's stats."""
     consumers = stats.get("subscriptions", {}).get(subscription, {}).get("consumers", [])
     return {
         f"{consumer['consumerName']} {consumer.get('address', '')}".strip(): [
@@ -151,7 +153,7 @@ def consumer_ranges(stats: Mapping[str, Any], subscription: str) -> HashRanges:
 
 
 def skew(counts: KeyCounts, owners: Owners, top: int, limit: float, *, by_bytes: bool = False) -> dict[str, Any]:
-    """What was found, as it is shown: totals, consumers with their shares, the heaviest keys with hash and consumer."""
+    """Return the result as it is shown: totals, consumers with their shares, and the heaviest keys with hash and consumer."""
 
     def weight(count: KeyCount) -> int:
         return count.size_bytes if by_bytes else count.messages

@@ -1,7 +1,7 @@
-"""Topics into open tables, exactly once: Iceberg, Delta or Parquet on any target of fsspec.
+"""Topics to open tables, exactly once: Iceberg, Delta or Parquet on any fsspec target.
 
-Exit codes: 0 done or stopped, 1 failed (nothing is lost or doubled; what failed is on stderr), 2 wrong options,
-3 refused because another process holds the lease, 4 taken over by another process.
+Exit codes: 0 done or stopped, 1 failed (no row is lost or doubled; stderr has the error), 2 wrong options, 3 refused because
+another process holds the lease, 4 another process has taken over.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from pybroker.reading.sources import open_source
 from pybroker.reading.typed import DifferentSchemas
 from pybroker.runtime import logs
 
-# What a schema or a table holds that cannot be used; any other ValueError is a bug and shows its trace.
+# Unusable content of a schema or a table. Any other ValueError is a bug, and shows its traceback.
 _VALUE_ERRORS = (EvolutionRefused, ProgressUnreadable, UnreadableSchema, DifferentSchemas, WrongColumns)
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_TAKEN_OVER = 1, 2, 3, 4
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """All that the command takes; each setting may stand in the file of --config instead."""
+    """Add all options of the command. The file of --config may contain each of the settings instead."""
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="settings in TOML, with the names of these options")
     read = parser.add_argument_group("what is read")
@@ -134,12 +134,11 @@ def _list(text: str) -> list[str]:
 def _pair(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise argparse.ArgumentTypeError("KEY=VALUE")  # the text is not repeated: it may hold a secret
+        raise argparse.ArgumentTypeError("KEY=VALUE")  # the text may contain a secret
     return key, value
 
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
-    """The whole life of the command; its exit code."""
     if options.log_level not in ("debug", "info", "warning", "error"):
         parser.error("--log-level: debug, info, warning or error")
     logs.configure(options.log_level)
@@ -247,7 +246,7 @@ def _serve(
 
 
 def _stop_on_signals(service: LakeService) -> None:
-    """The first SIGTERM or Ctrl-C ends after the commit under way, the second one at once: nothing is doubled by either."""
+    """Stop after the current commit on the first SIGTERM or Ctrl-C, at once on the second. Neither doubles any row."""
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -258,11 +257,11 @@ def _stop_on_signals(service: LakeService) -> None:
 
 
 def _dry_run(pipeline: LakePipeline, options: argparse.Namespace) -> int:
-    """What the next commit would take; takes no lease and makes no table."""
+    """Show the content of the next commit. Takes no lease and creates no table."""
     try:
         pipeline.look()
     except TableMissing:
-        pass  # it would be made
+        pass  # the pipeline would create it
     batch = pipeline.plan()
     positions = {topic: list(place) for topic, place in batch.positions.items()}
     if options.json:
@@ -307,7 +306,7 @@ def _maintain(maintenance: Maintenance, options: argparse.Namespace) -> int:
 
 
 class _Bar:
-    """Rows and what is left, on a terminal; nothing elsewhere."""
+    """A progress bar with rows and remaining bytes, on terminals only."""
 
     def __init__(self, is_silent: bool) -> None:
         self._progress = Progress(

@@ -1,8 +1,8 @@
-"""All pipelines by name. A pipeline is a module with `add_options(parser)` and `run(options, parser, connect)`, which
+"""The registry of pipelines. A pipeline is a module with `add_options(parser)` and `run(options, parser, connect)`, which
 returns the exit code.
 
-A new pipeline needs one line here. Modules are imported when their pipeline is used, so a missing library affects only
-the pipelines that need it. The command line owns the options that name the broker, and passes the result as `connect`.
+A new pipeline needs one line here. Modules are imported when their pipeline is used, so a missing library affects only the
+pipelines that need it. The command line owns the options that name the broker, and passes the result as `connect`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from types import ModuleType
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One line of `pybroker pipeline --help`."""
+    """A line of `pybroker pipeline --help`."""
 
     name: str
     module: str
     help: str
     needs: tuple[str, ...] = ()
-    """Libraries whose absence is told by the name of the extra, not by a trace."""
+    """Libraries that the pipeline imports. If one is missing, the error names the extra to install."""
     extra: str = "tables"
 
 
@@ -55,11 +55,11 @@ PIPELINES = (
 
 
 class ExtraMissing(Exception):
-    """What the pipeline needs is not installed; the text says how to install it."""
+    """A library that the pipeline needs is missing. The text says how to install it."""
 
 
 def load(pipeline: Pipeline) -> ModuleType:
-    """The module of a pipeline. Raises ExtraMissing."""
+    """Import and return the module of a pipeline. Raises ExtraMissing."""
     try:
         return import_module(pipeline.module)
     except ModuleNotFoundError as error:
@@ -72,7 +72,7 @@ def load(pipeline: Pipeline) -> ModuleType:
 
 
 def add_pipelines(parser: argparse.ArgumentParser) -> None:
-    """A command for each pipeline; its own options are added by `options_of`, when it is the one that was asked for."""
+    """Add a command for each pipeline. Its options are added separately, when it is the selected one."""
     commands = parser.add_subparsers(title="pipelines", required=True, metavar="PIPELINE", dest="pipeline")
     for pipeline in PIPELINES:
         commands.add_parser(pipeline.name, help=pipeline.help, add_help=False)

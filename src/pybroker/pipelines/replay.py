@@ -1,9 +1,12 @@
-"""A time range of a topic into another one: entries go as they are, batches, chunks and ciphertext among them, in their order.
+"""Replay of a range of a topic to another topic. Entries are copied unchanged and in order, including batches, chunks and
+encrypted ones.
 
-Each entry gets a sequence id made of its position, and its producer a name made of --id: where the target deduplicates, a replay
-that was cut off goes on where it ended when it is started again, and nothing is there twice. Elsewhere a second run doubles, so
-that --allow-duplicates is asked for. Keys, properties, event times and payloads stay, publish times are new (--keep-publish-time).
-Exit codes: 0, 1 failed (start it again to go on), 2 wrong options.
+Each entry gets a sequence id made of its position, and the producer a name made of --id. If the target deduplicates, an
+interrupted replay continues when it is started again, and no entry is stored twice. Otherwise a second run would store
+duplicates, so --allow-duplicates is required. Keys, properties, event times and payloads stay; publish times are new unless
+--keep-publish-time is set.
+
+Exit codes: 0 success, 1 failure (start it again to continue), 2 wrong options.
 """
 
 from __future__ import annotations
@@ -56,25 +59,28 @@ if TYPE_CHECKING:
     from pybroker.reading.read_options import SourceOptions
 
 ENTRY_BITS = 24
-"""Of a sequence id: entries of one ledger, of which a broker puts 50,000 into one by default; the ledger's id stands above them."""
+"""Bits of the entry id in a sequence id; the ledger id is above them. By default a broker stores 50,000 entries per ledger."""
 _NOT_REPLAYED = ("replicated_from", "replicate_to", "txnid_least_bits", "txnid_most_bits")
 
 
 @dataclass
 class Replayed:
-    """What a run has done so far."""
+    """Counters of a run."""
 
     entries: int = 0
     messages: int = 0
     size_bytes: int = 0
     skipped_as_done: int = 0
-    """Entries that an earlier run with this id had written."""
+    """Entries that an earlier run with this id has written."""
     outside: int = 0
-    """Entries whose own publish time is not in the range: clients' clocks differ."""
+    """Entries with a publish time outside the range, because the clocks of clients differ."""
 
 
 def sequence_id_of(ledger_id: int, entry_id: int) -> int:
-    """Rises along a topic and is the same in every run. Raises ReadingFailed for what does not fit into 63 bits."""
+    """Return the sequence id of an entry, which increases along a topic and is the same in each run.
+
+    Raises ReadingFailed if it does not fit into 63 bits.
+    """
     if entry_id >> ENTRY_BITS or ledger_id >> (63 - ENTRY_BITS):
         raise ReadingFailed(
             f"entry {ledger_id}:{entry_id} has no sequence id: replay works with up to {1 << ENTRY_BITS} entries a ledger"
@@ -83,7 +89,7 @@ def sequence_id_of(ledger_id: int, entry_id: int) -> int:
 
 
 def metadata_of(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
-    """The metadata that the producer gave, and what follows it. Raises ProtocolViolation."""
+    """Return the producer's metadata and the bytes that follow it. Raises ProtocolViolation."""
     start, end = metadata_span(entry)
     return pb.MessageMetadata.FromString(entry[start:end]), entry[end:]
 
@@ -96,7 +102,7 @@ def rewritten(
     schema_version: bytes,
     publish_time_ms: int,
 ) -> bytes:
-    """The entry as another producer sends it; `publish_time_ms` 0 keeps the time."""
+    """Return the entry in the form in which another producer sends it. `publish_time_ms` 0 keeps the time."""
     for name in _NOT_REPLAYED:
         metadata.ClearField(name)
     metadata.producer_name, metadata.sequence_id = producer, sequence_id
@@ -183,7 +189,7 @@ def _dry_run(plans: list[TopicPlan], options: argparse.Namespace) -> int:
 
 
 def _require_deduplication(where: SourceOptions, target_admin_url: str | None, target: TopicName) -> None:
-    """Raises WrongOptions where a second run would double what the first one has written."""
+    """Raise WrongOptions if a second run would store duplicates."""
     advice = (
         "turn it on (pulsar-admin topicPolicies set-deduplication-status TOPIC --enable), or use --allow-duplicates"
     )
@@ -202,7 +208,7 @@ def _require_deduplication(where: SourceOptions, target_admin_url: str | None, t
 
 
 class _Replay:
-    """One run: partition after partition, entry after entry."""
+    """One run, which replays partitions and entries one after the other."""
 
     def __init__(
         self,
@@ -212,7 +218,7 @@ class _Replay:
         target: TopicName,
         window: tuple[int | None, int | None],
     ) -> None:
-        """`window`: publish times, where the range was given by times."""
+        """`window`: publish times, if times define the range."""
         self.done = Replayed()
         self._options = options
         self._access = access
@@ -220,7 +226,7 @@ class _Replay:
         self._target = target
         self._window = window
         self._schemas: dict[bytes, bytes] = {}
-        """Versions of the target by those of the source."""
+        """Schema versions of the target, by those of the source."""
         self._begun_s = time.monotonic()
 
     async def run(self, plans: list[TopicPlan]) -> Replayed:
@@ -237,7 +243,7 @@ class _Replay:
 
     async def _partition(self, client: Client, plan: TopicPlan, target: TopicName) -> None:
         name = f"replay-{self._id()}-{TopicName.parse(plan.topic).partition_index}"
-        # Exclusive by its name: of two runs with one id the second is refused.
+        # The name is exclusive: a second run with the same id is refused.
         producer = await open_producer(client, target, ProducerSettings(name, busy_patience_s=10))
         try:
             for piece in watched(ranges_of([plan]), plan.topic, is_silent=self._options.json):
@@ -279,7 +285,7 @@ class _Replay:
         is_chunk = metadata.num_chunks_from_msg > 1
         data = rewritten(metadata, payload, producer.name, sequence_id, version, publish_time_ms)
         receipt = await producer.send(data, sequence_id, message_count=count, is_chunk=is_chunk)
-        receipt.add_done_callback(_looked_at)  # a failure is raised by the next send, or by flush
+        receipt.add_done_callback(_looked_at)  # the next send or `flush` raises a failure
         self.done.entries += 1
         self.done.messages += count
         self.done.size_bytes += len(data)
@@ -289,7 +295,7 @@ class _Replay:
                 await asyncio.sleep(ahead_s)
 
     async def _schema_version(self, client: Client, target: TopicName, topic: str, version: bytes) -> bytes:
-        """The target's version of the schema that `version` names at the source, registered there if need be."""
+        """Return the target's version of a schema of the source. Registers the schema if needed."""
         if not version:
             return b""
         known = self._schemas.get(version)
@@ -304,7 +310,7 @@ class _Replay:
 
 
 async def _registered(client: Client, target: TopicName, info: SchemaInfo) -> bytes:
-    """The target's version of this schema; plain bytes have none."""
+    """Return the target's version of this schema; empty for plain bytes."""
     schema = topic_schema(info, "")
     if schema is None:
         return b""

@@ -1,6 +1,6 @@
-"""Which schema versions the messages of topics carry, and which messages their own version, or the latest one, cannot read.
+"""Audit of the schema versions of messages: finds messages that their own schema version, or the latest one, cannot decode.
 
-Only reads. Exit codes: 0, 1 failed, 2 wrong options, 3 there are messages that cannot be read.
+It only reads. Exit codes: 0 success, 1 failure, 2 wrong options, 3 there are messages that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 _COLUMNS = (VALUE, "__key", "__schemaVersion", "__publishTime", "__ledgerId", "__entryId", ERROR_COLUMN)
 MAX_REASONS = 100
-"""Different reasons that are kept for a version; the others are counted together."""
+"""Limit of different reasons per version. Further ones are counted together."""
 _OTHER_REASONS = "other reasons"
 
 
 @dataclass
 class OfVersion:
-    """The messages that carry one schema version; `version` -1: none."""
+    """The messages with one schema version. `version` -1: without a version."""
 
     version: int
     messages: int = 0
@@ -61,19 +61,19 @@ class OfVersion:
     last_publish_time: Any = None
     first_id: str = ""
     unreadable: Counter[str] = field(default_factory=Counter)
-    """Reasons for which a message is not what its own version says, and how often."""
+    """Counts of the reasons why messages do not match their own version."""
     unreadable_by_latest: Counter[str] = field(default_factory=Counter)
-    """The same for who reads with the topic's latest schema."""
+    """Counts of the reasons why the topic's latest schema cannot decode messages."""
 
 
 class TopicAudit:
-    """One topic with all of its partitions."""
+    """The audit of one topic with all its partitions."""
 
     def __init__(self, topic: str, source: EntrySource) -> None:
         self.topic = topic
         self.latest = source.schema(topic)
         self.problem = ""
-        """Why payloads cannot be looked into at all."""
+        """Why no payload can be decoded."""
         self.versions: dict[int, OfVersion] = {}
         self._source = source
         self._known: dict[bytes, SchemaInfo | None] = {}
@@ -95,7 +95,7 @@ class TopicAudit:
             return None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count the messages of a batch, and try to read them."""
+        """Count the messages of a batch, and try to decode them."""
         versions = batch.column("__schemaVersion")
         for value in pc.unique(versions):
             raw = value.as_py()

@@ -1,4 +1,4 @@
-"""The shares of a commit as tasks of Spark: they read and write files, the driver commits. Needs the extra `spark`."""
+"""Workers that read and write the shares of a commit in Spark tasks; the driver commits. Needs the extra `spark`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pybroker.reading.positions import EntryRange
 
 
 class SparkWorkers(Workers):
-    """Tasks of the session that is running, or a new one. What a task wrote that Spark did again is in no commit, so it is a
-    file of nobody, which cleaning takes.
+    """Tasks of the running Spark session, or of a new one.
+
+    If Spark repeats a task, no commit contains the files of the first attempt, and cleaning deletes them.
     """
 
     def __init__(self, spark: Any = None) -> None:

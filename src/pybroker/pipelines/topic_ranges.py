@@ -1,4 +1,4 @@
-"""What the small pipelines have in common: which broker, which topics, which part of them; and how far a run has got."""
+"""Common parts of the small pipelines: options for broker, topics and ranges, progress, and output."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SPLIT_BYTES = 64 << 20
 
 
 class WrongOptions(ValueError):
-    """Options that cannot be used; the text says what to change."""
+    """Invalid options. The text names the correction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which messages of each topic: from `start` up to but not including `end`, each a time in ms, a place, or None for all."""
+    """The part of each topic to read, from `start` to `end` (exclusive). Each is a time in ms, a position, or None for all."""
 
     start: int | Place | None
     end: int | Place | None
@@ -73,7 +73,7 @@ def source_options(options: argparse.Namespace, connect: Connect, topics: Sequen
 
 
 def part_of(options: argparse.Namespace) -> Part:
-    """Raises WrongOptions."""
+    """Return the part that the options select. Raises WrongOptions."""
     start = None if options.start == "earliest" else _place_or_time("--from", options.start)
     end = None if options.end == "latest" else _place_or_time("--to", options.end)
     return Part(start, end)
@@ -90,7 +90,9 @@ def _place_or_time(option: str, text: str) -> int | Place:
 
 
 def plans_of(source: EntrySource, topic: str, part: Part) -> list[TopicPlan]:
-    """A plan for each partition of `topic`. Raises ReadingFailed, and WrongOptions for places of several partitions."""
+    """Return a plan for each partition of `topic`. Raises ReadingFailed, and WrongOptions for positions with several
+    partitions.
+    """
     partitions = source.partitions(topic)
     if len(partitions) > 1 and (isinstance(part.start, Place) or isinstance(part.end, Place)):
         raise WrongOptions(
@@ -106,7 +108,7 @@ def _place(source: EntrySource, partition: str, where: int | Place | None) -> Pl
 
 
 def lost_of(plans: Sequence[TopicPlan]) -> list[str]:
-    """What was asked for and is gone. The beginning of a topic that is read whole is not asked for."""
+    """Return the losses in the requested ranges. A trimmed beginning is no loss if the whole topic is read."""
     return [sentence for plan in plans for sentence in plan.lost]
 
 
@@ -115,7 +117,7 @@ def ranges_of(plans: Sequence[TopicPlan]) -> list[EntryRange]:
 
 
 def watched(ranges: Sequence[EntryRange], what: str, *, is_silent: bool) -> Iterator[EntryRange]:
-    """The ranges one by one, with a bar on a terminal."""
+    """Yield the ranges, with a progress bar on terminals."""
     console = Console(stderr=True)
     yield from track(ranges, what, console=console, disable=is_silent or not console.is_terminal)
 
@@ -125,7 +127,7 @@ def partitioned_name(topic: str) -> str:
 
 
 def say(text: str) -> None:
-    """For people, beside what the run answers."""
+    """Write a line for the user to stderr."""
     sys.stderr.write(f"pybroker: {text}\n")
 
 
@@ -140,7 +142,7 @@ def _shown(value: Any) -> str:
 
 
 def text_of(value: bytes | None) -> str:
-    """A key for people: text where it is text, else its hexadecimal digits."""
+    """Return a key in readable form: printable text, else hexadecimal digits."""
     if value is None:
         return "(none)"
     try:
@@ -151,7 +153,7 @@ def text_of(value: bytes | None) -> str:
 
 
 def write_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns that are as wide as what is in them; numbers to the right."""
+    """Write a table with aligned columns, numbers to the right."""
     texts = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
     numbers = [all(isinstance(row[index], int | float) for row in rows) and bool(rows) for index in range(len(head))]
@@ -161,7 +163,7 @@ def write_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def answered(work: Any, parser: argparse.ArgumentParser) -> int:
-    """What `work()` answers; what it raises becomes a line on stderr and an exit code."""
+    """Return the result of `work`. Errors become a line on stderr and an exit code."""
     try:
         code: int = work()
         return code

@@ -1,4 +1,4 @@
-"""Ranges of a topic, read exactly: from segment files, from the broker's bulk endpoint, or over the binary protocol.
+"""Exact reading of topic ranges, from segment files, the broker's bulk endpoint, or over the binary protocol.
 
-`places` are the values, `entry_source` what each way of reading offers. No Spark in here.
+`positions` has the value types, `entry_source` the interface of all transports. No Spark here.
 """

@@ -1,8 +1,8 @@
-"""Entries that readers never get, though they are stored: messages of aborted transactions, and the markers of all.
+"""Stored entries that readers never receive: messages of aborted transactions, and all markers.
 
-What must hold: an entry is handed out only once it is known whether it is hidden. Plans say it, of all that they cover; what a
-plan covers lies in front of the first message of the oldest open transaction, so it never changes. Whoever reads a range that was
-planned elsewhere, in another process or an earlier run, asks for the plan of its ledger first.
+Invariant: an entry is returned only after its state is known. A plan reports the state of all entries that it covers. Those are
+before the first message of the oldest open transaction, so their state never changes. To read a range that was planned in
+another process or an earlier run, this class first requests the plan of its ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pybroker.reading.positions import EntryRange, TopicPlan
 
 MAX_KNOWN = 10_000
-"""Ledgers of which it is remembered; what is forgotten is asked for again."""
+"""Maximum number of remembered ledgers. Older ones are requested again."""
 _END = (1 << 62) - 1
 
 
@@ -32,18 +32,17 @@ class _Known(NamedTuple):
     first_entry_id: int
     end_entry_id: int
     hidden: BitMap | None
-    """None where nothing is: the usual case."""
+    """None if the ledger has no such entries, which is the usual case."""
 
 
 class AbortedEntries:
-    """Owned by a source that asks one broker."""
+    """The known aborted entries of a source, which reads from one broker."""
 
     def __init__(self, plans: Plans) -> None:
         self._plans = plans
         self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
 
     def planned(self, plan: TopicPlan) -> None:
-        """Remember what a plan says."""
         for ledger in plan.ledgers:
             key = (plan.topic, ledger.ledger_id)
             hidden = BitMap.deserialize(ledger.hidden) if ledger.hidden else None
@@ -53,7 +52,9 @@ class AbortedEntries:
                 self._known.popitem(last=False)
 
     def marked(self, entries: EntryRange, runs: Iterator[EntryRun]) -> Iterator[EntryRun]:
-        """The runs of these entries, with what is hidden marked. Raises DataLoss and ReadingFailed when that cannot be known."""
+        """Yield the runs of these entries with aborted entries and markers marked. Raises DataLoss and ReadingFailed if they
+        are unknown.
+        """
         hidden = self._among(entries)
         if hidden is None:
             yield from runs
@@ -72,7 +73,7 @@ class AbortedEntries:
         return None if known is None else known.hidden
 
     def _asked(self, entries: EntryRange) -> _Known | None:
-        """What the broker says of the whole ledger. What of it is gone, or never was, the read itself will find."""
+        """Request the plan of the whole ledger. The read itself detects missing entries."""
         start, end = Place(entries.ledger_id, 0), Place(entries.ledger_id, _END)
         (plan,) = self._plans.of([(entries.topic, start, end)], with_points=False)
         self.planned(plan)

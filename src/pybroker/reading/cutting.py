@@ -1,6 +1,6 @@
-"""Cuts what a plan covers into ranges of about one size, at sparse points only: there a reader begins without reading twice.
+"""Division of a plan into ranges of about equal size at sparse points, where a read can begin without reading bytes twice.
 
-A pure function of the plan and the size, so that whoever cuts the same plan again gets the same ranges.
+A pure function of plan and size, so the same input gives the same ranges.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pybroker.reading.positions import EntryRange, PlannedLedger, TopicPlan
 
 
 def cut(plan: TopicPlan, split_bytes: int) -> list[EntryRange]:
-    """The ranges in order: none spans two ledgers, together they are what the plan covers, each is there once."""
+    """Return the ranges in order. None spans two ledgers; together they cover the plan exactly once."""
     assert split_bytes > 0, "a size to split by"
     ranges = []
     for ledger in plan.ledgers:
@@ -23,7 +23,7 @@ def cut(plan: TopicPlan, split_bytes: int) -> list[EntryRange]:
 
 
 def _cuts(ledger: PlannedLedger, split_bytes: int) -> Iterator[int]:
-    """Entries in front of which the ledger is cut: as many parts as the size asks for, of like size."""
+    """Yield the entries before which the ledger is divided, for the required number of parts of similar size."""
     parts = -(-ledger.size_bytes // split_bytes)
     bytes_before = _bytes_before(ledger)
     part = 1
@@ -32,12 +32,12 @@ def _cuts(ledger: PlannedLedger, split_bytes: int) -> Iterator[int]:
             return
         if (point.bytes_before - bytes_before) * parts >= part * ledger.size_bytes:
             yield point.entry_id
-            # A point may lie behind several of the wished cuts, where single entries are larger than a part.
+            # A point may be behind several desired boundaries, if single entries are larger than a part.
             part = (point.bytes_before - bytes_before) * parts // ledger.size_bytes + 1
 
 
 def _bytes_before(ledger: PlannedLedger) -> int:
-    """Of the ledger's entries in front of those that are covered; an estimate where these begin within the ledger."""
+    """Return the ledger's bytes before the planned entries; an estimate if these begin within the ledger."""
     if not ledger.first_entry_id or not ledger.points:
         return 0
     point = ledger.points[0]

@@ -1,4 +1,4 @@
-"""What each way of reading offers: find topics, plan ranges, read entries, look up schemas, show progress."""
+"""The interface of all transports: find topics, plan ranges, read entries, look up schemas, report progress."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class ReadingFailed(ClientError):
 
 
 class DataLoss(ReadingFailed):
-    """Entries that were asked for are gone (trimmed, deleted, damaged): topic, asked range, found range."""
+    """Requested entries are lost (trimmed, deleted, damaged). The text names the topic, the requested range, and the available
+    range.
+    """
 
 
 class TopicMissing(DataLoss):
-    """The topic does not exist, or was deleted. `topic` is its full name; it is empty if the namespace does not
-    exist."""
+    """The topic does not exist, or was deleted. `topic` is its full name; it is empty if the namespace does not exist."""
 
     def __init__(self, text: str, topic: str = "") -> None:
         super().__init__(text)
@@ -32,15 +33,16 @@ class TopicMissing(DataLoss):
 
 
 class EntrySource(ABC):
-    """Reads the entries of topics of one cluster. Synchronous; for one thread at a time; made anew in each process."""
+    """A reader of the entries of one cluster. Synchronous and not thread-safe. Each process needs its own."""
 
     leaves_out_entries: ClassVar[bool] = False
-    """Whether there may be gaps between the runs of a read and behind the last one; else a gap is a fault of the source."""
+    """Whether a read may have gaps between and after its runs. If not, a gap is an error of the source."""
 
     @abstractmethod
     def partitions(self, topic: str) -> list[str]:
-        """The full names of the partitions of `topic`, or its own full name if it has none. Raises TopicMissing if it
-        does not exist.
+        """Return the full names of the partitions of `topic`, or its own full name if it has none.
+
+        Raises TopicMissing if it does not exist.
         """
 
     @abstractmethod
@@ -51,7 +53,7 @@ class EntrySource(ABC):
 
     @abstractmethod
     def plan(self, topic: str, start: Place | None = None, end: Place | None = None) -> TopicPlan:
-        """What there is of one partition from `start` (None: its first entry) to `end` (None: its last durable one)."""
+        """Return the plan of one partition from `start` (None: its first entry) to `end` (None: its last durable entry)."""
 
     def plans(self, asked: Sequence[tuple[str, Place | None, Place | None]]) -> list[TopicPlan]:
         """Return the plans of many partitions in the order of `asked`, with one request if the broker supports it.
@@ -61,24 +63,25 @@ class EntrySource(ABC):
 
     @abstractmethod
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
-        """The place of the first entry published at that time or later; the end if there is none."""
+        """Return the position of the first entry published at that time or later; the end if there is none."""
 
     @abstractmethod
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Exactly these entries in order, in runs of some MiB. Raises DataLoss when one of them is gone, ReadingFailed for
-        anything else, a slow broker among it: a short read is never taken for the end.
+        """Yield exactly these entries, in order, in runs of some MiB. Raises DataLoss if an entry is lost, ReadingFailed for
+        other errors.
 
-        What readers never get (messages of aborted transactions, markers) is marked in the runs, or left out.
+        A slow broker is an error, too: an incomplete read never counts as the end. Entries that readers never receive (messages
+        of aborted transactions, markers) are marked in the runs, or omitted.
         """
 
     @abstractmethod
     def schema(self, topic: str, version: bytes | None = None) -> SchemaInfo | None:
-        """The topic's latest schema, or the one of that version; None if there is none."""
+        """Return the topic's latest schema, or that of `version`; None if there is none."""
 
     @abstractmethod
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
-        """Make the durable subscription if it is not there, and move it to `place`: forwards only."""
+        """Create the durable subscription if needed, and move it forward to `place`. It never moves back."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back connections, files and leases."""
+        """Release connections, files and leases."""

@@ -1,4 +1,4 @@
-"""Sources that stay open in a process, so that tasks one after another share connections, leases and mapped files."""
+"""Sources that stay open in a process, so that later tasks reuse connections, leases and mapped files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class IdleSources:
-    """At most `limit` open sources that nobody uses; the one idle for longest makes room. May be used by several threads.
+    """A pool of at most `limit` idle sources. Above it, the source that is idle for longest is closed. Thread-safe.
 
-    Invariant: a source serves one reader at a time. It is taken out while it is used, and comes back unless something went
-    wrong. One that was made before a fork is never used after it: its sockets belong to the parent, who goes on using them.
+    Invariant: a source serves one reader at a time. It leaves the pool while it is used, and returns unless an error occurred.
+    A source from before a fork is never used afterwards, because the parent continues to use its sockets.
     """
 
     def __init__(self, limit: int, open_one: Callable[[SourceOptions], EntrySource] = open_source) -> None:
@@ -28,12 +28,12 @@ class IdleSources:
         self._open_one = open_one
         self._lock = threading.Lock()
         self._idle: OrderedDict[tuple[int, int, SourceOptions], EntrySource] = OrderedDict()
-        """By process, a number of its own, and what it was opened with; the one idle for longest first."""
+        """By process id, a serial number, and options. The source that is idle for longest comes first."""
         self._serial = 0
 
     @contextmanager
     def opened(self, options: SourceOptions) -> Iterator[EntrySource]:
-        """A source for these options, this caller's own until the block ends. Raises ReadingFailed."""
+        """Lend a source with these options to the caller until the end of the block. Raises ReadingFailed."""
         source = self._take(options)
         if source is None:
             source = self._open_one(options)
@@ -50,7 +50,7 @@ class IdleSources:
             old.close()
 
     def close(self) -> None:
-        """Close what nobody uses just now; more may be opened afterwards."""
+        """Close all idle sources. The pool can be used again afterwards."""
         with self._lock:
             self._forget_the_parents()
             sources = list(self._idle.values())

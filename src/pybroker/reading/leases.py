@@ -1,7 +1,7 @@
-"""Keeps the leases of one process: made when something is planned, renewed in the background, ended when the process ends.
+"""The leases of one process: taken when a range is planned, renewed in the background, released at the end of the process.
 
-A lease that is lost (the broker was restarted, or the process slept) makes no read wrong: entries that were trimmed meanwhile are
-missed by the one who reads them.
+A lost lease (after a restart of the broker, or a pause of the process) causes no wrong result: the reader detects trimmed
+entries.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ RETRY_S = 1.0
 
 
 class Leases:
-    """Owned by a source. Renewed by a thread of its own, on a connection of its own; used by any thread."""
+    """The leases of a source. A separate thread renews them over its own connection. Thread-safe."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self.reader = f"reader-{uuid.uuid4().hex}"
         self._rest = options.rest_client()
-        self._lock = threading.Lock()  # one request at a time, and the table
+        self._lock = threading.Lock()  # serializes requests, and protects `_places`
         self._places: dict[NamespaceName, dict[str, Place]] = {}
         self._renew_after_s = RETRY_S
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def hold(self, places: Mapping[str, Place]) -> None:
-        """Hold these topics (partitions) from these places on, from now to `close`. Raises ReadingFailed."""
+        """Hold these topics or partitions from these positions on, until `close`. Raises ReadingFailed."""
         with self._lock:
             asked: dict[NamespaceName, dict[str, Place]] = {}
             for topic, place in places.items():
@@ -55,12 +55,12 @@ class Leases:
                 self._thread.start()
 
     def holds(self, topic: str) -> bool:
-        """Whether the topic (partition) is held from some place on, as far as is known here."""
+        """Whether this process holds a lease on the topic or partition."""
         name = parsed(topic)
         return name.local_name in self._places.get(name.namespace, ())
 
     def close(self) -> None:
-        """Give everything back, as far as the broker can be reached. Idempotent."""
+        """Release all leases, if the broker can be reached. Idempotent."""
         self._closing.set()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -70,7 +70,7 @@ class Leases:
                 try:
                     self._rest.json("DELETE", f"{_base(namespace)}/{self.reader}", patience_s=0)
                 except ClientError as error:
-                    logs.info("leases.not_given_back", reason=str(error))  # they end by themselves
+                    logs.info("leases.not_given_back", reason=str(error))  # they expire
             self._places.clear()
             self._rest.close()
 
@@ -97,7 +97,7 @@ class Leases:
     def _answered(self, namespace: NamespaceName, shown: dict[str, Any]) -> None:
         topic = f"{namespace}/{shown['topic']}"
         if shown.get("status", 200) != 200:
-            # Reading goes on without: what is trimmed meanwhile is missed by the one who reads it.
+            # Reading continues without a lease: the reader detects trimmed entries.
             logs.warning("lease.refused", topic=topic, status=shown["status"], reason=shown["reason"])
             return
         lasts_s = shown.get("endsInMillis", 0) / 1000

@@ -1,7 +1,7 @@
-"""Reads what is left where losing entries is allowed: it goes on behind those that are damaged or gone, and says how many they are.
+"""A source for reads that allow losses. It continues after damaged or lost entries, and logs their number.
 
-What must hold: an entry that the source can read is left out only where damage lies on both sides of it within the stretch that a
-search has to step over; nothing but `DataLoss` is passed over, since a slow broker has lost nothing.
+Invariant: a readable entry is omitted only if damage lies on both sides of it within the step of a search. Only `DataLoss` is
+skipped: a slow broker has lost nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from pybroker.reading.positions import EntryRange, Place, TopicPlan
 
 _PROBED_ONE_BY_ONE = 16
-"""Entries behind damage that are tried one after another; from there on the search doubles its step, so that a ledger that is gone
-as a whole costs some twenty questions."""
+"""Number of entries after damage that are tried one by one. Then the search doubles its step, so a ledger that is lost as a
+whole costs about twenty requests.
+"""
 
 
 class LossyReads(EntrySource):
-    """Another source, which stays its owner's, whose reads leave out what is lost."""
+    """A wrapper of another source, which keeps its owner. Its reads omit lost entries."""
 
     leaves_out_entries = True
 
@@ -32,7 +33,7 @@ class LossyReads(EntrySource):
         self._source = source
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """These entries in order, without those that are damaged or gone. Raises ReadingFailed for anything but loss."""
+        """Yield these entries in order, without damaged and lost ones. Raises ReadingFailed for all other errors."""
         rest = entries
         while rest.first_entry_id < rest.end_entry_id:
             try:
@@ -53,7 +54,7 @@ class LossyReads(EntrySource):
                 rest = replace(rest, first_entry_id=behind)
 
     def _behind(self, rest: EntryRange, loss: DataLoss) -> int:
-        """The next entry that can be read behind the first one of `rest`, which cannot; the end if there is none."""
+        """Return the next readable entry after the first one of `rest`, which is lost; the end if there is none."""
         lost, end = rest.first_entry_id, rest.end_entry_id
         if isinstance(loss, TopicMissing):
             return end
@@ -65,7 +66,7 @@ class LossyReads(EntrySource):
                 step *= 2
             probed += step
         left = min(probed, end)
-        # The step may have been over the first entries that are left, or over all of them.
+        # The step may have skipped the first readable entries, or all of them.
         while left - lost > 1:
             middle = (lost + left) // 2
             if self._is_left(rest, middle):
@@ -82,7 +83,7 @@ class LossyReads(EntrySource):
             return False
         return True
 
-    # The rest is the source's own.
+    # Delegated to the source.
 
     def partitions(self, topic: str) -> list[str]:
         return self._source.partitions(topic)
@@ -106,4 +107,4 @@ class LossyReads(EntrySource):
         self._source.show_progress(topic, subscription, place)
 
     def close(self) -> None:
-        """Its owner closes the source."""
+        """Does nothing: the owner closes the source."""

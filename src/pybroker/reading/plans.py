@@ -1,4 +1,4 @@
-"""Plans of topics from a broker: many topics in a request, and answers that come in parts put together."""
+"""Plans of topics from a broker: requests for many topics, and joining of responses in parts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ if TYPE_CHECKING:
     from pybroker.model.names import NamespaceName
 
 TOPICS_AT_ONCE = 500
-"""In one request: the answer to it fits into the time that a broker has for others in between."""
+"""Topics in one request, limited so that the broker can serve others in between."""
 MAX_ROUNDS = 10_000
-"""Requests for one set of plans; each brings thousands of ledgers or points, or the broker is none of ours."""
+"""Maximum number of requests for one set of plans. Each returns thousands of ledgers or points, so this many indicate a wrong
+broker.
+"""
 TRIES_OF_CHANGING = 20
 
 
 PlanRequest = tuple[str, "Place | None", "Place | None"]
-"""Topic (partition), start and end."""
+"""Topic or partition, start and end."""
 
 
 class Plans:
-    """Asks one broker."""
+    """Requests plans from one broker."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     def of(self, requests: Sequence[PlanRequest], *, with_points: bool = True) -> list[TopicPlan]:
-        """The plans in the order of the requests. Raises TopicMissing, ReadingFailed."""
+        """Return the plans in the order of the requests. Raises TopicMissing, ReadingFailed."""
         found: dict[int, TopicPlan] = {}
         by_namespace: dict[NamespaceName, list[int]] = {}
         for number, request in enumerate(requests):
@@ -47,9 +49,9 @@ class Plans:
         return [found[number] for number in range(len(requests))]
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
-        """The place of the first entry published at that time or later; the end if there is none."""
+        """Return the position of the first entry published at that time or later; the end if there is none."""
         name = parsed(topic)
-        # An end at the very beginning: nothing but the place is wanted.
+        # An end at the very beginning: only the position is needed.
         asked = {"topic": name.local_name, "publishTime": publish_time_ms, "end": (-1, -1)}
         shown = self._ask(name.namespace, [asked], with_points=False)[0]
         return Place(*shown["placeAtTime"])
@@ -65,7 +67,7 @@ class Plans:
                 if "start" in part:
                     plan = _plan(requests[number][0], part)
                     if requests[number][1] is None:
-                        plan = replace(plan, lost=())  # of a part that begins in the middle: nobody has been there
+                        plan = replace(plan, lost=())  # a later part has no requested start, so it has no losses
                     known = plans.get(number)
                     plans[number] = plan if known is None else _joined(known, plan)
                 following = part.get("next")
@@ -86,7 +88,7 @@ class Plans:
             body = {"topics": [asked[number] for number in open_numbers], "points": with_points}
             for number, shown in zip(open_numbers, self._rest.json("POST", path, body)["topics"], strict=True):
                 answers[number] = shown
-            # Being unloaded or trimmed: it is there again when it is asked for once more, which waits for that.
+            # Topics that are being unloaded or trimmed: a further request waits until that is complete.
             open_numbers = [number for number in open_numbers if answers[number].get("status") in {429, 503}]
             if not open_numbers:
                 break

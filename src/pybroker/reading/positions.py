@@ -1,4 +1,4 @@
-"""Places between the entries of a topic, and half-open ranges of entries: the coordinates of everything that is read."""
+"""Positions between the entries of a topic, and half-open ranges of entries."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """The place in front of entry `entry_id` of ledger `ledger_id`, whether there is such an entry or not; comparable.
+    """The position before entry `entry_id` of ledger `ledger_id`, whether or not that entry exists. Comparable.
 
-    Everything before the place was read, the entry itself was not. Places in one topic order like its entries.
+    All entries before the position are read; the entry itself is not. Positions in one topic have the order of its entries.
     """
 
     ledger_id: int
@@ -18,7 +18,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """The entries `first_entry_id` up to but not including `end_entry_id` of one ledger of the topic (partition) `topic`."""
+    """The entries from `first_entry_id` to `end_entry_id` (exclusive) of one ledger of the topic or partition `topic`."""
 
     topic: str
     ledger_id: int
@@ -27,39 +27,39 @@ class EntryRange:
 
 
 class SparsePoint(NamedTuple):
-    """A place where a ledger can be cut cheaply: what lies before this entry in the ledger."""
+    """An entry at which a ledger can be divided cheaply, with the bytes and messages before it in the ledger."""
 
     entry_id: int
     bytes_before: int
     messages_before: int
-    """-1 where nobody counted."""
+    """-1 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedLedger:
-    """What a plan covers of one ledger: `first_entry_id` up to but not including `end_entry_id`."""
+    """The planned part of one ledger, from `first_entry_id` to `end_entry_id` (exclusive)."""
 
     ledger_id: int
     first_entry_id: int
     end_entry_id: int
     size_bytes: int
-    """Of the covered entries; an estimate where the ledger is covered in part."""
+    """Size of the planned entries; an estimate if they are a part of the ledger."""
     message_count: int
-    """Of the covered entries; -1 where nobody counted, an estimate where the ledger is covered in part."""
+    """Messages in the planned entries; -1 if unknown, an estimate if they are a part of the ledger."""
     is_sealed: bool
     points: tuple[SparsePoint, ...] = ()
-    """Rising, within the covered entries; pure function of the ledger's content for a sealed one."""
+    """In ascending order, within the planned entries. For a sealed ledger a pure function of its content."""
     hidden: bytes = b""
-    """Which of the covered entries readers never get, as a roaring bitmap in its portable form; empty for none."""
+    """The planned entries that readers never receive, as a portable roaring bitmap; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What there is of one topic (partition) between two places, for one read or one look at the end.
+    """The available entries of one topic or partition between two positions, for one read.
 
-    `first` is the place of the oldest entry that is still there, `end` the place after the last durable one (or the asked end,
-    if that is before). `ledgers` are in order. Where the asked start lies before `first`, or the ledgers between have gaps,
-    entries are lost: see `lost`.
+    `first` is the position of the oldest available entry. `end` is the position after the last durable entry, or the requested
+    end if that is earlier. `ledgers` are in order. If the requested start is before `first`, or the ledgers have gaps, entries
+    are lost: see `lost`.
     """
 
     topic: str
@@ -68,6 +68,6 @@ class TopicPlan:
     first: Place
     ledgers: tuple[PlannedLedger, ...]
     lost: tuple[str, ...] = ()
-    """One sentence with the asked and the found range for each gap; empty when everything asked for is there."""
+    """One sentence per gap, with the requested and the available range; empty without losses."""
     is_held_back: bool = False
-    """It ends in front of the first message of an open transaction, as far as the broker tells."""
+    """Whether the plan ends before the first message of an open transaction, if the broker reports that."""

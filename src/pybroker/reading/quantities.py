@@ -1,4 +1,4 @@
-"""Moments and sizes as people write them on a command line, into a file of settings, or as an option of Spark."""
+"""Parsing of times and sizes in options and settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970, given as such or as 2026-11-23T04:00:00Z; without a zone it is UTC. Raises ValueError."""
+    """Parse milliseconds since 1970, or a time such as 2026-11-23T04:00:00Z, in UTC without a zone. Raises ValueError."""
     if text.isascii() and text.isdigit():
         return int(text)
     moment = datetime.fromisoformat(text)
@@ -18,7 +18,7 @@ def time_ms(text: str) -> int:
 
 
 def size_bytes(text: str) -> int:
-    """Bytes: a number, or one with a unit of 1024 such as `64m`, `64MB` or `64 MiB`. Raises ValueError."""
+    """Parse a size in bytes: a number, or one with a unit of 1024, such as `64m`, `64MB` or `64 MiB`. Raises ValueError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text[:60]!r} is no size in bytes, such as 64m")

@@ -1,4 +1,4 @@
-"""What a way of reading is opened with."""
+"""The options of an entry source."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ MODES = ("auto", "segment", "bulk", "binary")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Whom to read from, and how. Picklable; shows no secret."""
+    """The broker to read from, and the transport. Picklable; `repr` shows no secret."""
 
     access: Access
     mode: str = "auto"
     """One of `MODES`."""
     data_directory: Path | None = None
-    """The broker's, where this process can read it; None: the one that the broker names to who asks from its own host."""
+    """The broker's data directory, if this process can read it. None: the path that the broker reports to clients on its own
+    host.
+    """
     patience_s: float = 120.0
-    """How long a broker that is busy, restarting or cannot be reached is asked again."""
+    """How long requests to a busy, restarting or unreachable broker are repeated."""
     contact_patience_s: float | None = None
-    """The same for an `admin.url` that has never answered this source, because the URL may be wrong. None:
-    `patience_s`."""
+    """The same for an `admin.url` that has never answered this source, because the URL may be wrong. None: `patience_s`."""
 
     def rest_client(self) -> RestClient:
-        """A new connection for REST calls. Raises ClientError if the access has no usable admin URL."""
+        """Create a connection for REST calls. Raises ClientError if the access has no usable admin URL."""
         return RestClient(self.access, self.patience_s, self.contact_patience_s)

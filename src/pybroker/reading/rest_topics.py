@@ -1,4 +1,4 @@
-"""What REST knows of topics besides their entries: partitions, names, schemas, and subscriptions that show progress."""
+"""REST requests about topics: partitions, names, schemas, and progress subscriptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFLICT = 409
 
 
 def parsed(topic: str) -> TopicName:
-    """The name of a persistent topic. Raises ReadingFailed."""
+    """Parse the name of a persistent topic. Raises ReadingFailed."""
     try:
         name = TopicName.parse(topic)
     except InvalidTopicName as error:
@@ -33,20 +33,19 @@ def parsed(topic: str) -> TopicName:
 
 
 def segments_of(name: TopicName) -> str:
-    """`tenant/namespace/topic` for a path."""
+    """Return `tenant/namespace/topic`, quoted for a path."""
     parts = (name.namespace.tenant, name.namespace.local_name, name.local_name)
     return "/".join(quote(part, safe="") for part in parts)
 
 
 class RestTopics:
-    """Asks one broker."""
+    """Sends requests to one broker."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     def partition_count(self, topic: TopicName) -> int:
-        """Return 0 for a topic without partitions. Raises TopicMissing if the broker reports that the topic does not
-        exist."""
+        """Return 0 for a topic without partitions. Raises TopicMissing if the broker reports that the topic does not exist."""
         try:
             answer = self._rest.json("GET", f"/admin/v2/persistent/{segments_of(topic)}/partitions")
         except Refused as error:
@@ -56,7 +55,7 @@ class RestTopics:
         return int(answer["partitions"])
 
     def topics(self, namespace: str) -> list[str]:
-        """The full names of all persistent topics and partitions of `tenant/namespace`, without the broker's own."""
+        """Return the full names of all persistent topics and partitions of `tenant/namespace`, without system topics."""
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
             raise ReadingFailed(f"{namespace!r} is no namespace: give tenant/namespace")
@@ -69,7 +68,7 @@ class RestTopics:
             raise
 
     def schema(self, topic: str, version: bytes | None) -> SchemaInfo | None:
-        """The latest, or the one of that version; None if there is none."""
+        """Return the latest schema, or that of `version`; None if there is none."""
         path = f"/admin/v2/schemas/{segments_of(parsed(topic))}/schema"
         if version is not None:
             path += f"/{int.from_bytes(version, 'big', signed=True)}"
@@ -82,11 +81,10 @@ class RestTopics:
         return _schema(topic, found)
 
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
-        """Move the durable subscription forwards to `place`, never back; create it if it is missing. Raises
-        TopicMissing."""
+        """Move the durable subscription forward to `place`, never back. Create it if it is missing. Raises TopicMissing."""
         name = parsed(topic)
         path = f"/admin/v2/persistent/{segments_of(name)}/subscription/{quote(subscription, safe='')}"
-        # This acknowledges all entries before `place`, and never moves the subscription back.
+        # This request acknowledges all entries before `place`, and never moves the subscription back.
         before = {"ledgerId": place.ledger_id, "entryId": place.entry_id - 1}
         try:
             self._rest.json("POST", path + "/expireMessages", before)

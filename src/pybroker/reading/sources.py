@@ -1,7 +1,7 @@
-"""Opens the way of reading that was asked for, or with `auto` the best one that there is.
+"""Opens the requested transport, or with `auto` the best available one.
 
-Segment files, when the broker's data directory can be read by this process and is proven to be the broker's; else the bulk
-endpoint, when the broker has one; else the binary protocol, which every broker of this protocol speaks.
+First choice are segment files, if this process can read the data directory, and the directory is proved to be the broker's.
+Second is the bulk endpoint, if the broker has one. Last is the binary protocol, which all Pulsar brokers support.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def open_source(options: SourceOptions) -> EntrySource:
-    """The source for these options. Raises ReadingFailed when there is none."""
+    """Open a source with these options. Raises ReadingFailed if no transport is available."""
     mode = options.mode
     if mode not in MODES:
         raise ReadingFailed(f"readMode is {mode!r}: use one of {', '.join(MODES)}")
@@ -49,7 +49,7 @@ def open_source(options: SourceOptions) -> EntrySource:
 
 
 def _binary(options: SourceOptions) -> EntrySource:
-    # The client is imported by those who need it: Spark starts a Python process for each of a query's steps.
+    # The client is imported only if needed, because Spark starts a Python process for each step of a query.
     from pybroker.reading.transports.binary_source import BinarySource  # noqa: PLC0415
 
     return BinarySource(options.access, options.patience_s)

@@ -1,7 +1,7 @@
-"""Ranges of entries as rows of exactly the columns that somebody declared: payloads typed by their schema, and metadata.
+"""Ranges of entries as rows of declared columns: payloads decoded with their schema, and metadata.
 
-`TypedReading` says what rows look like and goes to whoever reads them, in this process or another; `TypedReader` reads.
-The schema is pinned in it: what producers register later changes no running read.
+`TypedReading` describes the rows and is passed to the reading process; `TypedReader` reads. The schema is pinned in the
+reading, so schemas that producers register later do not affect it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _PLACE = ("__ledgerId", "__entryId", "__batchIndex")
 
 
 class DifferentSchemas(ValueError):
-    """Topics that are read as one table have different schemas; the text names two of them and what to do."""
+    """Topics of one table have different schemas. The text names two of them, and the remedies."""
 
 
 @dataclass(frozen=True)
 class TypedReading:
-    """What rows look like, and what happens with those that cannot be read. Can be pickled. Make it with `typed_reading`."""
+    """The form of the rows, and the treatment of bad records. Picklable. Created by `typed_reading`."""
 
     schema_info: SchemaInfo | None
-    """Pinned: all payloads are read as this one has them."""
+    """The pinned schema, in which all payloads are returned."""
     columns: pa.Schema
-    """What every batch has, exactly."""
+    """The exact columns of each batch."""
     value_mode: ValueMode = "auto"
     bad_records: BadRecords = BadRecords.FAIL
     missing_fields: MissingFields = MissingFields.FAIL
@@ -64,8 +64,10 @@ def typed_reading(
     private_keys: PrivateKeyFiles | PrivateKeys | None = None,
     limits: DecoderLimits | None = None,
 ) -> TypedReading:
-    """A checked reading. Without `columns` it has all of the payload and the `metadata` ones; otherwise exactly those, any
-    of the payload's and of all metadata columns. Raises WrongColumns, and UnreadableSchema for a schema without columns.
+    """Create a validated reading. Raises WrongColumns, and UnreadableSchema for a schema without columns.
+
+    Without `columns` it has all payload columns and the `metadata` columns. Otherwise it has exactly those, chosen from the
+    payload columns and all metadata columns.
     """
     payload = fields_of(schema_info, value_mode)
     if columns is None:
@@ -92,7 +94,7 @@ def typed_reading(
 
 
 class TypedReader:
-    """Reads ranges of entries of one source as rows. For one thread at a time; topics keep their own schema versions."""
+    """Reads ranges of entries of one source as rows. Not thread-safe. Each topic has its own schema versions."""
 
     def __init__(self, source: EntrySource, reading: TypedReading) -> None:
         self.schema = reading.columns
@@ -112,13 +114,13 @@ class TypedReader:
         )
 
     def read(self, entries: EntryRange) -> Iterator[pa.RecordBatch]:
-        """The rows of exactly these entries in order. Raises BadEntry, DataLoss or ReadingFailed."""
+        """Yield the rows of exactly these entries, in order. Raises BadEntry, DataLoss or ReadingFailed."""
         decoder = self._decoder_of(entries.topic) if self._wanted else None
         for messages in self._messages.read(entries):
             yield self._typed(entries.topic, messages, decoder)
 
     def _wanted_fields(self) -> list[str]:
-        """The payload columns to decode: the declared ones, or all of them where only their faults are asked for."""
+        """Return the payload columns to decode: the declared ones, or all if only their errors are declared."""
         payload = [each.name for each in fields_of(self._reading.schema_info, self._reading.value_mode)]
         wanted = [name for name in payload if name in self.schema.names]
         return wanted or (payload if ERROR_COLUMN in self.schema.names else [])
@@ -132,7 +134,7 @@ class TypedReader:
         return tuple(columns)
 
     def _message_policy(self) -> BadRecords:
-        """Reasons that nobody looks at are not asked for."""
+        """Return the policy of the message decoder, which omits error texts that no column shows."""
         policy = self._reading.bad_records
         is_shown = policy is not BadRecords.COLUMN or ERROR_COLUMN in self.schema.names
         return policy if is_shown else BadRecords.NULL
@@ -158,7 +160,7 @@ class TypedReader:
             decoded = decoder.decode(columns.pop(VALUE), columns[_KEY], columns[_VERSION])
             if decoded.errors is not None:
                 self._judge(topic, columns, decoded.errors)
-            # Not before: a metadata column may be called as one of the payload's is not, but `value` is both.
+            # Only now, because a payload column and a metadata column may both have the name `value`.
             columns |= dict(zip([each.name for each in decoder.fields], decoded.columns, strict=True))
         arrays = [self._declared(topic, columns, each) for each in self.schema]
         if not arrays:
@@ -166,7 +168,7 @@ class TypedReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _judge(self, topic: str, columns: dict[str, pa.Array], errors: pa.StringArray) -> None:
-        """Fail with the first bad record, or note the reasons, as the policy has it."""
+        """Raise the first bad record, or add the errors to the error column, according to the policy."""
         if self._reading.bad_records is BadRecords.FAIL:
             row = int(np.nonzero(np.asarray(errors.is_valid()))[0][0])
             raise self._bad_entry(topic, columns, row, errors[row].as_py())
@@ -188,8 +190,9 @@ class TypedReader:
 
 
 def union_of_topics(schemas: Mapping[str, SchemaInfo | None], *, allow_different: bool = False) -> SchemaInfo | None:
-    """The one schema of topics that are read as one table. Where they differ: none, so that payloads are bytes, if that is
-    allowed; otherwise raises DifferentSchemas.
+    """Return the common schema of topics that are read as one table; None for payloads as bytes.
+
+    If the schemas differ, return None if that is allowed, else raise DifferentSchemas.
     """
     first_topic: str | None = None
     pinned: SchemaInfo | None = None
@@ -215,7 +218,7 @@ def _same(left: SchemaInfo | None, right: SchemaInfo | None) -> bool:
 
 
 def _kept(info: SchemaInfo) -> dict[str, str]:
-    """The properties that say how payloads are read; the others are the client's own."""
+    """Return the properties that affect decoding. Clients use the others for themselves."""
     return {
         key: value for key, value in info.properties.items() if info.type == "KEY_VALUE" or key == "__PARSING_INFO__"
     }

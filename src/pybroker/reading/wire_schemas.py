@@ -1,4 +1,4 @@
-"""Schemas as tables know them, and as the client of the binary protocol carries them."""
+"""Conversion between the schemas of tables and those of the binary protocol's client."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _WITHOUT_SCHEMA = ("NONE", "BYTES")
 
 
 def schema_info(schema: TopicSchema) -> SchemaInfo:
-    """A topic's schema by the name of its type; one of a newer protocol has its number as name."""
+    """Convert a topic's schema. The name of an unknown type of a newer protocol is its number."""
     known = schema.type in SchemaType._value2member_map_
     name = SchemaType(schema.type).name if known else str(schema.type)
     return SchemaInfo(name, schema.data, schema.properties, schema.name)
 
 
 def topic_schema(info: SchemaInfo, name: str) -> TopicSchema | None:
-    """What a producer registers; None for plain bytes. `name` is used where the schema has none."""
+    """Return the schema that a producer registers; None for plain bytes. `name` replaces a missing schema name."""
     if info.type in _WITHOUT_SCHEMA:
         return None
     return TopicSchema(int(schema_type_named(info.type)), info.data, info.properties, info.name or name)

@@ -1,4 +1,4 @@
-"""The options that say how to reach the broker and as whom, the same for reading and for writing."""
+"""Connection options: address and credentials of the broker, for reading and writing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USED = (
     "tlsTrustCertsFilePath",
     "useTls",
 )
-# What the Java client knows and nothing here needs: pools, threads, statistics.
+# Options of the Java client that have no effect here: pools, threads, statistics.
 _ACCEPTED = (
     "concurrentLookupRequest",
     "connectionMaxIdleSeconds",
@@ -52,14 +52,14 @@ KEYS = (
     "admin.url",
     *(prefix + name for prefix in PREFIXES for name in (*_USED, *_ACCEPTED, *_KEY_STORES)),
 )
-"""All that `access_of` understands."""
+"""All options that `access_of` reads."""
 _SCHEMES = ("pulsar", "pulsar+ssl")
 _ADMIN_SCHEMES = ("http", "https")
 DEFAULT_OPERATION_TIMEOUT_MS = 30_000
 
 
 def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> Access:
-    """Raises InvalidOptions; its text never holds a secret."""
+    """Return the access of these options. Raises InvalidOptions, with a text that contains no secret."""
     service_url = values.text("service.url")
     if service_url is None:
         raise InvalidOptions("option service.url is missing: the broker's address, such as pulsar://localhost:6650")
@@ -108,7 +108,7 @@ def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> 
 
 
 def _method(values: OptionValues) -> str | None:
-    """`token`, `basic`, `tls`, or None for nobody in particular."""
+    """Return the authentication method: `token`, `basic`, `tls`, or None for no authentication."""
     plugin = _client(values, "authPluginClassName")
     if plugin is None:
         parameters = _client(values, "authParams") or ""
@@ -147,7 +147,7 @@ def _client_ms(values: OptionValues, name: str, default: int) -> int:
 
 
 def _check_url(option: str, url: str, schemes: tuple[str, ...], example: str) -> None:
-    """Refuse what is no address, and, without repeating it, what holds a password."""
+    """Raise InvalidOptions for an invalid URL, or for a URL with credentials, which the error does not show."""
     if "@" in url:
         raise InvalidOptions(f"option {option} holds a user or a password: use pulsar.client.authParams")
     for part in url.split(","):

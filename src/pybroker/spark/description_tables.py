@@ -1,6 +1,7 @@
-"""Tables that describe topics: `pulsar-topics`, `pulsar-ledgers` and `pulsar-subscriptions`, from the broker's REST.
+"""The data sources `pulsar-topics`, `pulsar-ledgers` and `pulsar-subscriptions`, which describe topics from the broker's REST
+API.
 
-The same options say which topics and how to reach the broker; `admin.url` is needed. What is shown is as of the query.
+They use the topic and connection options of `pulsar`, and need `admin.url`. The rows show the state at the time of the query.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NOT_FOUND = 404
 
 
 class _TableSource(DataSource):
-    """One table; its columns are fixed, of which a query may declare some."""
+    """A table with fixed columns. A query may declare a subset of them."""
 
     columns: ClassVar[pa.Schema]
 
@@ -59,11 +60,11 @@ class _TableSource(DataSource):
     @classmethod
     @abstractmethod
     def rows(cls, source: EntrySource, topic: str) -> Iterator[dict[str, Any]]:
-        """The rows of one topic. Raises ReadingFailed."""
+        """Yield the rows of one topic. Raises ReadingFailed."""
 
 
 class TopicsSource(_TableSource):
-    """One row for each topic (partition)."""
+    """One row per topic or partition."""
 
     columns = TOPICS
 
@@ -77,7 +78,7 @@ class TopicsSource(_TableSource):
 
 
 class LedgersSource(_TableSource):
-    """One row for each ledger that has entries."""
+    """One row per ledger that has entries."""
 
     columns = LEDGERS
 
@@ -91,7 +92,7 @@ class LedgersSource(_TableSource):
 
 
 class SubscriptionsSource(_TableSource):
-    """One row for each subscription of each topic (partition)."""
+    """One row per subscription of each topic or partition."""
 
     columns = SUBSCRIPTIONS
 

@@ -1,12 +1,13 @@
-"""Iceberg tables as a Spark data source without a jar: planned and read by pyiceberg, so `pip install` is all it needs.
+"""A Spark data source for Iceberg tables that needs no jar: pyiceberg plans and reads the table.
 
     from pybroker.spark.iceberg_table import IcebergTableSource
+
     spark.dataSource.register(IcebergTableSource)
     spark.read.format("pulsar-lake").option("table", "events.clicks").option("target", "/data/lake").load()
 
-Options: `table`; `target` (the directory of the embedded catalog) or `catalog.KEY` for any catalog of pyiceberg; `catalogName`;
-`snapshotId` for an older version. One partition for each data file. Batches are cast to the table's present columns, since files
-written before a column was added, renamed or promoted hold what they held then.
+Options: `table`; `target` (directory of the embedded catalog) or `catalog.KEY` for any catalog of pyiceberg; `catalogName`;
+`snapshotId` for an older version. There is one partition per data file. Batches are cast to the current columns of the table,
+because older files keep the columns of their time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KEYS = ("table", "target", "catalogname", "snapshotid")
 
 
 class IcebergTableSource(DataSource):
-    """Registered once in a session; Spark makes one for each read."""
+    """The data source, registered once per session. Spark creates an instance for each read."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +42,7 @@ class IcebergTableSource(DataSource):
 
 
 class _FilePartition(InputPartition):
-    """One data file, with its deletes; everything a task needs is in it."""
+    """One data file with its delete files. It contains everything that a task needs."""
 
     def __init__(self, task: bytes) -> None:
         super().__init__(task)
@@ -61,7 +62,7 @@ class _Reader(DataSourceReader):
         from pyiceberg.io import load_file_io  # noqa: PLC0415
         from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415
 
-        # Written by this driver into its own plan, read by its own tasks.
+        # Trusted data: the driver writes it into its own plan, and its own tasks read it.
         metadata, properties, location, snapshot_id = pickle.loads(self._task_context)
         task = pickle.loads(partition.value)
         schema = _schema_at(metadata, snapshot_id)
@@ -73,7 +74,7 @@ class _Reader(DataSourceReader):
 
 
 class _Table:
-    """The table that the options mean, at one snapshot."""
+    """The table of the options, at one snapshot."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415
@@ -113,7 +114,7 @@ class _Table:
 
 
 def _schema_at(metadata: Any, snapshot_id: int | None) -> Any:
-    """The present columns for the present snapshot, those of its time for an older one."""
+    """Return the current schema for the current snapshot, and the schema of its time for an older one."""
     if snapshot_id is None or snapshot_id == metadata.current_snapshot_id:
         return metadata.schema()
     schema_id = metadata.snapshot_by_id(snapshot_id).schema_id
@@ -121,7 +122,7 @@ def _schema_at(metadata: Any, snapshot_id: int | None) -> Any:
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
-    """Of an Iceberg schema, with 32-bit offsets as Spark takes them, everything nullable as Spark is told."""
+    """Convert an Iceberg schema to Arrow with 32-bit offsets and nullable fields, as Spark expects."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
 
     return pa.schema([pa.field(f.name, usual_type(f.type)) for f in schema_to_pyarrow(schema, include_field_ids=False)])

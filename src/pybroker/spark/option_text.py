@@ -1,8 +1,8 @@
-"""Options as Spark gives them, keys in lower case and all values text: names, numbers, sizes, and errors that say what to write.
+"""Parsing of Spark options, which have lower-case keys and text values.
 
-The keys are those of the Scala connector; those that begin with `pulsar.client.` and its like are passed on there to the Java
-client. Here the ones that mean something are used, the others that the Java client knows are accepted, and all else is an error,
-since a limit or a credential that is silently ignored is worse than a query that does not start.
+The option names are those of the Scala connector. It passes options such as `pulsar.client.*` on to the Java client; here some
+of them are used, the other options of the Java client are accepted without effect, and all unknown options are errors. An
+ignored limit or credential would be worse than a query that does not start.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ NO_TABLES = (
 """Spark adds the property `provider` to the options when it creates such a table. It passes no options when it reads
 the table."""
 MAX_SHOWN_CHARACTERS = 60
-"""Of a wrong value in an error."""
+"""Length of a wrong value in an error."""
 
 
 class InvalidOptions(ValueError):
-    """Options that do not say what to do; the text says what to write. Never holds a secret."""
+    """Invalid options. The text names the correction, and never contains a secret."""
 
 
 class OptionValues:
-    """The options of one reader or writer, by their canonical names."""
+    """The options of one reader or writer, by canonical name."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], what: str) -> None:
-        """Raises InvalidOptions for a key that is none of `known`, with the nearest one. `what` names who takes them."""
+        """Raises InvalidOptions for an unknown key, with the most similar known one. `what` names the operation in errors."""
         canonical = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
         if "provider" in options:
@@ -63,7 +63,7 @@ class OptionValues:
         return name in self._values
 
     def text(self, name: str) -> str | None:
-        """The value without blanks around it; None where it is not given or empty."""
+        """Return the value without surrounding white space; None if it is missing or empty."""
         return self._values.get(name, "").strip() or None
 
     def flag(self, name: str, default: bool) -> bool:
@@ -83,7 +83,7 @@ class OptionValues:
         return int(text)
 
     def size(self, name: str, default: int, minimum: int = 0) -> int:
-        """Bytes: a number, or one with a unit such as `64m`."""
+        """Return a size in bytes, given as a number or with a unit, such as `64m`."""
         text = self.text(name)
         if text is None:
             return default
@@ -105,7 +105,7 @@ class OptionValues:
         raise self.wrong(name, "one of " + ", ".join(choices))
 
     def wrong(self, name: str, expected: str) -> InvalidOptions:
-        """The error for a value that is not `expected`. Not for secrets: it shows the value."""
+        """Return the error for a value that is not `expected`. Not for secrets, because it shows the value."""
         value = self._values.get(name, "")
         shown = value if len(value) <= MAX_SHOWN_CHARACTERS else value[:MAX_SHOWN_CHARACTERS] + "..."
         return InvalidOptions(f"option {name} is {shown!r}; expected {expected}")

@@ -1,7 +1,7 @@
 """The Spark data source `pulsar`: topics as tables and streams.
 
-Spark makes a `PulsarDataSource` for each load, in a process of its own, pickles it, and asks the copies for readers. So it holds
-options and the schema that it has pinned, and nothing that is open.
+For each load Spark creates a `PulsarDataSource` in a separate process, pickles it, and creates readers from the copies. So it
+contains the options and the pinned schema only, and no open resources.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALIAS = "pybroker"
 
 
 class PulsarDataSource(PulsarSink, DataSource):
-    """Reads topics, and writes them."""
+    """The data source, for reading and writing topics."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -70,7 +70,7 @@ class PulsarDataSource(PulsarSink, DataSource):
 
 
 class PybrokerDataSource(PulsarDataSource):
-    """The same under a name that the Scala connector's jar does not hold."""
+    """The data source under a name that is free if the Scala connector's jar is loaded."""
 
     @classmethod
     def name(cls) -> str:
@@ -78,7 +78,7 @@ class PybrokerDataSource(PulsarDataSource):
 
 
 class BatchReader(DataSourceReader):
-    """A batch query, planned on the driver once."""
+    """A batch query, planned once on the driver."""
 
     def __init__(self, options: ReadOptions, declared: Declared) -> None:
         self._options = options

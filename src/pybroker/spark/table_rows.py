@@ -1,6 +1,7 @@
-"""What the statistics of topics are as rows of tables: `pulsar-topics`, `pulsar-ledgers` and `pulsar-subscriptions`.
+"""Rows of the tables `pulsar-topics`, `pulsar-ledgers` and `pulsar-subscriptions`.
 
-From the JSON of `stats` and `internalStats`, and plans; what a broker does not tell is null. Free of Spark.
+They come from plans and from the JSON of `stats` and `internalStats`. Values that the broker does not report are null. No Spark
+here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _TIME = pa.timestamp("ms", tz="UTC")
 _PLACE = re.compile(r"(-?\d+):(-?\d+)")
 _HOLE = re.compile(r"[(\[](-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)[)\]]")
 MAX_HOLES = 1000
-"""Ranges of acknowledged messages shown of one subscription; `ackedRangeCount` counts all."""
+"""Maximum number of acknowledged ranges shown per subscription. `ackedRangeCount` counts all."""
 
 TOPICS = pa.schema(
     [
@@ -53,9 +54,9 @@ LEDGERS = pa.schema(
 _RANGE = pa.struct(
     [
         ("fromLedgerId", pa.int64()),
-        ("fromEntryId", pa.int64()),  # the entry in front of the first one
+        ("fromEntryId", pa.int64()),  # the entry before the first one
         ("toLedgerId", pa.int64()),
-        ("toEntryId", pa.int64()),  # the last one
+        ("toEntryId", pa.int64()),  # the last entry
     ]
 )
 SUBSCRIPTIONS = pa.schema(
@@ -73,7 +74,7 @@ SUBSCRIPTIONS = pa.schema(
         ("unackedMessages", pa.int64()),
         ("delayedMessages", pa.int64()),
         ("isBlocked", pa.bool_()),
-        ("ackedRangeCount", pa.int64()),  # behind the mark-delete position: between them are the holes
+        ("ackedRangeCount", pa.int64()),  # after the mark-delete position
         ("ackedRanges", pa.list_(_RANGE)),
         ("consumerCount", pa.int32()),
         ("drainingHashCount", pa.int64()),

@@ -1,6 +1,7 @@
-"""What of a batch is acknowledged: brokers take whole entries, unless they are told to keep a bit for each message.
+"""Acknowledgement state of batches. Brokers accept acknowledgements of whole entries, or of single messages if batch index
+acknowledgement is enabled.
 
-Decides only: no clock, no IO.
+Pure logic without clock or IO.
 """
 
 from __future__ import annotations
@@ -10,23 +11,26 @@ from collections import OrderedDict
 from pybroker.client.message import MessageId
 
 MAX_PARTLY = 100_000
-"""So many batches may be acknowledged in part; the one that began first is forgotten then, and comes again as a whole. And so many
-messages in parts may be unacknowledged."""
+"""Maximum number of partly acknowledged batches; the oldest one is dropped, and the broker delivers all of it again. The same
+limit applies to unacknowledged chunked messages.
+"""
 _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1
 
 
 class PartlyAcknowledged:
-    """Of one partition. Invariant: no batch of which nothing, or everything, is acknowledged is kept."""
+    """Partly acknowledged batches of one partition. Invariant: a batch is kept only while some, but not all, of it is
+    acknowledged.
+    """
 
     def __init__(self) -> None:
-        self._left: OrderedDict[tuple[int, int], int] = OrderedDict()  # a bit for each message that is not
+        self._left: OrderedDict[tuple[int, int], int] = OrderedDict()  # bits of the unacknowledged messages
 
     def __len__(self) -> int:
         return len(self._left)
 
     def is_whole(self, message_id: MessageId) -> bool:
-        """Note this message; whether all of its entry are acknowledged now."""
+        """Record the acknowledgement of a message. Return whether its whole entry is acknowledged now."""
         if message_id.batch_size <= 1:
             return True
         at = (message_id.ledger_id, message_id.entry_id)
@@ -38,7 +42,9 @@ class PartlyAcknowledged:
         return not left
 
     def up_to(self, message_id: MessageId) -> tuple[int, int]:
-        """Note this message and all in front of it; up to which entry all are acknowledged now."""
+        """Record the acknowledgement of a message and all before it. Return the last entry up to which all are acknowledged
+        now.
+        """
         at = (message_id.ledger_id, message_id.entry_id)
         for each in [each for each in self._left if each < at]:
             del self._left[each]
@@ -56,9 +62,9 @@ class PartlyAcknowledged:
 
 
 class EntriesOfParts:
-    """All entries of the messages of one partition that came in parts, by the last entry, whose id the message has.
+    """The entries of each chunked message of one partition, by the last entry, which gives the message its id.
 
-    Invariant: at most `MAX_PARTLY` messages are kept; of one that is forgotten only the last entry is acknowledged.
+    Invariant: at most `MAX_PARTLY` messages are kept. Of a dropped message only the last entry is acknowledged.
     """
 
     def __init__(self) -> None:
@@ -68,24 +74,24 @@ class EntriesOfParts:
         return len(self._entries)
 
     def keep(self, entries: list[tuple[int, int]]) -> None:
-        """Of a message that is handed out, perhaps again."""
+        """Keep the entries of a message that is delivered to the caller, perhaps again."""
         self._entries[entries[-1]] = entries
         self._entries.move_to_end(entries[-1])
         if len(self._entries) > MAX_PARTLY:
             self._entries.popitem(last=False)
 
     def take(self, at: tuple[int, int]) -> list[tuple[int, int]]:
-        """What is to be acknowledged, or delivered again, for the message with that id; it is not kept any more."""
+        """Remove and return the entries to acknowledge or redeliver for the message with that id."""
         return self._entries.pop(at, None) or [at]
 
     def drop_up_to(self, at: tuple[int, int]) -> None:
-        """All in front of it, and it, are acknowledged."""
+        """Remove all messages up to and including `at`: they are acknowledged."""
         for each in [each for each in self._entries if each <= at]:
             del self._entries[each]
 
 
 def ack_set(message_id: MessageId, *, is_cumulative: bool) -> list[int]:
-    """The bits of a batch after this message alone, or it and those in front of it, as signed words of the protocol."""
+    """Return the ack set of a batch after this message, or this and all earlier ones, as signed words of the protocol."""
     bits = (1 << message_id.batch_size) - 1
     bits &= ~((2 << message_id.batch_index) - 1) if is_cumulative else ~(1 << message_id.batch_index)
     words = range(-(-message_id.batch_size // _WORD_BITS))

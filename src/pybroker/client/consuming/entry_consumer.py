@@ -1,8 +1,8 @@
-"""Consumers and readers that hand out entries as they are stored, undecoded.
+"""Consumers and readers that return stored entries without decoding them.
 
-A consumer here is attached to one topic or partition by one connection: when that ends it raises, and its owner opens another
-one where it left off. What came is kept within a window of bytes: permits are given for about as much as fits, and nothing is
-read from the socket while twice as much waits.
+A consumer is attached to one topic or partition over one connection. When the connection ends, the consumer raises, and its
+owner opens another one at the last position. A window in bytes limits the buffered entries: permits are given for about one
+window, and the client stops reading from the socket when more than two windows are buffered.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SubType = pb.CommandSubscribe.SubType
 
 @dataclass(frozen=True)
 class Subscribing:
-    """What a consumer subscribes with."""
+    """The parameters of SUBSCRIBE."""
 
     subscription: str
     kind: pb.CommandSubscribe.SubType = SubType.Exclusive
     start: Position | None = None
-    """Of a reader, inclusive: the first entry at or behind it comes first. None: a durable subscription, with its own cursor."""
+    """Start position of a reader, inclusive. None: a durable subscription, which has its own cursor."""
     is_from_earliest: bool = True
-    """Where a durable subscription begins that is made by this."""
+    """Whether a new durable subscription starts at the first message."""
     may_create_topic: bool = False
     read_compacted: bool = False
     window_bytes: int = WINDOW_BYTES
@@ -48,16 +48,16 @@ class Subscribing:
 
 @dataclass(frozen=True)
 class Ends:
-    """Where a topic ends and a subscription stands, at one moment."""
+    """The end of a topic and the position of a subscription, at one moment."""
 
     last: Position | None
-    """The last entry; None when there is none that could be read."""
+    """The last entry; None if the topic has none."""
     mark_delete: Position | None
-    """Everything up to here was read; its entry id is -1 at the beginning of a ledger. None where the broker does not say."""
+    """The mark-delete position. Its entry id is -1 at the start of a ledger. None if the broker does not report it."""
 
 
 class Consumer(ConnectionUser):
-    """Made by `open_consumer`."""
+    """A consumer, created by `open_consumer`."""
 
     def __init__(self, client: Client, topic: TopicName, subscribing: Subscribing, connection: Connection) -> None:
         self.topic = topic
@@ -72,12 +72,12 @@ class Consumer(ConnectionUser):
         self._failure: ConnectionLost | None = None
         self._is_paused = False
         self.is_at_end = False
-        """The topic is terminated, and everything of it came."""
+        """Whether the broker has reported the end of a terminated topic, after its last entry."""
 
     # --- reading
 
     async def receive(self, timeout_s: float) -> list[ReceivedEntry]:
-        """Everything that is there, or the next that comes. Raises RequestTimedOut, or ConnectionLost after the last one."""
+        """Return all buffered entries, or wait for the next. Raises RequestTimedOut, or ConnectionLost after the last entry."""
         while not self._received:
             if self._failure is not None:
                 raise self._failure
@@ -96,7 +96,7 @@ class Consumer(ConnectionUser):
         return entries
 
     async def receive_one(self, timeout_s: float) -> ReceivedEntry:
-        """One entry with one permit, for a look at what stands there; other entries are not asked for."""
+        """Request and return one entry with one permit, to inspect it. No other entries are requested."""
         self._flow(1)
         while not self._received:
             if self._failure is not None:
@@ -105,7 +105,7 @@ class Consumer(ConnectionUser):
         return self._received.popleft()
 
     async def _arrival(self, timeout_s: float) -> None:
-        """Wait until something came. Raises RequestTimedOut."""
+        """Wait for an event. Raises RequestTimedOut."""
         self._arrived.clear()
         try:
             async with asyncio.timeout(timeout_s):
@@ -124,7 +124,7 @@ class Consumer(ConnectionUser):
     # --- the cursor
 
     async def ends(self) -> Ends:
-        """Where the topic ends, and where this subscription stands."""
+        """Return the end of the topic and the position of this subscription."""
         command = Command(type=Command.GET_LAST_MESSAGE_ID)
         command.getLastMessageId.consumer_id = self._consumer_id
         answer = (await self._connection.request(command)).getLastMessageIdResponse
@@ -136,7 +136,7 @@ class Consumer(ConnectionUser):
         return Ends(last if last.entry_id >= 0 else None, mark_delete)
 
     async def acknowledge_up_to(self, position: Position) -> None:
-        """Everything up to and including `position` was read; returns when the broker keeps it."""
+        """Acknowledge all entries up to and including `position`, and wait for the broker's response."""
         command = Command(type=Command.ACK)
         command.ack.consumer_id = self._consumer_id
         command.ack.ack_type = pb.CommandAck.Cumulative
@@ -144,7 +144,7 @@ class Consumer(ConnectionUser):
         await self._connection.request(command)
 
     async def seek(self, position: Position | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Move the subscription's cursor: `position` comes next, or the first entry of that time. This consumer has ended then."""
+        """Move the cursor to `position` or to the first entry of a publish time. The broker then closes this consumer."""
         command = Command(type=Command.SEEK)
         command.seek.consumer_id = self._consumer_id
         if position is not None:
@@ -157,7 +157,7 @@ class Consumer(ConnectionUser):
     # --- life
 
     async def subscribe(self) -> None:
-        """Attach. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        """Attach to the broker. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         wanted = self._subscribing
         command = subscribe_command(
             self.topic,
@@ -177,7 +177,7 @@ class Consumer(ConnectionUser):
             raise
 
     async def close(self) -> None:
-        """Detach; nothing of it is left but a durable subscription."""
+        """Detach from the broker. Only a durable subscription remains."""
         self._connection.consumers.pop(self._consumer_id, None)
         self._received.clear()
         if self._is_paused:
@@ -194,12 +194,12 @@ class Consumer(ConnectionUser):
             logs.debug("client.consumer_not_closed", topic=self.topic, reason=error)
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription; this consumer has to be its only one."""
+        """Delete the subscription, of which this must be the only consumer."""
         command = Command(type=Command.UNSUBSCRIBE)
         command.unsubscribe.consumer_id = self._consumer_id
         await self._connection.request(command)
 
-    # --- what the connection tells
+    # --- callbacks of the connection
 
     def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
         if isinstance(event, ReceivedEntry):
@@ -225,7 +225,7 @@ class Consumer(ConnectionUser):
 
 
 async def open_consumer(client: Client, topic: TopicName, subscribing: Subscribing) -> Consumer:
-    """A consumer that is attached, on a subscription of its own or a durable one. Raises as requests do."""
+    """Open and attach a consumer. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
 
     async def attempt() -> Consumer:
         consumer = Consumer(client, topic, subscribing, await client.connection_for(topic))

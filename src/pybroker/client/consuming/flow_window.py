@@ -1,4 +1,4 @@
-"""How many messages a consumer may ask for, so that about so many bytes are on their way: permits count messages, not bytes."""
+"""Flow control in bytes. Permits count messages, so the window estimates the size of a message."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ MAX_PERMITS = 20_000
 
 
 class FlowWindow:
-    """Decides only. `consumed` is told of what was taken, `due` says what to ask for.
+    """Calculates the permits of a consumer: `consumed` records received entries, `due` returns the permits to send. No IO.
 
-    Invariant: what was asked for and did not come is at most `MAX_PERMITS`. A batch may overdraw the permits, as brokers
-    send whole entries.
+    Invariant: at most `MAX_PERMITS` permits are outstanding. A batch may exceed them, because brokers send whole entries.
     """
 
     def __init__(self, window_bytes: int) -> None:
@@ -26,7 +25,7 @@ class FlowWindow:
         self._mean_bytes = 0.0
 
     def consumed(self, entries: Sequence[ReceivedEntry]) -> None:
-        """These came and were taken."""
+        """Record that the caller has taken these entries."""
         messages = 0
         size_bytes = 0
         for entry in entries:
@@ -34,14 +33,14 @@ class FlowWindow:
             size_bytes += len(entry.data)
         if not messages:
             return
-        self._outstanding -= messages  # below zero where brokers sent more: they wait until that is made good
+        self._outstanding -= messages  # negative if a batch exceeded the permits; the next ones compensate
         mean_bytes = size_bytes / messages
-        # Larger ones count at once, smaller ones slowly: too much on its way costs memory, too little a round trip.
+        # Adapt at once to larger messages, which cost memory, and slowly to smaller ones, which only cost a round trip.
         self._mean_bytes = mean_bytes if mean_bytes > self._mean_bytes else (3 * self._mean_bytes + mean_bytes) / 4
         self._target = int(min(max(self._window_bytes / max(self._mean_bytes, 1), 1), MAX_PERMITS, 4 * self._target))
 
     def due(self) -> int:
-        """Permits to give now, 0 for none: not before half of them are used up."""
+        """Return the permits to send now; 0 while more than half of the previous ones are outstanding."""
         if self._outstanding * 2 > self._target:
             return 0
         permits = self._target - self._outstanding
@@ -50,7 +49,7 @@ class FlowWindow:
 
 
 def messages_of(entry: bytes) -> int:
-    """How many messages the broker counts for `entry`: 1 for one that does not say, or does not parse."""
+    """Return the number of messages that the broker counts for `entry`: 1 if the metadata has no number or is damaged."""
     try:
         return message_count(entry, *metadata_span(entry))
     except ProtocolViolation:

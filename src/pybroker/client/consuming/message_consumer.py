@@ -16,11 +16,11 @@ from pybroker.wire.compression import DamagedPayload
 
 
 class EndOfTopic(ClientError):
-    """All topics are terminated, and everything of them was taken."""
+    """All topics are terminated, and the caller has received all their messages."""
 
 
 class MessageConsumer(Receiver, ClientPart):
-    """Made by `open_message_consumer`. Use it as an asynchronous context manager, or `close` it."""
+    """A consumer, created by `open_message_consumer`. An asynchronous context manager; otherwise the caller must call `close`."""
 
     def __init__(self, client: Client, settings: Receiving) -> None:
         self.subscription = settings.subscription
@@ -33,14 +33,14 @@ class MessageConsumer(Receiver, ClientPart):
         client.parts[self] = None
 
     async def attach(self, topics: Iterable[TopicName]) -> None:
-        """Attach to all of them. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        """Attach to all partitions of `topics`. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         try:
             for topic in topics:
                 partitions = await self._client.partitions(topic, may_create=True)
                 _require_one(len(partitions), self._settings.start)
                 for partition in partitions:
                     if str(partition) in self._partitions:
-                        continue  # named twice
+                        continue  # listed twice
                     consumer = PartitionConsumer(self._client, partition, self._settings, self)
                     await consumer.attach()
                     self._partitions[str(partition)] = consumer
@@ -50,14 +50,15 @@ class MessageConsumer(Receiver, ClientPart):
 
     @property
     def is_active(self) -> bool:
-        """Of Failover and Exclusive: whether this consumer gets the messages of some partition."""
+        """Whether the broker has made this consumer the active one of a partition (Failover and Exclusive)."""
         return any(each.is_active for each in self._partitions.values())
 
     # --- receiving
 
     async def receive(self, timeout_s: float | None = None) -> Message:
-        """The next message. Raises RequestTimedOut, EndOfTopic, DamagedPayload for one that nobody could read (once, it stays
-        unacknowledged), or why there will be none any more.
+        """Return the next message. Raises RequestTimedOut, EndOfTopic, or the error that ended the consumer.
+
+        An entry that cannot be decoded raises DamagedPayload once, and stays unacknowledged.
         """
         if not self._queue:
             try:
@@ -84,7 +85,7 @@ class MessageConsumer(Receiver, ClientPart):
             await self._changed.wait()
 
     async def receive_some(self, max_messages: int, timeout_s: float | None = None) -> list[Message]:
-        """What is there, at most so many, and at least one. Raises as `receive` does."""
+        """Wait for a message, then return up to `max_messages` that are available. Raises as `receive` does."""
         messages = [await self.receive(timeout_s)]
         while len(messages) < max_messages and self._queue and isinstance(self._queue[0][1], Message):
             consumer, item = self._queue.popleft()
@@ -94,7 +95,7 @@ class MessageConsumer(Receiver, ClientPart):
         return messages
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """All messages, until the end of a terminated topic."""
+        """Yield all messages, up to the end of a terminated topic."""
         while True:
             try:
                 message = await self.receive()
@@ -107,9 +108,9 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack(
         self, *messages: Message, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """These are done with. With a receipt, or in a transaction, returns when the broker has it; raises its refusal.
+        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
 
-        TransactionConflict: another transaction has acknowledged one of them, or it is acknowledged already.
+        TransactionConflict: a message is already acknowledged, or another transaction has acknowledged it.
         """
         by_partition: dict[PartitionConsumer, list[MessageId]] = {}
         for message in messages:
@@ -121,7 +122,7 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack_cumulative(
         self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """This one and all in front of it in its partition are done with. Not on Shared and Key_Shared."""
+        """Acknowledge a message and all before it in its partition. Not allowed on Shared and Key_Shared."""
         partition = self._partition_of(message)
         work = partition.acknowledge(
             [message.id], is_cumulative=True, wants_receipt=wants_receipt, transaction=transaction
@@ -129,7 +130,7 @@ class MessageConsumer(Receiver, ClientPart):
         await (work if transaction is None else transaction.do(work))
 
     def nack(self, message: Message, delay_s: float | None = None) -> None:
-        """Have it delivered again after a while (`nack_delay_s` unless given)."""
+        """Request redelivery of a message after `delay_s` (default: `nack_delay_s`)."""
         delay_s = self._settings.nack_delay_s if delay_s is None else delay_s
         self._partition_of(message).negatively_acknowledge(message.id, delay_s)
 
@@ -140,14 +141,13 @@ class MessageConsumer(Receiver, ClientPart):
         return partition
 
     def redeliver_all(self) -> None:
-        """Have everything delivered again that is not acknowledged."""
         for each in self._partitions.values():
             each.redeliver_all()
 
     # --- the cursor
 
     async def seek(self, message_id: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Begin anew at a message, EARLIEST, LATEST or a time. A message's id needs a topic without partitions."""
+        """Move the cursor to a message, EARLIEST, LATEST or a publish time. A message id requires a topic without partitions."""
         if (message_id is None) == (publish_time_ms is None):
             raise ClientError("seek to a message or to a time")
         _require_one(len(self._partitions), message_id)
@@ -155,11 +155,11 @@ class MessageConsumer(Receiver, ClientPart):
             await each.seek(message_id, publish_time_ms)
 
     async def last_message_ids(self) -> dict[str, MessageId]:
-        """By topic or partition; EARLIEST where there is no message."""
+        """Return the last message id by topic or partition; EARLIEST if there is no message."""
         return {topic: await each.last_message_id() for topic, each in self._partitions.items()}
 
     async def has_more(self) -> bool:
-        """Whether there is a message that was not taken yet."""
+        """Whether there are messages that the caller has not received."""
         if self._queue:
             return True
         for each in self._partitions.values():
@@ -170,13 +170,13 @@ class MessageConsumer(Receiver, ClientPart):
     # --- the end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, which nobody else may use, and close."""
+        """Delete the subscription, which must have no other consumer, and close."""
         for each in self._partitions.values():
             await each.unsubscribe()
         await self.close()
 
     async def close(self) -> None:
-        """Detach; messages that are not acknowledged go to others, or come again."""
+        """Detach. The broker delivers the unacknowledged messages to other consumers, or again later."""
         self._client.parts.pop(self, None)
         await self.client_closed()
         for each in self._partitions.values():
@@ -189,7 +189,7 @@ class MessageConsumer(Receiver, ClientPart):
         for each in self._partitions.values():
             each.stop()
 
-    # --- what partitions tell
+    # --- callbacks of partitions
 
     def came(self, consumer: PartitionConsumer, messages: Iterable[Message | DamagedPayload]) -> None:
         self._queue.extend((consumer, each) for each in messages)
@@ -213,7 +213,9 @@ def _require_one(partitions: int, message_id: MessageId | None) -> None:
 
 
 async def open_message_consumer(client: Client, topics: Sequence[TopicName], settings: Receiving) -> MessageConsumer:
-    """Attached to all partitions of all topics. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Create a consumer that is attached to all partitions of all topics. Raises the broker's refusal, ConnectionLost or
+    RequestTimedOut.
+    """
     consumer = MessageConsumer(client, settings)
     await consumer.attach(topics)
     return consumer

@@ -1,7 +1,7 @@
-"""One subscription to one topic or partition: attaches again by itself, and hands what comes to its owner.
+"""A consumer of one topic or partition. It reattaches after a lost connection, and delivers messages to its owner.
 
-What must hold: what came over a connection that has ended is handed to nobody, since it comes again; nothing is acknowledged that
-the caller did not acknowledge.
+Invariants: messages of an ended connection are dropped, because the broker sends them again; only messages that the caller has
+acknowledged are acknowledged.
 """
 
 from __future__ import annotations
@@ -37,28 +37,29 @@ _MASK_64 = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Receiving:
-    """How messages are received."""
+    """The options of a consumer."""
 
     subscription: str
     kind: pb.CommandSubscribe.SubType = SubType.Exclusive
     name: str = ""
     start: MessageId | None = None
-    """Of a reader: what comes first, inclusive. None: a durable subscription with a cursor of its own."""
+    """Start of a reader, inclusive. None: a durable subscription, which has its own cursor."""
     is_from_earliest: bool = False
-    """A subscription that does not exist begins at the first message, else behind the last."""
+    """Whether a new subscription starts at the first message. Otherwise it starts after the last."""
     read_compacted: bool = False
     priority_level: int = 0
     key_ranges: tuple[tuple[int, int], ...] = ()
-    """Key_Shared: the hashes that this consumer takes, from and to, inclusive; none: the broker divides them."""
+    """Hash ranges of a Key_Shared consumer, from and to inclusive. Empty: the broker assigns hashes."""
     is_out_of_order_allowed: bool = False
     schema: TopicSchema | None = None
     properties: dict[str, str] = field(default_factory=dict)
     queue_messages: int = 1000
-    """How many messages may be on their way or wait here, of each partition."""
+    """Maximum number of messages requested or buffered, per partition."""
     nack_delay_s: float = 60.0
     keeps_batch_bits: bool = False
-    """Acknowledge messages of a batch one by one, for brokers with `acknowledgmentAtBatchIndexLevelEnabled`; else a batch
-    counts when all of it is acknowledged."""
+    """Acknowledge single messages of a batch, for brokers with `acknowledgmentAtBatchIndexLevelEnabled`. Otherwise an entry is
+    acknowledged when all its messages are.
+    """
 
     def __post_init__(self) -> None:
         if self.queue_messages < 1:
@@ -66,23 +67,23 @@ class Receiving:
 
 
 class Receiver(ABC):
-    """Who owns partition consumers. Called from the loop; must not raise."""
+    """The owner of partition consumers. Called from the event loop; must not raise."""
 
     @abstractmethod
     def came(self, consumer: PartitionConsumer, messages: Iterable[Message | DamagedPayload]) -> None:
-        """They are next."""
+        """Queue received messages."""
 
     @abstractmethod
     def dropped(self, consumer: PartitionConsumer) -> int:
-        """Forget what came from it and was not taken; how much that was."""
+        """Drop the queued messages of `consumer`, and return their number."""
 
     @abstractmethod
     def changed(self) -> None:
-        """It has failed, or come to the end of its topic, or has become active or is not any more."""
+        """Handle a change: `consumer` has failed, has reached the end of its topic, or its active state has changed."""
 
 
 class PartitionConsumer(ConnectionUser):
-    """Made by the consumer that owns it, which calls `attach` first."""
+    """A consumer of one partition. Its owner calls `attach` first."""
 
     def __init__(self, client: Client, topic: TopicName, settings: Receiving, owner: Receiver) -> None:
         self.topic = topic
@@ -98,14 +99,14 @@ class PartitionConsumer(ConnectionUser):
         self._is_seeking = False
         self._is_ack_due = False
         self._is_ordered = settings.kind in (SubType.Exclusive, SubType.Failover)
-        self._epoch = 0  # of an ordered one: how often it has asked for everything again
+        self._epoch = 0  # of an ordered subscription: number of requests to redeliver all
         self._partly = PartlyAcknowledged()
         self._chunked = ChunkedMessages()
         self._entries_of_parts = EntriesOfParts()
         self._used_permits = 0
         self._last_taken: MessageId | None = None
-        self._from_ms = 0  # of a reader that was moved to a time, and took nothing since
-        self._is_before_time = False  # it attached in front of that time
+        self._from_ms = 0  # of a reader: target of the last seek to a time, until the next message
+        self._is_before_time = False  # messages before that time are skipped
         self._nacks: list[tuple[float, tuple[int, int]]] = []
         self._nack_timer: asyncio.TimerHandle | None = None
 
@@ -128,7 +129,7 @@ class PartitionConsumer(ConnectionUser):
                     f"the broker closed the new consumer of {self.topic} at once"
                 )
         except BaseException:
-            connection.detach_consumer(consumer_id)  # it may have been attached after all, and would keep others out
+            connection.detach_consumer(consumer_id)  # the broker may have attached it, and it would block others
             raise
         self._connection, self._consumer_id = connection, consumer_id
         self._used_permits = 0
@@ -170,7 +171,7 @@ class PartitionConsumer(ConnectionUser):
             return
         self._connection = None
         self._chunked.clear()
-        self._nacks.clear()  # everything comes again anyway
+        self._nacks.clear()  # the broker redelivers all messages anyway
         self._owner.dropped(self)
         logs.info("client.consumer_lost", topic=self.topic, subscription=self._settings.subscription, reason=reason)
         self._client.tasks.start(self._keep_attaching(), f"consumer {self.topic}")
@@ -188,7 +189,7 @@ class PartitionConsumer(ConnectionUser):
                     return
                 await asyncio.sleep(backoff.next_s())
 
-    # --- what the connection tells
+    # --- callbacks of the connection
 
     def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
         if isinstance(event, ReceivedEntry):
@@ -208,7 +209,7 @@ class PartitionConsumer(ConnectionUser):
     def _came(self, entry: ReceivedEntry) -> None:
         is_stale = (
             0 <= entry.epoch < self._epoch
-        )  # sent before everything was asked for again: it comes again, in its order
+        )  # sent before the request to redeliver all; the broker sends it again in order
         try:
             chunked = ChunkedMessages() if is_stale else self._chunked
             given_up_count = chunked.given_up_count
@@ -235,7 +236,7 @@ class PartitionConsumer(ConnectionUser):
             self._owner.came(self, messages)
 
     def _is_behind(self, message: Message) -> bool:
-        """Of a reader, which attaches at the entry it took something of last, or at the first one after it was moved to a time."""
+        """Whether a reader skips the message: it reattaches at its last entry, or seeks to the first entry of a time."""
         if self._settings.start is None:
             return False
         if self._last_taken is not None:
@@ -244,7 +245,7 @@ class PartitionConsumer(ConnectionUser):
         return self._is_before_time
 
     def taken(self, item: Message | DamagedPayload) -> None:
-        """The owner has handed it to its caller: there is room for another one."""
+        """Record that the caller has received `item`, which frees capacity for another message."""
         if isinstance(item, Message):
             self._last_taken = item.id
             if self._settings.start is not None and not self._is_ack_due:
@@ -253,7 +254,7 @@ class PartitionConsumer(ConnectionUser):
         self._use(1)
 
     def _acknowledge_taken(self) -> None:
-        """Of a reader: what it took is no backlog, and a terminated topic ends when there is none."""
+        """Acknowledge the received messages of a reader: the broker reports the end of a terminated topic only without backlog."""
         self._is_ack_due = False
         last = self._last_taken
         if last is None or self._connection is None:
@@ -287,9 +288,9 @@ class PartitionConsumer(ConnectionUser):
         wants_receipt: bool = False,
         transaction: Transaction | None = None,
     ) -> None:
-        """Acknowledge these; with a receipt or in a transaction, wait until the broker has it. Raises its refusal.
+        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
 
-        Without a receipt, and while there is no connection, an acknowledgement may be lost: the message comes again then.
+        Otherwise an acknowledgement may be lost with the connection; then the broker delivers the message again.
         """
         command = Command(type=Command.ACK)
         ack = command.ack
@@ -330,10 +331,10 @@ class PartitionConsumer(ConnectionUser):
                 data.ack_set.extend(bits)
                 data.batch_size = message_id.batch_size
 
-    # --- delivery again
+    # --- redelivery
 
     def negatively_acknowledge(self, message_id: MessageId, delay_s: float) -> None:
-        """Have its entry delivered again after a while."""
+        """Request redelivery of the message's entries after `delay_s`."""
         loop = asyncio.get_running_loop()
         due = loop.time() + delay_s
         at = (message_id.ledger_id, message_id.entry_id)
@@ -351,9 +352,10 @@ class PartitionConsumer(ConnectionUser):
             due[heapq.heappop(self._nacks)[1]] = None
         self._nack_timer = loop.call_at(self._nacks[0][0], self._redeliver_due) if self._nacks else None
         if due and self._is_ordered:
-            # One alone would come out of its order, so the broker sends everything: what waits here would come twice.
+            # A single entry would be out of order, so the broker sends all again. Queued messages would be duplicates: drop
+            # them.
             self.redeliver_all()
-        elif due and self._connection is not None:  # without one, everything comes again anyway
+        elif due and self._connection is not None:  # after reattaching, all are redelivered anyway
             self._redeliver(due)
 
     def _redeliver(self, positions: Iterable[tuple[int, int]]) -> None:
@@ -367,7 +369,7 @@ class PartitionConsumer(ConnectionUser):
         self._connection.write(frame(command))
 
     def redeliver_all(self) -> None:
-        """Have everything delivered again that is not acknowledged. What was on its way is not handed out before."""
+        """Request redelivery of all unacknowledged messages. Messages that are in flight are dropped."""
         self._chunked.clear()
         self._nacks.clear()
         if self._is_ordered:
@@ -379,7 +381,7 @@ class PartitionConsumer(ConnectionUser):
     # --- the cursor
 
     async def last_message_id(self) -> MessageId:
-        """Of the topic; EARLIEST when there is no message."""
+        """Return the last message id of the topic; EARLIEST if there is none."""
         command = Command(type=Command.GET_LAST_MESSAGE_ID)
 
         async def ask() -> pb.BaseCommand:
@@ -393,7 +395,7 @@ class PartitionConsumer(ConnectionUser):
         return MessageId(last.ledgerId, last.entryId, self.topic.partition_index, last.batch_index)
 
     async def has_more(self) -> bool:
-        """Whether there is a message that was not taken yet."""
+        """Whether there are messages that the caller has not received."""
         last = await self.last_message_id()
         if last == EARLIEST:
             return False
@@ -406,7 +408,7 @@ class PartitionConsumer(ConnectionUser):
         return taken.batch_size > 0 and taken.batch_index < taken.batch_size - 1
 
     async def seek(self, message_id: MessageId | None, publish_time_ms: int | None) -> None:
-        """Begin anew at a message or a time; what came before is forgotten."""
+        """Move the cursor to a message or a publish time, and drop queued messages."""
         command = Command(type=Command.SEEK)
 
         async def ask() -> pb.BaseCommand:
@@ -419,7 +421,7 @@ class PartitionConsumer(ConnectionUser):
                 command.seek.message_publish_time = publish_time_ms
             return await connection.request(command)
 
-        self._is_seeking = True  # what comes meanwhile comes again, or is not wanted any more
+        self._is_seeking = True  # messages received meanwhile are obsolete, or come again
         self._last_taken = None
         self._from_ms = publish_time_ms or 0
         self._partly.clear()
@@ -442,20 +444,20 @@ class PartitionConsumer(ConnectionUser):
     # --- the end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription; nobody else may use it."""
+        """Delete the subscription, which must have no other consumer."""
         command = Command(type=Command.UNSUBSCRIBE)
         connection = self._require_connection()
         command.unsubscribe.consumer_id = self._consumer_id
         await connection.request(command)
 
     def stop(self) -> None:
-        """Attach no more, and ask for nothing more."""
+        """Stop reattaching and redelivery requests."""
         self._is_closed = True
         if self._nack_timer is not None:
             self._nack_timer.cancel()
 
     async def close(self) -> None:
-        """Detach; messages that are not acknowledged go to others, or come again."""
+        """Detach. The broker delivers the unacknowledged messages to other consumers, or again later."""
         self.stop()
         connection, self._connection = self._connection, None
         if connection is None or connection.consumers.pop(self._consumer_id, None) is None:

@@ -1,4 +1,4 @@
-"""The SUBSCRIBE of all consumers, of messages and of whole entries."""
+"""The SUBSCRIBE command of message consumers and entry consumers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def subscribe_command(
     is_from_earliest: bool,
     read_compacted: bool,
 ) -> pb.BaseCommand:
-    """What all consumers subscribe with. `start`: ledger and entry id where a reader begins, inclusive; None: the subscription is
-    durable, and begins at the first message or behind the last when it is new.
+    """Return the common part of SUBSCRIBE. `start`: ledger id and entry id where a reader begins, inclusive; None: a durable
+    subscription, which begins at the first message or after the last if it is new.
     """
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     request = command.subscribe

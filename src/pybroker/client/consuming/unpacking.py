@@ -1,6 +1,6 @@
-"""Messages out of the entries that a broker sends, and messages that came in parts put together.
+"""Decodes messages from entries, and joins chunked messages.
 
-Decides only: no clock, no IO.
+Pure logic without clock or IO.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pybroker.wire.compression import DamagedPayload, decompress
 from pybroker.wire.entry_metadata import message_metadata, metadata_span
 
 MAX_MESSAGE_BYTES = 1 << 30
-"""Of an entry that is opened, and of a message that came in parts: what says that it is larger is damaged."""
+"""Size limit of a decompressed entry and of a chunked message. A larger declared size means damaged data."""
 MAX_CHUNKED_MESSAGES = 10
-"""So many messages may be incomplete at once; more, and the one that began first is given up."""
+"""Maximum number of incomplete chunked messages. Above it, the oldest one is dropped."""
 
 
 class EncryptedMessage(DamagedPayload):
-    """It can be read only with its producer's keys, which this client does not know."""
+    """The message is encrypted, and this client has no keys."""
 
 
 @dataclass(slots=True)
@@ -37,19 +37,19 @@ class _Parts:
 
 
 class ChunkedMessages:
-    """Parts of messages that are not complete. Bounded by number, and each by the size that its first part says."""
+    """Chunks of incomplete messages. Limited by number, and in size by the total that the first chunk declares."""
 
     def __init__(self, max_messages: int = MAX_CHUNKED_MESSAGES) -> None:
         self._max_messages = max_messages
         self._parts: OrderedDict[str, _Parts] = OrderedDict()
         self.given_up_count = 0
-        """Of messages whose parts came, and that cannot be put together unless they come again."""
+        """Number of dropped incomplete messages. They are complete only after a redelivery."""
 
     def __len__(self) -> int:
         return len(self._parts)
 
     def add(self, metadata: pb.MessageMetadata, at: tuple[int, int], part: bytes) -> _Parts | None:
-        """The whole message when this was its last part. A part that does not follow the one before begins anew or is left out."""
+        """Add a chunk, and return the message if it is complete. A chunk out of order is ignored, but chunk 0 starts anew."""
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
             raise DamagedPayload(f"a message in parts of {total_bytes} bytes")
@@ -69,22 +69,22 @@ class ChunkedMessages:
         return self._parts.pop(uuid)
 
     def clear(self) -> None:
-        """Whatever was incomplete comes again from its first part."""
+        """Drop all chunks: the broker sends the incomplete messages again from their first chunk."""
         self._parts.clear()
 
 
 @dataclass(slots=True)
 class Unpacked:
-    """The messages of an entry, without those that were acknowledged before; `permits` is what the broker counted for it."""
+    """The unacknowledged messages of an entry. `permits`: the number of messages that the broker counts for it."""
 
     messages: list[Message]
     permits: int
     chunk_entries: list[tuple[int, int]] = field(default_factory=list)
-    """All entries of a message that came in parts."""
+    """All entries of a chunked message."""
 
 
 def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages) -> Unpacked:
-    """Raises DamagedPayload for what nobody could read, EncryptedMessage for what others could."""
+    """Decode an entry. Raises EncryptedMessage for an encrypted entry, and DamagedPayload for one that cannot be decoded."""
     try:
         metadata = message_metadata(entry.data)
         payload = entry.data[metadata_span(entry.data)[1] :]
@@ -119,7 +119,6 @@ def _unpack_chunk(
 
 
 def _opened(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-    """What was compressed."""
     size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
     if size_bytes > MAX_MESSAGE_BYTES:
         raise DamagedPayload(f"a payload of {size_bytes} bytes, the limit is {MAX_MESSAGE_BYTES}")
@@ -151,7 +150,7 @@ def _message(
     redelivery_count: int,
     schema_version: bytes,
 ) -> Message:
-    """`said`: what the message says of itself, alone or in its batch."""
+    """`said`: the metadata of the message, alone or in its batch."""
     key = said.partition_key if said.HasField("partition_key") else None
     properties = said.properties
     return Message(
@@ -174,7 +173,7 @@ def _message(
 def unpack_batch(
     entry: ReceivedEntry, metadata: pb.MessageMetadata, payload: bytes, topic: str, partition: int
 ) -> Unpacked:
-    """The messages of a batch whose payload is no longer compressed. Raises DamagedPayload, DecodeError."""
+    """Return the messages of a batch from its decompressed payload. Raises DamagedPayload, DecodeError."""
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
         raise DamagedPayload(f"{topic}: a batch of {count} messages in {len(payload)} bytes")
@@ -185,7 +184,7 @@ def unpack_batch(
         entry.redelivery_count,
         entry.ack_set,
     )
-    # Read once, since a batch may have thousands of messages.
+    # Read the fields once: a batch may have thousands of messages.
     first_sequence_id, publish_time_ms = metadata.sequence_id, metadata.publish_time
     producer_name, schema_version = metadata.producer_name, metadata.schema_version
     position = 0
@@ -214,6 +213,6 @@ def unpack_batch(
 
 
 def _is_left(ack_set: tuple[int, ...], index: int) -> bool:
-    """Whether the message of a batch is still to be acknowledged: its bit is set."""
+    """Whether the message of a batch is unacknowledged, which means that its bit is set."""
     word = index >> 6
     return word < len(ack_set) and bool(ack_set[word] >> (index & 63) & 1)

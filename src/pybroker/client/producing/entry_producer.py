@@ -1,13 +1,12 @@
-"""A producer of ready-made entries on one topic or partition: sends them in a pipeline, and again after a lost
-connection.
+"""A producer of complete entries on one topic or partition. It pipelines sends, and sends again after a lost connection.
 
-What must hold: entries are stored in the order in which they were sent; each ends with its receipt or an error; an
-entry whose answer was lost is sent again, which stores it twice unless the topic deduplicates by its producer's name
-and sequence ids. One of a transaction fails instead, and with it the transaction, which may be repeated as a whole.
+Invariants: entries are stored in the order of `send`; each ends with its receipt or an error. An entry with a lost response is
+sent again, which stores it twice unless the topic deduplicates by producer name and sequence id. An entry of a transaction
+fails instead, and its transaction with it; the caller may repeat the whole transaction.
 
-Time-outs: an entry without an answer for `send_timeout_s` fails, whether its producer is attached or not. With
-`outlives_timeouts` the producer continues, as in the official clients: it sends later entries and ignores late answers.
-That needs rising sequence ids. Without it the producer also fails: some callers need an unbroken sequence of entries.
+Timeouts: an entry without a response for `send_timeout_s` fails, whether or not the producer is attached. With
+`outlives_timeouts` the producer continues like the official clients: it sends later entries and ignores late responses. This
+needs increasing sequence ids. Otherwise the producer fails, too, because some callers need an unbroken sequence of entries.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _FINAL_SEND_ERRORS = frozenset(
         pb.ProducerBlockedQuotaExceededException,
     }
 )
-"""After these the same bytes would be refused again. Any other refusal is answered by attaching anew and sending again."""
+"""Errors that the same bytes would cause again. After any other error the producer reattaches and sends again."""
 _ERRORS_OF_ENTRIES = frozenset({pb.NotAllowedError, pb.MetadataError, pb.ChecksumError, pb.IncompatibleSchema})
 """Final errors that concern the entry only. If the entry has already timed out, the producer does not fail."""
 _ERRORS_OF_TRANSACTIONS = frozenset(
@@ -60,11 +59,13 @@ _ERRORS_OF_TRANSACTIONS = frozenset(
         pb.InvalidTxnStatus,
     }
 )
-"""Of an entry in a transaction: that has ended, or there are too many. The entry alone fails, and with it its transaction."""
+"""Errors of an entry in a transaction: the transaction has ended, or there are too many. They fail the entry and its
+transaction, but not the producer.
+"""
 
 
 class EntryId(NamedTuple):
-    """Where an entry was stored; (-1, -1) for one that deduplication knew already."""
+    """The stored position of an entry; (-1, -1) if deduplication has dropped it."""
 
     ledger_id: int
     entry_id: int
@@ -72,41 +73,43 @@ class EntryId(NamedTuple):
 
 @dataclass(frozen=True)
 class ProducerSettings:
-    """How a producer attaches, and what it may keep unanswered."""
+    """The options of a producer."""
 
     name: str = ""
-    """Empty: the broker gives one. With deduplication the name is what sequence ids are remembered by."""
+    """Empty: the broker assigns a name. Deduplication remembers sequence ids by name."""
     access_mode: pb.ProducerAccessMode = pb.Shared
     schema: TopicSchema | None = None
     max_pending_entries: int = MAX_PENDING_ENTRIES
     max_pending_bytes: int = MAX_PENDING_BYTES
     send_timeout_s: float = SEND_TIMEOUT_S
-    """An entry without an answer for this time fails. 0 disables the time-out."""
+    """An entry without a response for this time fails. 0 disables the timeout."""
     outlives_timeouts: bool = False
     """Whether the producer continues after an entry has timed out. Otherwise it fails, too."""
     busy_patience_s: float = 0.0
-    """How long to wait for a holder of the name to go, who may be dead already."""
+    """How long to wait while another producer, which may be dead already, holds the name."""
     resends: bool = True
-    """Without, an entry whose answer was lost fails, and the producer with it: sending it again might store it twice."""
+    """Whether to send unanswered entries again after a reconnection. If not, they and the producer fail, and none is stored
+    twice.
+    """
 
 
 class ProducerState(Enum):
-    """What a producer does with an entry."""
+    """The state of a producer."""
 
     READY = "ready"
-    RECONNECTING = "reconnecting"  # keeps what it is given, sends it when attached again
+    RECONNECTING = "reconnecting"  # queues entries, and sends them after it has reattached
     FAILED = "failed"
     CLOSED = "closed"
 
 
 class Producer(ConnectionUser, ClientPart):
-    """Made by `open_producer`. `send` waits for room, and gives a future of the receipt."""
+    """A producer, created by `open_producer`. `send` waits for capacity and returns a future of the receipt."""
 
     def __init__(self, client: Client, topic: TopicName, settings: ProducerSettings) -> None:
         self.topic = topic
         self.name = settings.name
         self.last_sequence_id = -1
-        """Of this name, as the topic remembered it when this producer attached first."""
+        """Last sequence id of this producer name, as the topic reported it at the first attachment."""
         self.schema_version = b""
         self.max_message_bytes = 0
         self._client = client
@@ -120,7 +123,7 @@ class Producer(ConnectionUser, ClientPart):
         self._has_attached = False
         self._topic_epoch: int | None = None
         self._changed = asyncio.Event()
-        """Set whenever there may be room, nothing left to answer, or another state."""
+        """Set when capacity may be available, no entry is pending, or the state has changed."""
         self._timer: asyncio.TimerHandle | None = None
         client.parts[self] = None
 
@@ -144,9 +147,9 @@ class Producer(ConnectionUser, ClientPart):
         is_chunk: bool = False,
         txn: TxnId | None = None,
     ) -> asyncio.Future[EntryId]:
-        """Send an entry behind all others of this producer, once there is room. Raises NotSent, or why the producer failed.
+        """Send an entry after all earlier ones, once capacity is available. Raises NotSent, or the failure of the producer.
 
-        `txn`: the topic takes part in that transaction already, and the entry's metadata names it.
+        `txn`: the topic is already registered in that transaction, and the entry's metadata names it.
         """
         if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
             raise NotSent(
@@ -170,14 +173,14 @@ class Producer(ConnectionUser, ClientPart):
         return receipt
 
     async def flush(self) -> None:
-        """Wait until everything sent is answered. Raises why the producer failed."""
+        """Wait until all sent entries are answered. Raises the failure of the producer."""
         while len(self._pending) and self._failure is None:
             await self._wait()
         if self._failure is not None:
             raise self._failure
 
     async def close(self) -> None:
-        """Detach. What was not answered fails; call `flush` first."""
+        """Detach. Unanswered entries fail, so call `flush` first."""
         if self._state in (ProducerState.CLOSED, ProducerState.FAILED):
             return
         connection, self._connection = self._connection, None
@@ -215,7 +218,7 @@ class Producer(ConnectionUser, ClientPart):
             parts += (head, entry.data)
         self._connection.write_parts(parts)
 
-    # --- what the connection tells
+    # --- callbacks of the connection
 
     def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
         if isinstance(event, ReceivedEntry):
@@ -260,7 +263,7 @@ class Producer(ConnectionUser, ClientPart):
     # --- attaching
 
     async def attach(self) -> None:
-        """Attach for the first time. Raises why not."""
+        """Attach for the first time. Raises the reason if that fails."""
         busy_until = time.monotonic() + self._settings.busy_patience_s
         try:
             while True:
@@ -302,7 +305,7 @@ class Producer(ConnectionUser, ClientPart):
                     f"the broker closed the new producer on {self.topic} at once"
                 )
         except BaseException:
-            connection.detach_producer(producer_id)  # it may have been attached after all, and would hold the name
+            connection.detach_producer(producer_id)  # the broker may have attached it, and it would hold the name
             raise
         if not self._has_attached:
             self._has_attached = True
@@ -318,7 +321,7 @@ class Producer(ConnectionUser, ClientPart):
         self._changed.set()
 
     def _attach_again(self, reason: Exception) -> None:
-        """The entries that wait are sent again once attached."""
+        """Reattach in the background. Pending entries are sent again afterwards."""
         if self._state is not ProducerState.READY:
             return
         if not self._settings.resends and len(self._pending):
@@ -332,10 +335,10 @@ class Producer(ConnectionUser, ClientPart):
             self._refused(entry, ConnectionLost(text))
         self._changed.set()
         self._state = ProducerState.RECONNECTING
-        # Not with each attempt: a higher one takes the place of whoever has the name on the same connection.
+        # Not with each attempt: a higher epoch replaces the holder of the name on the same connection.
         self._epoch += 1
         if self._connection is not None and not isinstance(reason, ConnectionLost):
-            # Nothing of what was sent behind the refused entry may be stored before it.
+            # No entry sent after the refused one may be stored before it.
             self._connection.abort(f"an entry was refused: {reason}")
         self._connection = None
         logs.info("client.producer_lost", topic=self.topic, producer=self.name, reason=reason)
@@ -355,7 +358,7 @@ class Producer(ConnectionUser, ClientPart):
     # --- the end
 
     def _look_at_oldest(self) -> None:
-        """Fail the entries that were not answered in time, and set the timer for the next one."""
+        """Fail the entries that have timed out, and set the timer for the next one."""
         self._timer = None
         if self._failure is not None:
             return
@@ -381,7 +384,7 @@ class Producer(ConnectionUser, ClientPart):
             self._timer = asyncio.get_running_loop().call_later(left_s, self._look_at_oldest)
 
     def _fail(self, failure: Exception, state: ProducerState) -> None:
-        """The first failure stays; a producer that is closed meanwhile has none but that."""
+        """Record the first failure, and fail all pending entries. Later failures are ignored."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -390,7 +393,7 @@ class Producer(ConnectionUser, ClientPart):
         if self._timer is not None:
             self._timer.cancel()
         if self._connection is not None:
-            self._connection.detach_producer(self._producer_id)  # else the broker would keep the name for it
+            self._connection.detach_producer(self._producer_id)  # otherwise the broker would keep the name for it
             self._connection = None
         for entry in self._pending.clear():
             self._refused(entry, failure)
@@ -401,15 +404,15 @@ class Producer(ConnectionUser, ClientPart):
         assert isinstance(future, asyncio.Future)
         if not future.done():
             future.set_exception(failure)
-            future.exception()  # retrieved: whoever flushes is told as well
+            future.exception()  # mark as retrieved: `flush` raises the failure, too
 
 
 ENTRY_HEADROOM_BYTES = 10 * 1024
-"""Brokers take frames that much longer than the maximum message size: for command and metadata."""
+"""Additional bytes that brokers accept above the maximum message size, for command and metadata."""
 
 
 async def open_producer(client: Client, topic: TopicName, settings: ProducerSettings | None = None) -> Producer:
-    """A producer that is attached. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Open and attach a producer. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     producer = Producer(client, topic, settings or ProducerSettings())
     await producer.attach()
     return producer

@@ -1,7 +1,7 @@
-"""A producer of messages on a topic and all its partitions: puts them into batches, and parts that are small enough.
+"""A producer of messages on a topic and all its partitions, with batching and chunking.
 
-What must hold: messages of one partition are stored in the order in which they were submitted; each ends with its id or an error.
-Nothing is sent in a task of the caller's, so a caller that is cancelled leaves the messages of others alone.
+Invariants: messages of one partition are stored in the order of submission; each ends with its id or an error. A task of the
+producer sends them, so the cancellation of one caller does not affect the messages of others.
 """
 
 from __future__ import annotations
@@ -34,45 +34,43 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 @dataclass(frozen=True)
 class Publishing:
-    """How messages are sent."""
+    """The options of a message producer."""
 
     name: str = ""
-    """Empty: the broker gives one."""
+    """Empty: the broker assigns a name."""
     access_mode: pb.ProducerAccessMode = pb.Shared
     schema: TopicSchema | None = None
     compression: pb.CompressionType = pb.NONE
     is_batching: bool = True
     batch_delay_s: float = 0.001
-    """How long a batch waits for more while others are under way; with nothing under way it goes at once."""
+    """How long a batch waits for more messages while others are pending. If nothing is pending, it is sent at once."""
     max_batch_messages: int = 1000
     max_batch_bytes: int = 128 * 1024
     batch_by_key: bool = False
-    """Messages of different keys are in different batches: what Key_Shared subscriptions need."""
+    """Whether a batch has messages of one key only, as Key_Shared subscriptions require."""
     is_chunking: bool = False
-    """Messages that are too large for the broker go in parts; without it they are refused."""
+    """Whether messages that are too large for the broker are sent in chunks. Otherwise they are refused."""
     hashes_by_murmur: bool = False
-    """Which partition a key belongs to: by Murmur3, else by Java's hash of texts, as the clients do unless told otherwise."""
+    """Whether Murmur3 selects the partition of a key. Otherwise Java's string hash does, the default of the official clients."""
     max_pending_entries: int = MAX_PENDING_ENTRIES
     max_pending_bytes: int = MAX_PENDING_BYTES
-    """Of each partition; `submit` waits when so much is not answered."""
+    """Limit of unsent and unanswered bytes per partition. `submit` waits above it."""
     send_timeout_s: float = SEND_TIMEOUT_S
-    """A message without an answer for this time fails with RequestTimedOut; the producer continues. 0 disables the
-    time-out."""
+    """A message without a response for this time fails with RequestTimedOut; the producer continues. 0 disables the timeout."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages that will be one entry."""
+    """Messages of one future entry."""
 
     transaction: Transaction | None
     messages: list[OutgoingMessage] = field(default_factory=list)
     receipts: list[asyncio.Future[MessageId]] = field(default_factory=list)
     size_bytes: int = 0
     is_alone: bool = False
-    """One message that is in no batch."""
+    """The batch is one message that must not be sent in the batch format."""
 
     def split(self) -> list[_Batch]:
-        """Its messages in a batch each."""
         each = zip(self.messages, self.receipts, strict=True)
         return [_Batch(self.transaction, [message], [receipt], message.size_bytes) for message, receipt in each]
 
@@ -84,7 +82,7 @@ class PartitionPublisher:
         self.producer = producer
         self._partition = partition
         self._settings = settings
-        self._open: dict[str | None, _Batch] = {}  # by key where keys are kept apart
+        self._open: dict[str | None, _Batch] = {}  # by key if batches are separated by key
         self._ready: deque[_Batch] = deque()
         self._queued_bytes = 0
         self._next_sequence_id = producer.last_sequence_id + 1
@@ -98,11 +96,11 @@ class PartitionPublisher:
 
     @property
     def is_full(self) -> bool:
-        """Whether a batch has been closed for its size, or would not wait: the next partition has its turn."""
+        """Whether no batch is open, so that the next message may go to another partition."""
         return not self._open
 
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:
-        """Take the message once there is room."""
+        """Queue the message once capacity is available."""
         if message.sequence_id is not None and self._settings.batch_by_key:
             raise NotSent("sequence ids of one's own do not go with batches by key: those are not sent in order")
         if transaction is not None:
@@ -154,7 +152,7 @@ class PartitionPublisher:
             self._timer = asyncio.get_running_loop().call_later(settings.batch_delay_s, self.close_batches)
 
     def close_batches(self) -> None:
-        """Send what is there."""
+        """Queue all open batches for sending."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -165,11 +163,10 @@ class PartitionPublisher:
     def _answered(self, receipt: asyncio.Future[MessageId]) -> None:
         self._unanswered -= 1
         if not receipt.cancelled():
-            receipt.exception()  # retrieved: whoever does not wait for it need not
+            receipt.exception()  # mark as retrieved: the caller need not await it
         self._changed.set()
 
     async def flush(self) -> None:
-        """Wait until everything submitted is answered."""
         self.close_batches()
         while self._unanswered:
             self._changed.clear()
@@ -189,7 +186,7 @@ class PartitionPublisher:
             try:
                 entries = self._pack(batch)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a message
-                if len(batch.messages) > 1:  # of the others nothing is wrong
+                if len(batch.messages) > 1:  # the other messages may be valid
                     self._next_sequence_id = next_sequence_id
                     self._ready.extendleft(reversed(batch.split()))
                 else:
@@ -253,7 +250,7 @@ class PartitionPublisher:
         return found
 
     def _stored(self, batch: _Batch, answers: list[asyncio.Future[EntryId]]) -> None:
-        """The last one is answered; when it is stored, those in front of it are answered, too."""
+        """Set the receipts of a batch after the response to its last entry. Earlier entries are answered then."""
         first, last = answers[0], answers[-1]
         failure = last.exception() or next((each.exception() for each in answers if each.exception()), None)
         if failure is not None:
@@ -276,7 +273,7 @@ class PartitionPublisher:
                 receipt.set_exception(failure)
 
     def fail_all(self) -> None:
-        """Nothing more is sent, and nothing more is taken."""
+        """Refuse new messages, and fail the unsent ones."""
         self._is_closed = True
         self.close_batches()
         while self._ready:
@@ -288,7 +285,7 @@ class PartitionPublisher:
 
 
 class MessageProducer(ClientPart):
-    """Made by `open_message_producer`. Use it as an asynchronous context manager, or `close` it."""
+    """A producer, created by `open_message_producer`. An asynchronous context manager; otherwise the caller must call `close`."""
 
     def __init__(
         self,
@@ -312,7 +309,7 @@ class MessageProducer(ClientPart):
 
     @property
     def last_sequence_id(self) -> int:
-        """Of this name, as the topic remembered it; the highest of all partitions."""
+        """Return the last sequence id of this producer name, as the topic reported it; the highest of all partitions."""
         return max(each.producer.last_sequence_id for each in self._partitions)
 
     async def send(
@@ -327,7 +324,7 @@ class MessageProducer(ClientPart):
         sequence_id: int | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send a message, and wait until it is stored. Raises why it is not."""
+        """Send a message, and wait until it is stored. Raises the reason if it is not."""
         message = OutgoingMessage(
             value,
             key,
@@ -342,24 +339,24 @@ class MessageProducer(ClientPart):
     async def submit(
         self, message: OutgoingMessage, transaction: Transaction | None = None
     ) -> asyncio.Future[MessageId]:
-        """Take a message behind all others of its partition, once there is room; its id comes with the future."""
+        """Queue a message after all earlier ones of its partition, once capacity is available. Return a future of its id."""
         if len(self._partitions) == 1:
             return await self._partitions[0].submit(message, transaction)
         if message.key is not None:
             hashed = key_hash if self._settings.hashes_by_murmur else java_string_hash
             index = (hashed(message.key.encode()) & 0x7FFF_FFFF) % len(self._partitions)
             return await self._partitions[index].submit(message, transaction)
-        if self._partitions[self._turn].is_full:  # one partition after the other, but whole batches
+        if self._partitions[self._turn].is_full:  # round-robin, but in whole batches
             self._turn = (self._turn + 1) % len(self._partitions)
         return await self._partitions[self._turn].submit(message, transaction)
 
     async def flush(self) -> None:
-        """Wait until everything submitted is answered; failures are those of each message."""
+        """Wait until all submitted messages are answered. Failures are reported by the future of each message only."""
         for each in self._partitions:
             await each.flush()
 
     async def close(self) -> None:
-        """Send what is there, and detach."""
+        """Send the queued messages, and detach."""
         try:
             await self.flush()
         finally:
@@ -375,9 +372,9 @@ class MessageProducer(ClientPart):
 
 
 async def open_message_producer(client: Client, topic: TopicName, settings: Publishing) -> MessageProducer:
-    """A producer that is attached to all partitions. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Create a producer that is attached to all partitions. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     if settings.is_batching and settings.is_chunking:
-        settings = replace(settings, is_batching=False)  # a message in parts is in no batch
+        settings = replace(settings, is_batching=False)  # a chunked message cannot be in a batch
     attach = ProducerSettings(
         settings.name,
         settings.access_mode,

@@ -1,6 +1,6 @@
-"""Entries made of messages: one message, a batch, or the parts of a message that is larger than an entry may be.
+"""Encodes messages as entries: one message, a batch, or the chunks of a message that exceeds the maximum message size.
 
-Decides only: no clock, no IO.
+Pure logic without clock or IO.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pybroker.wire.entry_builder import framed
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What all entries of a producer have in common."""
+    """Fields that all entries of a producer share."""
 
     producer_name: str
     compression: pb.CompressionType = pb.NONE
@@ -26,7 +26,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class PackedEntry:
-    """An entry, and what its SEND says of it."""
+    """An entry and the fields of its SEND command."""
 
     data: bytes
     sequence_id: int
@@ -38,7 +38,6 @@ class PackedEntry:
 def pack_one(
     packing: Packing, message: OutgoingMessage, sequence_id: int, now_ms: int, txn: TxnId | None = None
 ) -> PackedEntry:
-    """An entry of one message that is in no batch."""
     metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
     return PackedEntry(framed(metadata, payload), sequence_id, 0, 1)
 
@@ -46,7 +45,6 @@ def pack_one(
 def pack_batch(
     packing: Packing, messages: Sequence[OutgoingMessage], sequence_ids: Sequence[int], now_ms: int, txn: TxnId | None
 ) -> PackedEntry:
-    """An entry of several messages."""
     singles: list[tuple[pb.SingleMessageMetadata, bytes]] = []
     for message, sequence_id in zip(messages, sequence_ids, strict=True):
         single = pb.SingleMessageMetadata(sequence_id=sequence_id)
@@ -56,14 +54,14 @@ def pack_batch(
     metadata = _metadata(packing, sequence_ids[0], now_ms, txn)
     metadata.num_messages_in_batch = len(messages)
     metadata.highest_sequence_id = sequence_ids[-1]
-    # Key_Shared looks at the entry: all of its messages have one key there, or the batch goes by its first.
+    # The keys of the first message stand for the batch, because Key_Shared dispatches whole entries.
     _describe_keys(metadata, messages[0])
     compressed = _compressed(packing, metadata, payload)
     return PackedEntry(framed(metadata, compressed), sequence_ids[0], sequence_ids[-1], len(messages))
 
 
 def batch_payload(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) -> bytes:
-    """What a batch of these is before compression; says in each metadata how large its message is."""
+    """Return the uncompressed payload of a batch. Sets `payload_size` in each metadata."""
     parts: list[bytes] = []
     for single, value in messages:
         single.payload_size = len(value)
@@ -112,7 +110,7 @@ def pack_chunks(
     max_payload_bytes: int,
     txn: TxnId | None = None,
 ) -> Iterator[PackedEntry]:
-    """The parts of a message, in order: each at most so large."""
+    """Yield the chunks of a message in order, each with at most `max_payload_bytes` of payload."""
     metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
     count = -(-len(payload) // max_payload_bytes)
     metadata.uuid = f"{packing.producer_name}-{sequence_id}"

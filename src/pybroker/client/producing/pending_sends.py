@@ -1,6 +1,6 @@
-"""Entries of one producer that the broker has not answered: what is resent after a reconnection.
+"""Unanswered entries of one producer, which are sent again after a reconnection.
 
-Decides only: no clock, no IO. Receipts come in the order of the entries.
+Pure logic without clock or IO. Receipts arrive in the order of the entries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.model.txn_id import TxnId
 
 @dataclass(slots=True, eq=False)
 class PendingSend:
-    """One entry on its way. `token` is its owner's, given back with the answer."""
+    """One unanswered entry. `token` belongs to the owner and is returned with the response."""
 
     sequence_id: int
     highest_sequence_id: int
@@ -27,9 +27,9 @@ class PendingSend:
 
 
 class PendingSends:
-    """Bounded by entries and bytes; one entry always fits, so that nothing is too large to be sent.
+    """A queue with limits of entries and bytes. An empty queue accepts an entry of any size.
 
-    Invariant: `size_bytes` is the sum of what is kept, in the order in which it was added.
+    Invariant: `size_bytes` is the sum of the sizes of all queued entries.
     """
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
@@ -59,8 +59,9 @@ class PendingSends:
         return self._entries[0] if self._entries else None
 
     def receipted(self, sequence_id: int) -> PendingSend | None:
-        """The entry that this receipt is for, which is kept no longer; None for one that was answered before, by another
-        connection. Raises ValueError for a receipt of an entry that is not the next one: an answer is missing.
+        """Remove and return the entry of this receipt; None if it was already answered over another connection.
+
+        Raises ValueError if the entry is not the next one, which means that a receipt is missing.
         """
         entry = self.oldest
         if entry is None or sequence_id < entry.sequence_id:
@@ -72,16 +73,14 @@ class PendingSends:
         return entry
 
     def find(self, sequence_id: int) -> PendingSend | None:
-        """The first entry of that sequence id."""
         return next((each for each in self._entries if each.sequence_id == sequence_id), None)
 
     def give_up(self, entry: PendingSend) -> None:
-        """Keep it no longer; a refusal may come before the receipts of what was sent before."""
+        """Remove an entry. A refusal may arrive before the receipts of earlier entries."""
         self._entries.remove(entry)
         self.size_bytes -= len(entry.data)
 
     def give_up_in_transactions(self) -> list[PendingSend]:
-        """Keep no entry of a transaction any longer; what was kept of them."""
         given_up = [each for each in self._entries if each.txn is not None]
         if given_up:
             self._entries = deque(each for each in self._entries if each.txn is None)
@@ -91,8 +90,7 @@ class PendingSends:
     def give_up_sent_by(self, time_s: float) -> list[PendingSend]:
         """Remove and return the entries sent by `time_s`, together with the other chunks of their messages.
 
-        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for that of
-        another.
+        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for that of another.
         """
         given_up: list[PendingSend] = []
         while self._entries:
@@ -104,7 +102,7 @@ class PendingSends:
         return given_up
 
     def clear(self) -> list[PendingSend]:
-        """Give everything up; what was kept."""
+        """Remove and return all entries."""
         given_up = [*self._entries]
         self._entries.clear()
         self.size_bytes = 0

@@ -1,11 +1,11 @@
-"""A Delta table as a pipeline sees it: positions and lease are app transactions in the commit that adds the files.
+"""Delta tables as targets of a pipeline. Positions and lease are app transactions in the commit that adds the files.
 
-    <prefix>/epoch, <prefix>/until-ms            the lease; its owner stands in the commit's own information
-    <prefix>/<topic>/ledger, .../entry           the place of each topic (partition)
+    <prefix>/epoch, <prefix>/until-ms            the lease; the commit information names its owner
+    <prefix>/<topic>/ledger, .../entry           the position of each topic or partition
 
-App transactions are what Delta itself has for this: they survive checkpoints, the cleaning of the log and merging by
-any engine. A commit is tried once (`max_commit_retries=0`): delta-rs would otherwise land it on a version that nobody has
-read, since it compares app ids with commits after the object was opened only.
+App transactions are Delta's own mechanism for this: they survive checkpoints, log cleanup, and merges by any engine. Commits
+are not retried (`max_commit_retries=0`): delta-rs would otherwise commit on a version that this process has not read, because
+it compares app ids only with commits after the table object was opened.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CHECKPOINT_EVERY = 50
 
 
 class DeltaLakeTable(LakeTable):
-    """A directory or URL with a Delta log, bound to one pipeline's name."""
+    """A directory or URL with a Delta log, bound to one pipeline name."""
 
     def __init__(
         self, location: str, pipeline: str, topics: Sequence[str], options: dict[str, Any] | None = None
@@ -60,7 +60,7 @@ class DeltaLakeTable(LakeTable):
         self._storage = Storage(location, options)
 
     def follow(self, topics: Iterable[str]) -> bool:
-        """Delta can be asked for known app ids only."""
+        """Delta looks up app transactions by known ids only."""
         new = set(topics) - set(self._topics)
         self._topics += sorted(new)
         return bool(new)
@@ -119,7 +119,7 @@ class DeltaLakeTable(LakeTable):
         return Progress(positions, Lease("", epoch, until_ms))
 
     def owner(self, state: TableState) -> str:
-        """Who wrote last under this pipeline's name, as far as the newest commits tell."""
+        """Return the last owner under this pipeline name, according to the newest commits."""
         for commit in state.reference.history(20):
             if commit.get("pybrokerPipeline") == self._pipeline:
                 return str(commit.get("pybrokerOwner", ""))
@@ -176,7 +176,7 @@ class DeltaLakeTable(LakeTable):
         except DeltaError as error:
             raise TableUnreachable(f"{self._location}: {error}") from error
         steps.reached("after-commit")
-        # A fresh object: the one that committed does not always know its own app transactions, and stays what was read.
+        # Load a new object: the committed one may lack its own app transactions, and keeps the version that was read.
         return self.load()
 
     def _partition_values(self, state: TableState, partition: int | None) -> dict[str, str | None]:
@@ -185,7 +185,7 @@ class DeltaLakeTable(LakeTable):
         return {partition_column(state.partitioning).name: partition_text(state.partitioning, partition)}
 
     def _transactions(self, before: Progress, after: Progress) -> list[Transaction]:
-        """Only what changes is written again; the lease always, so that two writers never change different things only."""
+        """Return the changed positions, and always the lease, so that two writers never commit without a conflict."""
         transactions = [
             Transaction(f"{self._prefix}/epoch", after.lease.epoch),
             Transaction(f"{self._prefix}/until-ms", after.lease.until_ms),
@@ -236,7 +236,7 @@ class DeltaLakeTable(LakeTable):
         return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """By age alone: Delta keeps what a reader of an older version may still read. Its log is cleaned by its checkpoints."""
+        """Expire by age only: Delta keeps files that readers of older versions may need. Its checkpoints clean the log."""
         table: DeltaTable = state.reference
         hours = max(0, int((time.time() * 1000 - older_than_ms) // 3_600_000))
         removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
@@ -245,7 +245,7 @@ class DeltaLakeTable(LakeTable):
     def orphans(self, state: TableState, older_than_ms: int) -> list[str]:
         table: DeltaTable = state.reference
         leftovers = Leftovers(self._pipeline, state.progress.lease.epoch, older_than_ms)
-        # What the log removes stays for readers of older versions until `expire` takes it.
+        # Removed files stay for readers of older versions until `expire` deletes them.
         known = {*pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist(), *self._tombstones(table)}
         return [
             file.location
@@ -256,7 +256,7 @@ class DeltaLakeTable(LakeTable):
         ]
 
     def _tombstones(self, table: DeltaTable) -> set[str]:
-        """Files that an older version still reads: what a vacuum without any retention would take, without the unknown."""
+        """Return removed files that older versions still read: the result of a vacuum without retention."""
         listed = table.vacuum(0, dry_run=True, enforce_retention_duration=False)
         return set(listed)
 
@@ -267,7 +267,7 @@ class DeltaLakeTable(LakeTable):
 
 @contextmanager
 def _reachable(location: str) -> Iterator[None]:
-    """What delta-rs says of its storage, as the error that is tried again."""
+    """Convert delta-rs storage errors to TableUnreachable, which the service retries."""
     try:
         yield
     except (TableNotFoundError, CommitFailedError):
@@ -277,7 +277,7 @@ def _reachable(location: str) -> Iterator[None]:
 
 
 def _partition_number(partitioning: Partitioning | None, value: Any) -> int | None:
-    """Hours or days since 1970 of a partition's value as Delta gives it back."""
+    """Return the hours or days since 1970 of a partition value in Delta's form."""
     if value is None or partitioning is None:
         return None
     if partitioning.unit == "day":

@@ -1,4 +1,4 @@
-"""Delta's ways to write values: partition columns, file statistics, and the types that it has."""
+"""Delta's representation of values: partition columns, file statistics, and types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = {
     "__eventDay": Partitioning("__eventTime", "day"),
 }
 MAX_BOUND_LENGTH = 64
-"""Of texts in statistics; longer ones are left out, since a cut upper bound is no bound."""
+"""Limit of texts in statistics. Longer ones are omitted, because a truncated upper bound is not a bound."""
 _SMALLER = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -37,13 +37,13 @@ _SMALLER = {
 
 
 def partition_column(partitioning: Partitioning) -> pa.Field:
-    """The column that Delta needs for a partition, which has no transforms: a time for hours, a date for days."""
+    """Return the partition column, which Delta needs because it has no transforms: a timestamp for hours, a date for days."""
     name = next(name for name, value in _COLUMNS.items() if value == partitioning)
     return pa.field(name, pa.timestamp("us", tz="UTC") if partitioning.unit == "hour" else pa.date32())
 
 
 def partition_of(columns: list[str]) -> Partitioning | None:
-    """What a table with these partition columns is partitioned by, if a pipeline made it."""
+    """Return the partitioning of a table that a pipeline created; None for other partition columns."""
     return _COLUMNS.get(columns[0]) if len(columns) == 1 else None
 
 
@@ -55,7 +55,7 @@ def partition_text(partitioning: Partitioning, value: int | None) -> str | None:
 
 
 def storable(schema: pa.Schema) -> pa.Schema:
-    """The types that come back from Delta for these columns; all nullable."""
+    """Return the types that Delta returns for these columns. All are nullable."""
     return pa.schema([pa.field(field.name, _storable_type(field.type)) for field in schema])
 
 
@@ -63,7 +63,7 @@ def _storable_type(kind: pa.DataType) -> pa.DataType:
     if kind in _SMALLER:
         return _SMALLER[kind]
     if pa.types.is_time(kind) or pa.types.is_duration(kind):
-        return pa.int64()  # Delta has no time of day: its microseconds
+        return pa.int64()  # Delta has no time of day: microseconds
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_timestamp(kind):
@@ -82,7 +82,7 @@ def _storable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def statistics(file: WrittenFile, schema: pa.Schema) -> dict[str, Any]:
-    """Of the top-level columns whose bounds a reader can use: `{"numRecords":..,"minValues":..,"maxValues":..,"nullCount":..}`."""
+    """Return statistics of the usable top-level columns: `{"numRecords":..,"minValues":..,"maxValues":..,"nullCount":..}`."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}

@@ -1,1 +1,3 @@
-"""Iceberg tables (format v2) through any catalog of pyiceberg: own snapshots, so that a commit is one request and no retry."""
+"""Iceberg tables (format v2) through any catalog of pyiceberg. It creates its own snapshots, so a commit is one request without
+retries.
+"""

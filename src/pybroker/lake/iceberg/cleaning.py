@@ -1,4 +1,4 @@
-"""What pyiceberg leaves lying about: files of expired snapshots, and files that no snapshot knows."""
+"""Cleaning of Iceberg tables: files of expired snapshots, and files that no snapshot names, which pyiceberg does not delete."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from pybroker.lake.table_format import CommitConflict
 
 
 def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_than_ms: int) -> int:
-    """Forget snapshots that are neither among the newest nor young nor named by a branch or tag, then delete what only they
-    need. Raises CommitConflict. A kill between the two leaves orphans, never a hole.
+    """Expire old snapshots without branch or tag, beyond the newest `keep_versions`, then delete the files that only they need.
+
+    Raises CommitConflict. A kill between the two steps leaves orphans, but never a missing file.
     """
     ordered = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
@@ -33,7 +34,7 @@ def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_t
     ]
     if not expired:
         return 0
-    # What only the expired ones need, looked up while they still are in the metadata.
+    # Determine the files of the expired snapshots while the metadata still contains them.
     ids = {snapshot.snapshot_id for snapshot in expired}
     kept = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in ids]
     doomed = _only_of(table, expired, kept)
@@ -51,23 +52,23 @@ def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_t
         try:
             table.io.delete(location)
         except OSError:
-            continue  # cleaning finds it later
+            continue  # cleaning deletes it later
     return len(expired)
 
 
 def delete_old_metadata(before: Table, after: Table) -> None:
-    """What pyiceberg's own transaction does after a commit: metadata files that fell off the log go."""
+    """Delete metadata files that have dropped out of the log, as pyiceberg's own transaction does."""
     logged = {log.metadata_file for log in after.metadata.metadata_log}
     for log in before.metadata.metadata_log:
         if log.metadata_file not in logged:
             try:
                 after.io.delete(log.metadata_file)
             except OSError:
-                continue  # cleaning finds it later
+                continue  # cleaning deletes it later
 
 
 def _only_of(table: Table, expired: list[Snapshot], kept: list[Snapshot]) -> list[str]:
-    """Manifest lists, manifests and data files that an expired snapshot needs and no kept one."""
+    """Return the manifest lists, manifests and data files that only the expired snapshots need."""
     kept_manifests = {manifest.manifest_path for snapshot in kept for manifest in snapshot.manifests(table.io)}
     doomed_manifests: dict[str, ManifestFile] = {}
     doomed = [snapshot.manifest_list for snapshot in expired]
@@ -75,7 +76,7 @@ def _only_of(table: Table, expired: list[Snapshot], kept: list[Snapshot]) -> lis
         for manifest in snapshot.manifests(table.io):
             if manifest.manifest_path not in kept_manifests:
                 doomed_manifests[manifest.manifest_path] = manifest
-    # A data file goes with the last manifest that lists it as live; most go into a merged manifest that is kept.
+    # A data file is kept if any kept manifest lists it as live; most are listed in a merged one.
     candidates = {
         entry.data_file.file_path
         for manifest in doomed_manifests.values()
@@ -87,7 +88,7 @@ def _only_of(table: Table, expired: list[Snapshot], kept: list[Snapshot]) -> lis
 
 
 def _data_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    """Every data file that one of these snapshots reads; each manifest is read once."""
+    """Return the data files of these snapshots. Each manifest is read once."""
     manifests = {
         manifest.manifest_path: manifest for snapshot in snapshots for manifest in snapshot.manifests(table.io)
     }
@@ -101,7 +102,7 @@ def _data_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 def find_orphans(
     table: Table, storage_options: dict[str, Any] | None, older_than_ms: int, pipeline: str, epoch: int
 ) -> list[str]:
-    """Files under the table's location that none of its snapshots and no entry of its metadata log needs."""
+    """Return files under the table's location that no snapshot and no entry of the metadata log needs."""
     snapshots = table.metadata.snapshots
     known = {table.metadata_location, *(log.metadata_file for log in table.metadata.metadata_log)}
     known |= {file.statistics_path for file in table.metadata.statistics}

@@ -1,4 +1,4 @@
-"""An Iceberg table as a pipeline sees it: positions and lease are table properties, set in the snapshot that adds the rows."""
+"""Iceberg tables as targets of a pipeline. Positions and lease are table properties, set by the commit that adds the rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from pybroker.lake.table_format import (
 
 TABLE_PROPERTIES = {
     "format-version": "2",
-    # No engine that appends beside a pipeline may land its rows twice by a retry of its own (pyiceberg's default is 4).
+    # An engine that appends beside a pipeline must not add its rows twice by a retry (pyiceberg's default is 4).
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -54,21 +54,21 @@ TABLE_PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
 }
 _PREFIX = "pybroker.lake"
-# Of a catalog that is locked, restarting or unreachable; `requests` raises OSError by itself.
+# Errors of a catalog that is locked, restarting or unreachable. `requests` raises OSError.
 _UNREACHABLE = (SQLAlchemyError, RESTError, CommitStateUnknownException)
 
 
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
-    """Any catalog of pyiceberg; the name is part of what a SQL catalog finds."""
+    """Open a catalog of pyiceberg. The name is part of the keys of an SQL catalog."""
     try:
         return load_catalog(name, **properties)
     except SQLAlchemyError:
-        # Who opens a new SQL catalog makes its tables, and fails when another process does so at the same moment.
+        # The first open creates the tables of an SQL catalog, and fails if another process creates them at the same time.
         return load_catalog(name, **properties)
 
 
 class IcebergTable(LakeTable):
-    """Bound to one pipeline's name: others may write into the same table, each with its own positions and lease."""
+    """An Iceberg table, bound to one pipeline name. Other pipelines may write into it with their own positions and leases."""
 
     def __init__(
         self, catalog: Catalog, identifier: str, pipeline: str, storage_options: dict[str, Any] | None = None
@@ -91,7 +91,7 @@ class IcebergTable(LakeTable):
         try:
             self._catalog.create_namespace_if_not_exists(namespace)
         except (NamespaceAlreadyExistsError, IntegrityError):
-            pass  # Another process has made it at the same moment; a SQL catalog says so by its constraint.
+            pass  # another process has created it; an SQL catalog reports the violated constraint
         spec = UNPARTITIONED_PARTITION_SPEC
         if partitioning is not None:
             source = iceberg_schema.find_field(partitioning.column)
@@ -257,7 +257,7 @@ class IcebergTable(LakeTable):
 
 @contextmanager
 def _reachable(identifier: str) -> Iterator[None]:
-    """What a catalog says of itself, as the error that is tried again."""
+    """Convert catalog errors to TableUnreachable, which the service retries."""
     try:
         yield
     except NoSuchTableError:
@@ -267,7 +267,7 @@ def _reachable(identifier: str) -> Iterator[None]:
 
 
 def _small(schema: pa.Schema) -> pa.Schema:
-    """With 32-bit offsets, as readers give them: pyiceberg names large types; ids in the metadata are kept."""
+    """Return the schema with 32-bit offsets, as readers use them: pyiceberg uses large types. Ids in the metadata are kept."""
 
     def field_of(field: pa.Field) -> pa.Field:
         return pa.field(field.name, inner(field.type), field.nullable, field.metadata)
@@ -289,7 +289,7 @@ def _small(schema: pa.Schema) -> pa.Schema:
 
 
 def _with_ids(schema: pa.Schema) -> pa.Schema:
-    """With a number for each field: pyiceberg reads ids or a name mapping, and new ones are assigned afterwards."""
+    """Number all fields: pyiceberg requires ids or a name mapping. New ids are assigned afterwards."""
     counter = iter(range(1, 1_000_000))
 
     def numbered(field: pa.Field) -> pa.Field:

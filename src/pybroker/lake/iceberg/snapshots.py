@@ -1,11 +1,11 @@
-"""One new snapshot of an Iceberg table: its manifests, its manifest list, and the updates that a catalog is asked to make.
+"""A new snapshot of an Iceberg table: manifests, manifest list, and the updates for the catalog.
 
-pyiceberg's own transaction is not used for this. It rebuilds a refused append on the new head and lands it, which doubles
-rows when the reader's position was taken by somebody else; it cannot replace files; and it copies the whole metadata some
-twenty times for each commit. Its writers of manifests, its values and its catalogs are used.
+pyiceberg's own transaction is not used. It rebuilds a refused append on the new head and commits it, which doubles rows if
+another process has taken the position. It cannot replace files. And it copies the whole metadata about twenty times per commit.
+This module uses pyiceberg's manifest writers, values and catalogs.
 
-Each commit of ours makes a snapshot, also one that only takes the lease: properties are fenced by nothing but the
-assertion that `main` still is the snapshot that was read.
+Each commit creates a snapshot, even one that only takes the lease: properties are protected by nothing but the assertion that
+`main` is still the snapshot that was read.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from pyiceberg.table.update import (
 )
 
 MERGE_MANIFESTS_AT = 32
-"""So many manifests of a size class and spec become one: the list of a table of n commits has about 32 log32(n) lines."""
-_CLASS_FILES = 32  # a manifest of up to 32 files, up to 1,024, ... : the size classes
+"""Number of manifests of a size class and spec that are merged. After n commits the list has about 32 log32(n) entries."""
+_CLASS_FILES = 32  # size classes: up to 32 files, up to 1,024, ...
 
 
 class SnapshotWriter:
-    """Writes the files of one snapshot on top of `table`'s current one; nothing is seen of it until the catalog is asked.
+    """Writes the files of one snapshot on top of the current one of `table`. It is invisible until the catalog commits it.
 
-    `written` lists the files, so that they can be removed when the catalog refuses.
+    `written` lists the files to delete if the catalog refuses.
     """
 
     def __init__(self, table: Table, file_tag: str) -> None:
@@ -65,7 +65,9 @@ class SnapshotWriter:
         note: dict[str, str],
         merges_manifests: bool = True,
     ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-        """What the catalog must be asked. Raises FilesGone if one of `removed` is not in the table any more."""
+        """Write the snapshot. Return the requirements and updates for the catalog. Raises FilesGone if a file of `removed` is
+        not in the table.
+        """
         manifests = self._kept_manifests(set(removed))
         if added:
             manifests.insert(0, self._manifest(self._metadata.default_spec_id, [self._added(file) for file in added]))
@@ -110,12 +112,11 @@ class SnapshotWriter:
         return requirements, updates
 
     def discard(self) -> None:
-        """Remove the files of a snapshot that was refused."""
         for location in self.written:
             try:
                 self._table.io.delete(location)
             except OSError:
-                continue  # cleaning finds it later
+                continue  # cleaning deletes it later
         self.written.clear()
 
     @property
@@ -138,7 +139,6 @@ class SnapshotWriter:
         return lambda writer: writer.add(entry)
 
     def _manifest(self, spec_id: int, writes: Sequence[Callable[[Any], None]]) -> ManifestFile:
-        """A new manifest with what these calls write into it."""
         location = self._new_location(f"{self._tag}.{self._uuid}-m{self._next_manifest}.avro")
         self._next_manifest += 1
         with write_manifest(
@@ -154,7 +154,7 @@ class SnapshotWriter:
         return writer.to_manifest_file()
 
     def _kept_manifests(self, removed: set[str]) -> list[ManifestFile]:
-        """The manifests of the present snapshot, those with removed files written anew without them."""
+        """Return the manifests of the current snapshot. Those with removed files are rewritten without them."""
         self._removed_files: list[DataFile] = []
         if self._parent is None:
             if removed:
@@ -190,11 +190,11 @@ class SnapshotWriter:
         return kept
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """With the manifests of each size class merged once there are enough of them."""
+        """Merge the manifests of each size class that has enough of them."""
         classes: dict[tuple[int, int], list[ManifestFile]] = {}
         rest: list[ManifestFile] = []
         for manifest in manifests:
-            # A manifest with deleted entries of this very snapshot says what the snapshot removed: kept as it is.
+            # A manifest with deleted entries of this snapshot records the removed files, so it is kept.
             says_removed = manifest.added_snapshot_id == self._id and manifest.deleted_files_count
             if manifest.content != ManifestContent.DATA or says_removed:
                 rest.append(manifest)
@@ -220,14 +220,14 @@ class SnapshotWriter:
         return result + rest
 
     def _drop_unused(self, manifests: Sequence[ManifestFile]) -> None:
-        """Remove manifests that were merged into another one of this very snapshot."""
+        """Delete new manifests that were merged into other manifests of this snapshot."""
         used = {manifest.manifest_path for manifest in manifests}
         for location in [location for location in self.written if location not in used]:
             self._table.io.delete(location)
             self.written.remove(location)
 
     def _summary(self, added: Sequence[DataFile], removed: Sequence[DataFile], note: dict[str, str]) -> Summary:
-        """Counts as other engines write them; totals go on from the snapshot before."""
+        """Return the counts as other engines write them. Totals continue from the previous snapshot."""
         figures = {
             "added-data-files": len(added),
             "added-records": sum(file.record_count for file in added),
@@ -256,4 +256,4 @@ class SnapshotWriter:
 
 
 class FilesGone(Exception):
-    """A file that should be replaced is not in the table any more: somebody else has replaced or deleted it."""
+    """A file to replace is no longer in the table: another writer has replaced or deleted it."""

@@ -1,4 +1,4 @@
-"""A written Parquet file as Iceberg names it in a manifest, and Arrow types as Iceberg can hold them."""
+"""Iceberg's representation of written Parquet files and of Arrow types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.lake.table_format import WrittenFile
 
 
 def data_files(metadata: TableMetadata, files: list[WrittenFile]) -> list[DataFile]:
-    """Entries for a manifest, with bounds and counts of each column from the files' footers."""
+    """Return manifest entries, with bounds and counts of each column from the files' footers."""
     schema = metadata.schema()
     plan = compute_statistics_plan(schema, metadata.properties)
     mapping = parquet_path_to_id_mapping(schema)
@@ -27,7 +27,7 @@ def data_files(metadata: TableMetadata, files: list[WrittenFile]) -> list[DataFi
         result.append(
             DataFile.from_args(
                 content=DataFileContent.DATA,
-                # With its scheme: what has none is looked for on the default file system of who reads it, such as HDFS.
+                # With a scheme: a reader looks for a path without one on its default file system, such as HDFS.
                 file_path=f"{scheme}{file.location}",
                 file_format=FileFormat.PARQUET,
                 partition=Record(file.partition) if metadata.spec().fields else Record(),
@@ -43,7 +43,7 @@ def data_files(metadata: TableMetadata, files: list[WrittenFile]) -> list[DataFi
 
 
 def storable(schema: pa.Schema) -> pa.Schema:
-    """The types that come back from Iceberg for these columns: small integers as int, unsigned ones wider, no nanoseconds."""
+    """Return the types that Iceberg returns for these columns: int for small integers, wider for unsigned ones, no nanoseconds."""
     return pa.schema([pa.field(field.name, storable_type(field.type), field.nullable) for field in schema])
 
 

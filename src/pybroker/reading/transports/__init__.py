@@ -1,1 +1,1 @@
-"""The ways to read entries: binary protocol, bulk HTTP endpoint, and segment files on the same host."""
+"""Transports for reading entries: binary protocol, bulk HTTP endpoint, and segment files on the same host."""

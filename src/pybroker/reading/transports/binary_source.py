@@ -1,11 +1,12 @@
-"""Reading over the binary protocol: what every broker of this protocol can do, Apache Pulsar's included.
+"""Reading over the binary protocol, which all Pulsar brokers support, including Apache Pulsar.
 
-The protocol tells a topic's first and last entry but not its ledgers. Where they begin and end is found by looking: a reader that
-is put behind everything of a ledger is sent the first entry of the next one, and halving finds where a ledger ends. What was
-found of a ledger that is not the last one stays true, and is remembered.
+The protocol reports the first and last entry of a topic, but not its ledgers. This module finds their boundaries by probing: a
+reader behind the end of a ledger receives the first entry of the next one, and a binary search finds the end. Boundaries of all
+but the last ledger never change, so they are remembered.
 
-Brokers never send markers, nor messages of aborted transactions: inside a ledger such entries are gaps. What else is not sent is
-gone: ledgers are trimmed as a whole, so a ledger whose last entries did not come is looked at again before that is believed.
+Brokers send neither markers nor messages of aborted transactions: inside a ledger such entries are gaps. Other missing entries
+are lost. Ledgers are trimmed as a whole, so if the last entries of a ledger are missing, the reader checks the ledger again
+before it reports a loss.
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ if TYPE_CHECKING:
 
 RUN_BYTES = 4 * 1024 * 1024
 NO_ENTRY_ID = 1 << 32
-"""Behind every entry that a ledger can have."""
+"""An entry id behind all entries of any ledger."""
 QUIET_S = 2.0
-"""So long without an entry, and the broker is asked where it stands."""
+"""Time without an entry after which the reader requests the position of its cursor."""
 
 Result = TypeVar("Result")
 
 
 class BinarySource(EntrySource):
-    """Connects when it is first used."""
+    """A source that connects at its first use."""
 
     leaves_out_entries = True  # markers
 
     def __init__(self, access: Access, patience_s: float | None = None) -> None:
-        """`patience_s`: how long to wait for an entry, and for a broker that restarts; the operation time-out unless given."""
+        """`patience_s`: how long to wait for an entry, or for a restarting broker. Default: the operation timeout."""
         self._access = access
         self._patience_s = access.operation_timeout_s if patience_s is None else patience_s
         self._background: BackgroundClient | None = None
         self._idle: list[Client] = []
-        """Clients for reads that no read uses at the moment; at most as many as reads have been nested."""
+        """Idle clients for reads; at most as many as there were nested reads."""
         self._ends: dict[str, LedgerEnds] = {}
 
     def close(self) -> None:
@@ -119,8 +120,8 @@ class BinarySource(EntrySource):
             first = await self._first(reader, ends.last)
         name = str(topic)
         if ends.last is None or first is None:
-            # Nothing is there: any place is both first and end; entries before a later start are gone. A place of the
-            # topic's own is needed for those who keep it: what comes is in a later ledger than 0, and would count as lost.
+            # The topic is empty: any position is both first and end, and entries before a later start are lost. Return a
+            # position in an existing ledger: callers store it, and with ledger 0 all later entries would count as lost.
             mark = ends.mark_delete
             place = end or start or (Place(0, 0) if mark is None else Place(mark.ledger_id, mark.entry_id + 1))
             lost = () if start is None or start >= place else (_lost(name, start, place, place),)
@@ -164,7 +165,7 @@ class BinarySource(EntrySource):
             await mover.seek(publish_time_ms=publish_time_ms)
         finally:
             await mover.close()
-        # A moved cursor ends its consumers; that of a reader waits for them to come back.
+        # A seek closes the consumers of the cursor; a reader's cursor waits until they return.
         found = await open_consumer(client, topic, subscribing)
         try:
             ends = await found.ends()
@@ -179,9 +180,8 @@ class BinarySource(EntrySource):
     # --- entries
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        # Each read has its own connection: its consumer pauses the connection while the caller processes earlier
-        # entries. The caller may meanwhile request a plan, a schema or another range (for example earlier chunks of a
-        # message).
+        # Each read has its own connection: its consumer pauses the connection while the caller processes earlier entries. The
+        # caller may meanwhile request a plan, a schema or another range (for example earlier chunks of a message).
         background = self._client
         client = self._idle.pop() if self._idle else background.another()
         reading = _RangeReading(client, entries, self._patience_s)
@@ -216,14 +216,14 @@ class BinarySource(EntrySource):
             if place.entry_id > 0:
                 await consumer.acknowledge_up_to(Position(place.ledger_id, place.entry_id - 1))
             elif place.ledger_id > 0:
-                # The last entry of the ledger before has no name that is known here.
+                # The last entry id of the previous ledger is unknown here.
                 await consumer.seek(Position(place.ledger_id, 0))
         finally:
             await consumer.close()
 
 
 class _RangeReading:
-    """The entries of one range, attached again after a lost connection."""
+    """The read of one range, which reattaches after a lost connection."""
 
     def __init__(self, client: Client, entries: EntryRange, timeout_s: float) -> None:
         self._client = client
@@ -231,7 +231,7 @@ class _RangeReading:
         self._entries = entries
         self._topic = TopicName.parse(entries.topic)
         self._next = entries.first_entry_id
-        self._end = entries.end_entry_id  # of what readers get: what is behind it up to the range's end they never do
+        self._end = entries.end_entry_id  # readers receive no entry from here to the end of the range
         self._consumer: Consumer | None = None
         self._waiting: list[ReceivedEntry] = []
         self._is_done = entries.first_entry_id >= entries.end_entry_id
@@ -242,7 +242,7 @@ class _RangeReading:
             self._consumer = None
 
     async def next_run(self) -> EntryRun | None:
-        """The next run of entries that follow each other, None behind the last one."""
+        """Return the next run of consecutive entries; None after the last one."""
         while not self._is_done or self._waiting:
             if not self._waiting:
                 await self._receive()
@@ -251,7 +251,7 @@ class _RangeReading:
         return None
 
     async def _receive(self) -> None:
-        """Fetch some entries of the range, or find that it has ended."""
+        """Receive some entries of the range, or detect its end."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -265,7 +265,7 @@ class _RangeReading:
                 await self.close()
         for entry in received:
             if (entry.ledger_id, entry.entry_id) < (self._entries.ledger_id, self._next):
-                continue  # what a broker that takes the start as read sends before it, or sends twice
+                continue  # some brokers treat the start as exclusive and send earlier entries, or repeat entries
             if (entry.ledger_id, entry.entry_id) >= (self._entries.ledger_id, self._end):
                 await self._ended_before(entry)
                 return
@@ -275,7 +275,9 @@ class _RangeReading:
             self._is_done = True
 
     async def _received(self, consumer: Consumer) -> list[ReceivedEntry]:
-        """What came; nothing when the rest of the range are entries that brokers send to nobody. Raises RequestTimedOut."""
+        """Return received entries; none if the rest of the range has only entries that readers never receive. Raises
+        RequestTimedOut.
+        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -291,7 +293,7 @@ class _RangeReading:
                     ) from None
 
     async def _is_passed(self, consumer: Consumer) -> bool:
-        """Whether the broker has put the cursor behind the range by itself: it acknowledges markers as it comes to them."""
+        """Whether the broker has moved the cursor past the range: it acknowledges markers when it reaches them."""
         if self._next > 0:
             await consumer.acknowledge_up_to(Position(self._entries.ledger_id, self._next - 1))
         stands = (await consumer.ends()).mark_delete
@@ -316,10 +318,10 @@ class _RangeReading:
         return consumer
 
     async def _is_stored_to_its_end(self) -> bool:
-        """Whether the broker shows that the topic has the last entry of the range, though the last one that readers get lies before
-        it: whoever planned the range counts markers and messages of aborted transactions too.
+        """Whether the topic has the last entry of the range, although the last entry for readers is before it.
 
-        A cursor that is put behind all entries of a ledger stands at the last one of it. It asks for none, so it does not move.
+        The planned range may contain markers and messages of aborted transactions. A cursor opened behind all entries of a
+        ledger is at the ledger's last one. The consumer requests no entries, so the cursor does not move.
         """
         ledger_id = self._entries.ledger_id
         behind = Subscribing(_reader_name(), start=Position(ledger_id, NO_ENTRY_ID), is_from_earliest=False)
@@ -328,7 +330,7 @@ class _RangeReading:
             stands = (await consumer.ends()).mark_delete
         finally:
             await consumer.close()
-        # Apache Pulsar looks for nothing there, unless it is behind the whole topic, and then repeats what it was told.
+        # Apache Pulsar does not adjust such a position, except behind the whole topic: then it returns the requested one.
         return (
             stands is not None
             and stands.ledger_id == ledger_id
@@ -336,12 +338,12 @@ class _RangeReading:
         )
 
     async def _ended_before(self, beyond: ReceivedEntry) -> None:
-        """An entry behind the range came. What is missing at its end was never sent to readers, or is gone."""
+        """Handle an entry behind the range. Missing entries at the range's end are never sent to readers, or are lost."""
         self._is_done = True
         if self._next >= self._end:
             return
         if beyond.ledger_id == self._entries.ledger_id:
-            return  # The ledger is there, and this entry of it: between are markers.
+            return  # the ledger exists, so the entries in between are markers
         await self.close()
         if await self._is_stored_to_its_end():
             return
@@ -358,7 +360,7 @@ class _RangeReading:
             )
 
     def _take_run(self) -> EntryRun | None:
-        """The first of the waiting entries, up to a gap or some MiB."""
+        """Return the first waiting entries, up to a gap or a limit of some MiB."""
         first = self._waiting[0].entry_id
         count = 0
         size_bytes = 0
@@ -375,7 +377,7 @@ class _RangeReading:
 
 
 def _check(entry: ReceivedEntry, topic: str) -> None:
-    """The checksum that its producer gave it, if any; brokers refuse to store a wrong one, so it was damaged since."""
+    """Verify the checksum, if the producer set one. Brokers refuse wrong ones, so the entry was damaged later."""
     data = entry.data
     start = message_start(data)
     if data[start : start + 2] == b"\x0e\x01":

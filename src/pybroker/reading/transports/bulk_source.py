@@ -1,7 +1,7 @@
-"""Reads entries over the broker's bulk endpoint: whole blocks as they lie in segment files, checked here.
+"""Reading over the broker's bulk endpoint: whole blocks in the format of segment files, verified by the client.
 
-What must hold: exactly the asked entries come, in order; a stream that is cut is taken up at the entry where it was cut, and one
-that makes no progress is an error. What is gone is `DataLoss`, whatever else is wrong is not.
+Invariants: exactly the requested entries are returned, in order. An interrupted stream continues at the entry of the
+interruption; a stream without progress is an error. Lost entries raise `DataLoss`, other errors do not.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pybroker.reading.read_options import SourceOptions
 
 CHUNK_BYTES = 4 << 20
-"""Of one run, about; a larger entry makes a larger one."""
+"""Approximate size of a run. A larger entry makes a larger run."""
 GONE = 410
 BEYOND_END = 416
 
 
 class RestSource(EntrySource):
-    """What the two ways of reading share that know the broker's REST interface: everything but the entries."""
+    """The common part of the two sources that use the broker's REST API: everything except the entries."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -51,7 +51,7 @@ class RestSource(EntrySource):
         count = self._topics.partition_count(name)
         if count:
             return [str(name.partition(index)) for index in range(count)]
-        self._plans.of([(topic, None, None)], with_points=False)  # raises when it does not exist
+        self._plans.of([(topic, None, None)], with_points=False)  # raises TopicMissing if it does not exist
         return [str(name)]
 
     def topics(self, namespace: str) -> list[str]:
@@ -67,12 +67,12 @@ class RestSource(EntrySource):
         return plans
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """As `EntrySource.read` says; what readers never get is marked in the runs."""
+        """Read as documented in `EntrySource.read`. Entries that readers never receive are marked in the runs."""
         return self._hidden.marked(entries, self.read_stored(entries))
 
     @abstractmethod
     def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """These entries as they are stored. Raises as `read`."""
+        """Yield these entries as stored. Raises as `read`."""
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
         return self._plans.place_at_time(topic, publish_time_ms)
@@ -84,7 +84,7 @@ class RestSource(EntrySource):
         self._topics.show_progress(topic, subscription, place)
 
     def has_entries(self) -> bool:
-        """Whether the broker is one that tells plans and gives entries in bulk."""
+        """Whether the broker supports plans and bulk reads."""
         try:
             self.rest.json("POST", "/admin/v3/entries/persistent/public/default/plan", {"topics": []})
         except Refused as error:
@@ -94,7 +94,7 @@ class RestSource(EntrySource):
         return True
 
     def read_in_bulk(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """These entries, over the bulk endpoint: on a connection of their own, since who reads may plan and read meanwhile."""
+        """Read entries over the bulk endpoint, on a separate connection, because the caller may plan and read meanwhile."""
         rest = self._idle.pop() if self._idle else self.options.rest_client()
         try:
             yield from _BulkRead(rest, self.options, entries).runs()
@@ -110,14 +110,14 @@ class RestSource(EntrySource):
 
 
 class BulkSource(RestSource):
-    """Needs a broker of this project, and nothing else in common with it."""
+    """The source for the bulk endpoint. Needs a broker of this project."""
 
     def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]:
         return self.read_in_bulk(entries)
 
 
 class _BulkRead:
-    """One range."""
+    """The read of one range."""
 
     def __init__(self, rest: RestClient, options: SourceOptions, entries: EntryRange) -> None:
         self._rest = rest
@@ -151,7 +151,7 @@ class _BulkRead:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _answer(self) -> Iterator[EntryRun]:
-        """What one answer brings, whole blocks at a time."""
+        """Yield the runs of one response, in whole blocks."""
         reader = self._reader
         response = self._rest.open("GET", f"{self._path}?first={reader.next_entry_id}&end={reader.end_entry_id}")
         try:
@@ -176,7 +176,7 @@ class _BulkRead:
                     yield run
         finally:
             if response.length:
-                self._rest.close()  # the rest of it would stand in front of the next answer
+                self._rest.close()  # unread bytes would precede the next response
             else:
                 response.close()
 
@@ -203,7 +203,7 @@ class _BulkRead:
 
 
 def _fill(response: http.client.HTTPResponse, data: memoryview) -> None:
-    """Raises ConnectionError when the answer ends before."""
+    """Fill `data` from the response. Raises ConnectionError if the response ends earlier."""
     done = 0
     while done < len(data):
         count = response.readinto(data[done:])

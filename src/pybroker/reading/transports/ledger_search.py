@@ -1,7 +1,8 @@
-"""Which ledgers a topic has between two places, found by looking at single entries: the binary protocol lists no ledgers.
+"""Search for the ledgers of a topic between two positions by probing entries, because the binary protocol does not list
+ledgers.
 
-`entry_at(position)` is sent the first entry at `position` or behind it; one that is known to be there. A ledger that another one
-follows never changes, so its end is remembered. Costs one look for each ledger and one for each halving of its length.
+`entry_at(position)` returns the first entry at or after `position`, which must exist. A ledger with a successor never changes,
+so its end is remembered. The search costs one probe per ledger and one per halving of its length.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from pybroker.reading.positions import Place
 
 EntryAt = Callable[[Position], Awaitable[ReceivedEntry]]
 BEHIND_A_LEDGER = (1 << 62) - 1
-"""An entry id behind everything that a ledger can hold."""
+"""An entry id behind all entries of any ledger."""
 FIRST_GUESS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerSpan:
-    """What lies of one ledger between the two places."""
+    """The part of one ledger between the two positions."""
 
     ledger_id: int
     first_entry_id: int
     end_entry_id: int
     entry_bytes: int
-    """The size of one of its entries, as an estimate of the others."""
+    """Size of one of its entries, as an estimate for the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownLedger:
     end_entry_id: int
     next: Place
-    """The first entry of the ledger that follows."""
+    """The first entry of the next ledger."""
     next_bytes: int
 
 
 class LedgerEnds:
-    """What is known of ledgers that others follow, in one topic."""
+    """The known ends of ledgers that have a successor, in one topic."""
 
     MAX_LEDGERS = 100_000
 
@@ -58,7 +59,7 @@ class LedgerEnds:
 async def find_ledgers(
     begin: Place, stop: Place, last: Position, entry_at: EntryAt, known: LedgerEnds
 ) -> list[LedgerSpan]:
-    """The ledgers with entries from `begin` on and before `stop`; `last` is the topic's last entry, at or behind both."""
+    """Return the ledgers with entries from `begin` to `stop`. `last` is the topic's last entry, at or after both."""
     spans: list[LedgerSpan] = []
     if begin >= stop:
         return spans
@@ -86,12 +87,12 @@ async def find_ledgers(
 
 
 async def _look(place: Place, entry_at: EntryAt) -> _KnownLedger:
-    """The end of the ledger of `place`, which has an entry there and is followed by another ledger."""
+    """Find the end of the ledger of `place`, which contains an entry there and has a successor."""
     ledger_id = place.ledger_id
     following = await entry_at(Position(ledger_id, BEHIND_A_LEDGER))
     if following.ledger_id == ledger_id:
         raise ValueError(f"the broker has an entry {following.ledger_id}:{following.entry_id}, which cannot be")
-    # Invariant: the entry before `low` is there, none at `high` or behind it.
+    # Invariant: the entry before `low` exists; none exists at or after `high`.
     low = place.entry_id + 1
     high: int | None = None
     step = FIRST_GUESS

@@ -1,7 +1,8 @@
-"""Blocks of a segment file, in a buffer, as runs of entries: each checked for where it belongs and for what it holds.
+"""Conversion of segment file blocks in a buffer to runs of entries, with verification of each block.
 
-The layout is that of `storage.layout.segment`. What must always hold: an entry is in a run only when the checksums of its block's
-header and of its own bytes were right, and ids go on without a gap; anything else is told with the entries that it concerns.
+The layout is that of `storage_format.segment_layout`. Invariant: a run contains an entry only if the checksums of its block
+header and of its own bytes are correct, and entry ids are consecutive. Everything else raises an error with the affected
+entries.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ WRONG_CHECKSUM = "wrong checksum of the payload"
 
 
 class DamagedBlocks(Exception):
-    """Blocks that do not hold what was written: entries `first_entry_id` up to and with `last_entry_id` cannot be read here."""
+    """Damaged blocks: the entries from `first_entry_id` to `last_entry_id` (inclusive) cannot be read here."""
 
     def __init__(self, first_entry_id: int, last_entry_id: int, reason: str) -> None:
         super().__init__(reason)
@@ -37,7 +38,7 @@ class DamagedBlocks(Exception):
 
 @dataclass(slots=True)
 class _Found:
-    """Whole blocks of a buffer, up to `offset`."""
+    """The whole blocks of a buffer, up to `offset`."""
 
     starts: list[npt.NDArray[np.int64]]
     lengths: list[npt.NDArray[np.int64]]
@@ -46,10 +47,10 @@ class _Found:
 
 
 class BlockReader:
-    """Reads the entries `next_entry_id` up to `end_entry_id` of one ledger out of its blocks, a buffer at a time.
+    """Reads the entries from `next_entry_id` to `end_entry_id` (exclusive) of one ledger from its blocks, buffer by buffer.
 
-    Blocks before the first entry and behind the last one are passed over; a block that is cut by the end of a buffer is not read:
-    it comes again with the next buffer.
+    It skips blocks before the first and after the last entry. A block that is incomplete at the end of a buffer is not read;
+    the caller passes it again with the next buffer.
     """
 
     def __init__(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> None:
@@ -62,9 +63,10 @@ class BlockReader:
         return self.next_entry_id >= self.end_entry_id
 
     def read(self, data: memoryview, offset: int = 0) -> tuple[EntryRun | None, int]:
-        """The entries of the whole blocks from `offset` on, None if there are none, and where the first block begins that is cut.
+        """Return the entries of the whole blocks from `offset` on (None without entries), and the offset of the first
+        incomplete block.
 
-        Raises DamagedBlocks, once what is before the damage was returned.
+        Raises DamagedBlocks after the entries before the damage were returned.
         """
         found = _Found([], [], self.next_entry_id, offset)
         try:
@@ -85,7 +87,7 @@ class BlockReader:
         return run, found.offset
 
     def _read_block(self, data: memoryview, found: _Found) -> bool:
-        """Whether there was a whole block."""
+        """Read the next block. Return False if it is incomplete."""
         offset = found.offset
         if offset + BLOCK_HEADER_BYTES > len(data):
             return False
@@ -103,11 +105,11 @@ class BlockReader:
         take = min(self.end_entry_id - self.next_entry_id, len(block.lengths) - skip)
         if take > 0:
             self._take(data, block, skip, take, found)
-        found.offset = block.end_offset  # not in front of damage: what is behind it is read anew, and told then
+        found.offset = block.end_offset  # not before damage: the next call reads the block again and raises
         return True
 
     def _take(self, data: memoryview, block: Block, skip: int, take: int, found: _Found) -> None:
-        if len(block.lengths) == 1:  # a large entry, such as a batch: arrays would cost as much as its checksum does
+        if len(block.lengths) == 1:  # a single large entry, such as a batch: arrays would cost as much as its checksum
             if crc32c(data[block.payload_offset : block.end_offset]) != block.checksums[0]:
                 raise DamagedBlocks(self.next_entry_id, self.next_entry_id, WRONG_CHECKSUM)
             found.starts.append(np.array((block.payload_offset,), np.int64))
@@ -137,5 +139,5 @@ class BlockReader:
 
 
 def bytes_needed(data: memoryview, offset: int) -> int:
-    """How long the buffer has to be from `offset` on for the block there; at least a header."""
+    """Return the buffer length needed from `offset` on for the block there; at least a header."""
     return max(BLOCK_HEADER_BYTES, block_length_said(data, offset)[1])

@@ -1,8 +1,9 @@
-"""Reads sealed ledgers from the segment files of a broker's data directory on this host; everything else over the bulk endpoint.
+"""Reading of sealed ledgers from segment files of a broker on this host. Other ledgers are read over the bulk endpoint.
 
-What must hold: the directory is the broker's own (both name the same run), a file is read only when it is sealed and has the
-entries that are asked for, and each block says that it belongs there. A file that is missing is asked for in bulk: the broker
-knows whether it was trimmed. Sealed files never change, and one that is open can be read to its end when it is deleted.
+Invariants: the directory belongs to the broker (both have the same run id); a file is read only if it is sealed and contains
+the requested entries; each block is verified to belong there. If a file is missing, its entries are requested over the bulk
+endpoint: the broker knows whether they were trimmed. Sealed files never change, and an open file can be read to its end after
+its deletion.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pybroker.reading.read_options import SourceOptions
 
 CHUNK_BYTES = 4 << 20
-"""Of one run, about; a larger entry makes a larger one."""
+"""Approximate size of a run. A larger entry makes a larger run."""
 RUN_ID_FILE = "run.id"
 LEDGERS = "ledgers"
 NOT_FOUND = 404
@@ -47,7 +48,7 @@ _MAX_RUN_ID_BYTES = 256
 
 
 def broker_directory(source: RestSource) -> tuple[Path | None, str]:
-    """The data directory of the broker that `source` asks, if this process can read it; else why not. Raises ReadingFailed."""
+    """Return the broker's data directory if this process can read it, else None and the reason. Raises ReadingFailed."""
     try:
         shown = source.rest.json("GET", "/admin/v3/entries/directory")
     except Refused as error:
@@ -71,10 +72,9 @@ def broker_directory(source: RestSource) -> tuple[Path | None, str]:
 
 
 class SegmentSource(RestSource):
-    """Whoever plans holds a lease from the plan's start on, until the next plan of that topic or `close`."""
+    """A source that holds a lease from the start of a plan on, until the next plan of that topic or `close`."""
 
     def __init__(self, options: SourceOptions, directory: Path) -> None:
-        """`directory` is what `broker_directory` found."""
         super().__init__(options)
         self._ledgers = directory / LEDGERS
         self._leases = Leases(options)
@@ -84,7 +84,7 @@ class SegmentSource(RestSource):
         places = {
             plan.topic: plan.start
             for plan, (topic, start, _) in zip(plans, asked, strict=True)
-            if start is not None or not self._leases.holds(topic)  # else somebody only looks around
+            if start is not None or not self._leases.holds(topic)  # a plan without a start does not replace a lease
         }
         if places:
             self._leases.hold(places)
@@ -107,7 +107,7 @@ class SegmentSource(RestSource):
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """A descriptor, or None when the file is not there or cannot be opened by this process."""
+    """Yield a descriptor, or None if the file is missing or this process cannot open it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -121,7 +121,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 class _SealedFile:
-    """One range of a segment file that is open."""
+    """The read of one range from an open segment file."""
 
     def __init__(self, path: Path, descriptor: int, entries: EntryRange) -> None:
         self._path = path
@@ -131,11 +131,11 @@ class _SealedFile:
 
     @property
     def holds_entries(self) -> bool:
-        """Whether the file is sealed and has all of them; an index that cannot be read is the broker's matter."""
+        """Whether the file is sealed and contains all entries. If its index is damaged, the broker must read it."""
         return self._place is not None and self._entries.end_entry_id <= self._place[0].entry_count
 
     def runs(self) -> Iterator[EntryRun]:
-        """Raises DataLoss, ReadingFailed."""
+        """Yield the runs of the range. Raises DataLoss, ReadingFailed."""
         assert self._place is not None
         extent, index = self._place
         entries = self._entries
@@ -165,12 +165,12 @@ class _SealedFile:
                 os.pread(self._descriptor, length + TRAILER_BYTES, offset), self._entries.ledger_id, offset
             )
         except LayoutError:
-            return None  # open still, of another version, or damaged
+            return None  # not sealed yet, of another version, or damaged
         except OSError as error:
             raise ReadingFailed(f"{self._path.name} cannot be read: {error.strerror}") from error
 
     def _read(self, offset: int, length: int) -> memoryview:
-        """Copied, not mapped: an error of the disk is then an error, and no signal that ends the process."""
+        """Copy bytes instead of mapping the file, so that a disk error raises an exception instead of killing the process."""
         data = np.empty(length, dtype=np.uint8).data
         done = 0
         try:

@@ -1,7 +1,8 @@
-"""How much of each topic one micro-batch takes: limits of bytes and messages, shared out by backlog.
+"""Admission control of micro-batches: distributes the limits of bytes and messages over the topics, in proportion to their
+backlog.
 
-What lies between two sparse points of a ledger is taken to be spread evenly over its entries, so both limits are met about
-and not exactly. However small they are, every topic with a backlog gets on by an entry: a query never stands still.
+Between two sparse points of a ledger, bytes and messages are assumed to be spread evenly, so the limits are approximate. Each
+topic with a backlog gets at least one entry, so a query always makes progress.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pybroker.reading.positions import Place, PlannedLedger, TopicPlan
 
 UNLIMITED = 1 << 62
 ASSUMED_ENTRY_BYTES = 1024
-"""Of an entry where nobody says how long the entries of a ledger are."""
+"""Assumed entry size of a ledger of unknown size."""
 
 
 class Taken(NamedTuple):
-    """Up to where, and about how much that is."""
+    """The end of an admitted part, and its approximate size."""
 
     end: Place
     size_bytes: int
@@ -27,7 +28,7 @@ class Taken(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Consecutive entries of one ledger over which bytes and messages are spread evenly."""
+    """Consecutive entries of one ledger with an even spread of bytes and messages."""
 
     ledger_id: int
     first_entry_id: int
@@ -38,17 +39,18 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one micro-batch, over all topics."""
+    """Limits of one micro-batch, over all topics."""
 
     size_bytes: int = UNLIMITED
     message_count: int = UNLIMITED
 
 
 def admit(plans: Sequence[TopicPlan], limits: Limits) -> list[Place]:
-    """Up to where each of `plans` is read now: its end if everything fits, else an entry and its share of what is left.
+    """Return the admitted end of each plan: the plan's end if everything fits, else one entry plus a share of the remaining
+    limits.
 
-    Shares are in proportion to the backlog. What a topic cannot use of its own, because the next entry does not fit, goes to
-    the others, the longest backlog first.
+    Shares are proportional to the backlog. If a topic cannot use its whole share, because its next entry does not fit, the rest
+    goes to the other topics, the longest backlog first.
     """
     topics = [_Topic.of(plan) for plan in plans]
     first = [topic.take(0, 0) for topic in topics]
@@ -78,7 +80,7 @@ def admit(plans: Sequence[TopicPlan], limits: Limits) -> list[Place]:
 
 
 class _Spare:
-    """What limits leave of themselves; never below zero."""
+    """The unused part of the limits, never below zero."""
 
     def __init__(self, limits: Limits, taken: Sequence[Taken]) -> None:
         self.size_bytes = max(limits.size_bytes - sum(one.size_bytes for one in taken), 0)
@@ -86,7 +88,7 @@ class _Spare:
 
 
 def until(plan: TopicPlan, end: Place) -> TopicPlan:
-    """What `plan` covers up to `end`; sizes of a ledger that is cut are estimates."""
+    """Return the part of `plan` before `end`. The sizes of a ledger that is cut are estimates."""
     ledgers = []
     for ledger in plan.ledgers:
         if ledger.ledger_id > end.ledger_id:
@@ -99,7 +101,7 @@ def until(plan: TopicPlan, end: Place) -> TopicPlan:
 
 
 def backlog_bytes(plan: TopicPlan) -> int:
-    """About how many bytes the plan covers."""
+    """Return the approximate size of the planned entries."""
     return sum(part.size_bytes for part in stretches(plan))
 
 
@@ -109,7 +111,7 @@ def entry_count(plan: TopicPlan) -> int:
 
 @dataclass(frozen=True)
 class _Topic:
-    """A plan as stretches, and what they add up to."""
+    """A plan as stretches, with their totals."""
 
     end: Place
     stretches: tuple[Stretch, ...]
@@ -124,7 +126,7 @@ class _Topic:
         )
 
     def take(self, size_bytes: int, message_count: int) -> Taken:
-        """As many entries from the beginning as fit both limits, at least one if there is any."""
+        """Take as many entries from the beginning as fit both limits, but at least one if there is any."""
         used_bytes = used_messages = used_entries = 0
         for part in self.stretches:
             if used_bytes + part.size_bytes <= size_bytes and used_messages + part.message_count <= message_count:
@@ -138,7 +140,7 @@ class _Topic:
             )
             if used_entries == 0:
                 fitting = max(fitting, 1)
-            # Rounded up: an estimate that errs must not make the others' spare larger than it is.
+            # Rounded up, so that an estimate never increases the share of other topics.
             used_bytes += -(-part.size_bytes * fitting // part.entry_count)
             used_messages += -(-part.message_count * fitting // part.entry_count)
             end = Place(part.ledger_id, part.first_entry_id + fitting)
@@ -147,7 +149,7 @@ class _Topic:
 
 
 def _fitting(part: Stretch, room: int, total: int) -> int:
-    """How many entries of `part` fit where each takes an equal share of `total`."""
+    """Return how many entries of `part` fit into `room`, if each has an equal share of `total`."""
     if total <= room:
         return part.entry_count
     return max(room, 0) * part.entry_count // total
@@ -167,7 +169,7 @@ def _stretches_of(ledger: PlannedLedger) -> list[Stretch]:
     lengths = [after - before for before, after in pairwise(borders)]
     sizes: list[int | None] = [None] * len(lengths)
     messages: list[int | None] = [None] * len(lengths)
-    unknown_start = len(lengths) - len(points)  # 1 where no point stands at the first entry
+    unknown_start = len(lengths) - len(points)  # 1 if the first entry has no sparse point
     for index, (point, after) in enumerate(pairwise(points), unknown_start):
         sizes[index] = max(after.bytes_before - point.bytes_before, 0)
         if point.messages_before >= 0 <= after.messages_before:
@@ -181,7 +183,7 @@ def _stretches_of(ledger: PlannedLedger) -> list[Stretch]:
 
 
 def _filled(known: Sequence[int | None], lengths: Sequence[int], total: int) -> list[int]:
-    """What is not known has the rest of `total`, in proportion to its length, and at least one for each entry."""
+    """Fill unknown values from the rest of `total`, in proportion to their length, with at least one per entry."""
     rest = total - sum(value for value in known if value is not None)
     open_length = sum(length for value, length in zip(known, lengths, strict=True) if value is None)
     return [

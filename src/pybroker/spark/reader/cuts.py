@@ -1,4 +1,4 @@
-"""How what is read is divided among tasks: a pure function of what is read and of the wanted size, never of the cluster."""
+"""Division of entries among tasks. A pure function of the entries and the requested size; it does not depend on the cluster."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from pybroker.spark.reader.admission import backlog_bytes, stretches
 from pybroker.spark.reader.offsets import CutRange
 
 OPEN_COST_BYTES = 4 << 20
-"""What beginning to read a range costs, as bytes: tiny topics share a task, but not too many of them."""
+"""Cost of starting to read a range, in bytes. It limits how many small topics share a task."""
 MAX_RANGES = 20_000
-"""Of one batch: they are written into the checkpoint, and a task costs Spark some 50 ms of a core."""
+"""Maximum number of ranges in one batch. They are stored in the checkpoint, and each task costs Spark about 50 ms of one core."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Entries of one topic (partition) for one task. Messages of the outermost entries may lie outside of what was asked for."""
+    """Entries of one topic or partition for one task. The first and last entry may contain messages outside the requested
+    range.
+    """
 
     topic: str
     cut: CutRange
     from_batch_index: int = 0
-    """Messages of the first entry before this index are left out."""
+    """Messages of the first entry before this index are skipped."""
     until_batch_index: int = -1
-    """Messages of the last entry from this index on are left out; -1: none."""
+    """Messages of the last entry from this index on are skipped; -1: none."""
 
     @property
     def entries(self) -> EntryRange:
@@ -32,7 +34,7 @@ class TopicRange:
 
 
 def split_size(plans: Sequence[TopicPlan], split_bytes: int, min_partitions: int) -> int:
-    """Bytes of a range: `split_bytes`, less where that makes fewer than `min_partitions`, more where it makes too many."""
+    """Return the size of a range: `split_bytes`, or less to get `min_partitions`, or more to stay below `MAX_RANGES`."""
     total = sum(backlog_bytes(plan) for plan in plans)
     size_bytes = split_bytes
     if min_partitions:
@@ -41,10 +43,10 @@ def split_size(plans: Sequence[TopicPlan], split_bytes: int, min_partitions: int
 
 
 def cut(plan: TopicPlan, split_bytes: int) -> tuple[CutRange, ...]:
-    """All entries of the plan as ranges of about `split_bytes`, cut at sparse points where there are some, else evenly.
+    """Divide the plan into ranges of about `split_bytes`, at sparse points if there are any, else evenly.
 
-    That is not what `reading.cutting` does, which leaves whole what has no points: here the size of a task is what counts, and
-    each range tells its own, by which small ones share a task.
+    `reading.cutting`, in contrast, does not divide ledgers without sparse points. Here the size of a task matters, and
+    `grouped` needs the size of each range to combine small ones.
     """
     ranges: list[CutRange] = []
     for stretch in stretches(plan):
@@ -64,7 +66,7 @@ def cut(plan: TopicPlan, split_bytes: int) -> tuple[CutRange, ...]:
 
 
 def grouped(ranges: Sequence[TopicRange], split_bytes: int) -> list[tuple[TopicRange, ...]]:
-    """The ranges of each task, in order; small ones share a task."""
+    """Group the ranges into tasks, in order. Small ranges share a task."""
     groups: list[tuple[TopicRange, ...]] = []
     group: list[TopicRange] = []
     cost_bytes = 0

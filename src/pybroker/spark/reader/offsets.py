@@ -1,13 +1,13 @@
-"""From where to where a query reads: what options say, and the offsets that Spark writes into its checkpoints.
+"""Start and end of a query: bounds from options, and the offsets that Spark stores in its checkpoints.
 
-An offset is a half-open place between entries, one for each topic (partition):
+An offset has one position between entries for each topic or partition:
 
     {"v": 1, "t": {"persistent://public/default/orders-partition-0": {"l": 5, "e": 120}}}
 
-means that every entry in front of entry 120 of ledger 5 was read. The offset at which a micro-batch ends also says what the
-batch is made of: `f`, the place where it began, and `r`, its ranges as `[ledger, first entry, end entry, bytes]`. A batch that
-is planned again after a crash is so cut exactly as it was before, whatever has happened to the ledgers in between. `b`, only
-in the first offset of a query, is the batch index at which the first entry begins to count.
+It means that all entries before entry 120 of ledger 5 were read. The end offset of a micro-batch also describes the batch: `f`,
+the position where it began, and `r`, its ranges as `[ledger, first entry, end entry, bytes]`. So a batch that is planned again
+after a crash is divided exactly as before, regardless of later changes to the ledgers. `b`, only in the first offset of a
+query, is the batch index at which reading of the first entry begins.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 VERSION = 1
 MAX_TEXT_CHARACTERS = 16 << 20
-"""Of one offset as text: some 100,000 topics."""
+"""Limit of one offset as text, enough for about 100,000 topics."""
 
 
 class InvalidOffsets(ValueError):
-    """Offsets or times that mean nothing; the text names option or topic and says what is expected."""
+    """Invalid offsets or times. The text names the option or topic and the expected form."""
 
 
 _BEGINNING = Place(0, 0)
 
 
 class BoundKind(Enum):
-    """What a bound is given by."""
+    """The form of a bound."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -48,13 +48,13 @@ class BoundKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading one topic begins or ends."""
+    """The start or end of reading in one topic."""
 
     kind: BoundKind
     time_ms: int = 0
     place: Place = _BEGINNING
     batch_index: int = 0
-    """Of the entry at `place`, the messages before this index lie before the bound."""
+    """In the entry at `place`, messages before this index are before the bound."""
 
 
 EARLIEST = Bound(BoundKind.EARLIEST)
@@ -63,7 +63,7 @@ LATEST = Bound(BoundKind.LATEST)
 
 @dataclass(frozen=True)
 class Bounds:
-    """A bound for each topic: its own, else that of the partitioned topic it belongs to, else `otherwise`."""
+    """The bound of each topic: its own, else that of its partitioned topic, else `otherwise`."""
 
     otherwise: Bound
     by_topic: Mapping[str, Bound] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Bounds:
         return self.otherwise if own is None else own
 
     def require_known(self, option: str, topics: Iterable[str]) -> None:
-        """Raises InvalidOffsets when a topic is named that is not among those that are read: likely a typing error."""
+        """Raise InvalidOffsets for a bound of a topic that the query does not read, which is probably a typing error."""
         known = {name for topic in topics for name in (topic, str(TopicName.parse(topic).partitioned_name))}
         unknown = sorted(set(self.by_topic) - known)
         if unknown:
@@ -86,10 +86,10 @@ class Bounds:
 
 
 def parse_offsets(option: str, text: str, is_end: bool) -> Bounds:
-    """`earliest`, `latest`, or JSON: an offset of this connector, or the byte arrays of the Scala connector's.
+    """Parse `earliest`, `latest`, or JSON: an offset of this connector, or the byte arrays of the Scala connector.
 
-    Topics that JSON leaves out are read from their beginning, or to their end. A message id in the Scala connector's form is
-    part of what is read, as a start and as an end.
+    Topics that are missing in the JSON are read from their beginning, or to their end. A message id in the Scala connector's
+    form is inclusive, both as start and as end.
     """
     otherwise = LATEST if is_end else EARLIEST
     word = text.strip().lower()
@@ -102,7 +102,7 @@ def parse_offsets(option: str, text: str, is_end: bool) -> Bounds:
 
 
 def parse_times(option: str, text: str, is_end: bool) -> Bounds:
-    """A publish time for all topics, or JSON with one for each: milliseconds since 1970, or ISO 8601 with its zone."""
+    """Parse a publish time for all topics, or JSON with one per topic: milliseconds since 1970, or ISO 8601 with a time zone."""
     expected = 'milliseconds since 1970, a time such as 2026-01-31T08:00:00Z, or JSON such as {"TOPIC": 1767225600000}'
     word = text.strip()
     if not word.startswith("{"):
@@ -114,7 +114,7 @@ def parse_times(option: str, text: str, is_end: bool) -> Bounds:
 
 @dataclass(frozen=True, slots=True)
 class CutRange:
-    """Entries of one ledger that one task reads at a time, and about how many bytes they are."""
+    """Consecutive entries of one ledger for one task, and their approximate size."""
 
     ledger_id: int
     first_entry_id: int
@@ -124,16 +124,16 @@ class CutRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
-    """How far one topic was read, and, at the end of a micro-batch, what of it the batch is made of."""
+    """The read position of one topic and, at the end of a micro-batch, the part of the batch in this topic."""
 
     place: Place
     batch_index: int = 0
     begun_at: Place | None = None
-    """Where the batch that ends here began; None where the topic is not part of it."""
+    """Start of the batch that ends here; None if the batch does not contain this topic."""
     ranges: tuple[CutRange, ...] = ()
 
     def settled(self) -> TopicOffset:
-        """The same place, without what the batch before it was made of."""
+        """Return the position without the description of the previous batch."""
         return TopicOffset(self.place, self.batch_index)
 
 
@@ -141,12 +141,12 @@ Offsets = dict[str, TopicOffset]
 
 
 def to_json(offsets: Mapping[str, TopicOffset]) -> dict[str, Any]:
-    """What Spark keeps. Equal offsets give equal text: topics are sorted."""
+    """Convert offsets for Spark's checkpoint. Equal offsets give equal text, because topics are sorted."""
     return {"v": VERSION, "t": {topic: _topic_to_json(offsets[topic]) for topic in sorted(offsets)}}
 
 
 def from_json(document: Mapping[str, Any]) -> Offsets:
-    """What `to_json` gave. Raises InvalidOffsets for anything else, such as another connector's checkpoint."""
+    """Parse the result of `to_json`. Raises InvalidOffsets for other documents, such as another connector's checkpoint."""
     if "v" not in document:
         raise InvalidOffsets(
             "the checkpoint's offsets are not of this connector: a query of the Scala connector cannot be continued, "
@@ -226,7 +226,7 @@ def _bound(value: object, is_end: bool) -> Bound:
 
 
 def _bound_of_message_id(serialised: bytes, is_end: bool) -> Bound:
-    """The Scala connector's form: a message id, which is part of what is read."""
+    """Parse a message id in the Scala connector's form, which is inclusive."""
     try:
         message_id = pb.MessageIdData.FromString(serialised)
     except Exception as error:  # protobuf's DecodeError has no public base but Exception

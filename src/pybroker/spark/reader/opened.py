@@ -1,6 +1,6 @@
-"""Sources that are open in this process, so that tasks one after another share connections, leases and mapped files.
+"""Sources that stay open in this process, so that later tasks reuse connections, leases and mapped files.
 
-Python workers of Spark are reused, often for a whole query; a source is worth keeping there.
+Spark reuses its Python workers, often for a whole query.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pybroker.spark.reader.reader_options import ReadOptions
 CONTACT_PATIENCE_S = 8.0
 """How long the driver retries an `admin.url` that has never answered. With the last attempt, it fails within 10 s."""
 MAX_IDLE_SOURCES = 4
-"""Of one process; the one idle for longest is closed."""
+"""Limit per process. The source that is idle for longest is closed."""
 
 
 def source_options(options: ReadOptions) -> SourceOptions:
@@ -41,7 +41,7 @@ def task_source_options(options: SourceOptions) -> SourceOptions:
 
 
 def opened(options: SourceOptions) -> AbstractContextManager[EntrySource]:
-    """A source for these options, this caller's own until the block ends. Raises ReadingFailed."""
+    """Lend a source with these options to the caller until the end of the block. Raises ReadingFailed."""
     return _idle.opened(options)
 
 
@@ -51,7 +51,7 @@ def _open(options: SourceOptions) -> EntrySource:
 
 
 def _log_to_stderr() -> None:
-    """Spark's Python workers have no logging of their own; their standard error is the executor's log."""
+    """Log to standard error, which Spark adds to the executor's log, because Spark's Python workers configure no logging."""
     if not logging.getLogger("pybroker").hasHandlers():
         logs.configure("info")
 

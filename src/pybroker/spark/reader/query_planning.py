@@ -1,6 +1,6 @@
-"""What a query reads: which topics there are, where each begins and ends, and what of that is lost.
+"""Query planning on the driver: topics, start and end of each, and lost entries.
 
-Shared by batches and streams, and free of Spark. Runs on the driver.
+Shared by batches and streams. No Spark here.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from pybroker.spark.reader.reader_options import MAX_TOPICS, ReadOptions
 WAIT_BETWEEN_LOOKS_S = 5.0
 DELETED = "the topic has been deleted"
 MANY_NAMES = 8
-"""From so many topics of one namespace on, they are looked up by its list, which is one request."""
+"""From this number of topics of one namespace on, the planner lists the namespace in one request."""
 
 
 class Planner:
-    """Asks a source about the topics of a query. Owned by whoever plans; keeps nothing between two calls."""
+    """Plans a query by requests to a source. Keeps no state between calls."""
 
     def __init__(self, source: EntrySource, options: ReadOptions) -> None:
         self.source = source
         self.options = options
 
     def find_topics(self) -> tuple[list[str], list[TopicMissing]]:
-        """The full names of all topics and partitions to read now, sorted, and one error for each named topic that is not there."""
+        """Return the full names of all topics and partitions to read, sorted, and an error for each named topic that does not
+        exist.
+        """
         choice = self.options.choice
         missing: list[TopicMissing] = []
         if choice.pattern:
@@ -120,7 +122,7 @@ class Planner:
                 deleted.append(error.topic)
 
     def lost(self, topic: str, reasons: Sequence[str]) -> None:
-        """Entries that should be read are gone. Raises DataLoss unless the query goes on without them."""
+        """Handle lost entries: raise DataLoss, or log a warning if the options allow losses."""
         text = "; ".join(reason.removeprefix(f"{topic}: ") for reason in reasons[:5]) + (
             f"; and {len(reasons) - 5} more gaps" if len(reasons) > 5 else ""
         )
@@ -132,7 +134,7 @@ class Planner:
         logs.warning("spark.entries_lost", topic=topic, lost=text)
 
     def show_progress(self, topic: str, place: Place) -> None:
-        """Move the subscription that holds what is not read yet; does nothing where none is wanted."""
+        """Move the cursor of the progress subscription to `place`. Does nothing without such a subscription."""
         subscription = self.options.subscription_of(topic)
         if subscription is not None:
             self.source.show_progress(topic, subscription, place)
@@ -149,7 +151,7 @@ class Planner:
                     listed.setdefault(topic, [topic])
             for name in named:
                 try:
-                    # Asked for one by one where the list has none: it leaves out partitions that are not made yet.
+                    # Request each topic that is not listed: the list omits partitions that are not created yet.
                     yield from listed.get(name) or self.source.partitions(name)
                 except TopicMissing as error:
                     missing.append(error)
@@ -162,7 +164,7 @@ class Planner:
 
 
 def plan_batch(planner: Planner) -> list[tuple[TopicRange, ...]]:
-    """What each task of a batch query reads, from the options' start to their end or to what there is now."""
+    """Return the ranges of each task of a batch query, from the options' start to their end or the current end."""
     options = planner.options
     topics = planner.topics_once_there()
     starting = options.starting or Bounds(EARLIEST)
@@ -179,7 +181,7 @@ def plan_batch(planner: Planner) -> list[tuple[TopicRange, ...]]:
 
 
 class End:
-    """Up to where a topic is read: a place between entries, or None for all there is, and a batch index within the last one."""
+    """The end of a topic: a position between entries, or None for the current end, and a batch index within the last entry."""
 
     __slots__ = ("place", "until")
 
@@ -194,7 +196,7 @@ class End:
 
 
 def trimmed_ranges(plan: TopicPlan, size_bytes: int, start: TopicOffset, end: End | None = None) -> list[TopicRange]:
-    """The ranges of one topic, without the messages of its first and last entry that were not asked for."""
+    """Return the ranges of one topic, with the batch indexes that exclude unrequested messages of its first and last entry."""
     ranges = []
     for one in cut(plan, size_bytes):
         first = Place(one.ledger_id, one.first_entry_id)
@@ -216,7 +218,7 @@ def _end(planner: Planner, topic: str) -> End | None:
 
 
 def _require_reached(planner: Planner, plan: TopicPlan, end: End) -> None:
-    """An asked end behind the last entry is a loss: what was there when somebody wrote it down is gone, or was never there."""
+    """Report a loss if a requested end is behind the last entry: its entries are lost, or never existed."""
     if end.until is not None or (
         end.place is not None and planner.options.ending.of(plan.topic).kind is BoundKind.PLACE
     ):

@@ -1,4 +1,4 @@
-"""The options of a read, checked: which topics, from where to where, in what pieces, as which columns."""
+"""The validated options of a read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ALL_COLUMNS = "*"
 
 @dataclass(frozen=True)
 class TopicChoice:
-    """What is read: names, or all topics of a namespace that a pattern matches."""
+    """The topics to read: a list of names, or a pattern in a namespace."""
 
     topics: tuple[str, ...] = ()
     namespace: str = ""
@@ -74,13 +74,12 @@ class TopicChoice:
         return self.pattern or ", ".join(self.topics)
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern means this full name."""
         return TopicsPattern.parse(self.pattern).matches(topic)
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """All that a read was told. Picklable; `repr` shows no secret."""
+    """The options of a read. Picklable; `repr` shows no secret."""
 
     access: Access
     choice: TopicChoice
@@ -108,7 +107,7 @@ class ReadOptions:
     crypto_private_key_file: str | None
 
     def subscription_of(self, topic: str) -> str | None:
-        """The durable subscription that shows how far `topic` was read; None if none is wanted."""
+        """Return the durable subscription that shows the read progress of `topic`; None if none is configured."""
         if self.progress_subscription is not None:
             return self.progress_subscription
         if self.progress_prefix is None:
@@ -117,7 +116,7 @@ class ReadOptions:
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Raises InvalidOptions with what to write instead."""
+    """Parse the options of a read. Raises InvalidOptions, with a text that names the correction."""
     known = (*KEYS, *READER_KEYS, *connection_options.KEYS)
     values = OptionValues(options, known, "reading from pulsar")
     poll_timeout_ms = values.number("pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS, 1)
@@ -193,7 +192,7 @@ def _topic_name(option: str, name: str) -> str:
 
 
 def _pattern(text: str) -> TopicChoice:
-    """Tenant and namespace as they are, the rest as an expression; `public/default` where there is an expression alone."""
+    """Parse a topics pattern. Only the local name is a regular expression. A text without `/` belongs to `public/default`."""
     name = text.removeprefix("persistent://")
     try:
         namespace, pattern = pattern_in_namespace(name if "/" in name else f"public/default/{name}")

@@ -1,4 +1,4 @@
-"""What one Spark task reads, and the reading of it: everything that a task needs travels in its partition."""
+"""Spark read tasks. The partition contains everything that a task needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENTRY, _BATCH_INDEX = "__entryId", "__batchIndex"
 
 @dataclass(frozen=True)
 class ReadTask(InputPartition):
-    """Ranges of entries, in order, and what their rows look like."""
+    """Ranges of entries, in order, and the form of their rows."""
 
     source: SourceOptions
     reading: TypedReading
@@ -38,13 +38,13 @@ class ReadTask(InputPartition):
 def tasks_of(
     groups: Sequence[tuple[TopicRange, ...]], source: SourceOptions, reading: TypedReading, fail_on_data_loss: bool
 ) -> list[InputPartition]:
-    """A task for each group. Spark wants one in any case: it is empty then."""
+    """Return one task per group, or an empty task without groups, because Spark requires one."""
     where = task_source_options(source)
     return [ReadTask(where, reading, group, fail_on_data_loss) for group in groups or [()]]
 
 
 def read_rows(task: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a task. Raises DataLoss, ReadingFailed and BadEntry."""
+    """Yield the rows of a task. Raises DataLoss, ReadingFailed and BadEntry."""
     if not isinstance(task, ReadTask) or not task.ranges:
         return
     _settle_process()
@@ -63,11 +63,12 @@ def read_rows(task: InputPartition) -> Iterator[pa.RecordBatch]:
 
 @cache
 def _settle_process() -> None:
-    """Once in a process: what every task here would pay for again.
+    """Prepare the process once, to save repeated work in each task.
 
-    Spark's workers collect all garbage after each task. With the modules of Spark, Arrow and this package loaded that took 40 ms of
-    processor time, a quarter of what Python spent on a task of 64 MiB: modules, and what else there is by now, are not looked at
-    again. And the C library gave the memory of each batch back to the system, which had to clear the pages of the next one.
+    Spark's workers collect garbage after each task. With the modules of Spark, Arrow and this package loaded, that took 40 ms
+    of processor time, a quarter of Python's time for a task of 64 MiB. `gc.freeze` excludes all existing objects.
+    `keep_freed_memory` stops the C library from returning the memory of each batch to the system, which had to clear the pages
+    for the next one.
     """
     gc.collect()
     gc.freeze()
@@ -75,7 +76,7 @@ def _settle_process() -> None:
 
 
 def _with_place(reading: TypedReading) -> TypedReading:
-    """The same rows, with the columns that say which message of which entry they are."""
+    """Return the same rows with the columns for entry id and batch index."""
     columns = reading.columns
     for name in (_ENTRY, _BATCH_INDEX):
         if name not in columns.names:
@@ -86,7 +87,7 @@ def _with_place(reading: TypedReading) -> TypedReading:
 def _without_outer_messages(
     batches: Iterator[pa.RecordBatch], one: TopicRange, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Leave out the messages of the first and the last entry that lie outside of what was asked for."""
+    """Remove the messages of the first and last entry that are outside the requested range."""
     entries = one.entries
     for batch in batches:
         entry_ids, indexes = batch.column(_ENTRY), pc.max_element_wise(batch.column(_BATCH_INDEX), 0)

@@ -1,4 +1,4 @@
-"""What rows of a read look like: the columns that are offered, those that a query declares, and the schema pinned for them."""
+"""The columns of a read: offered columns, declared columns, and the pinned schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pybroker.spark.reader.reader_options import ALL_COLUMNS, ReadOptions
 
 
 def pinned_schema(source: EntrySource, topics: Sequence[str], options: ReadOptions) -> SchemaInfo | None:
-    """The one schema of all topics as it is now; None for bytes. Raises DifferentSchemas."""
+    """Return the current common schema of all topics; None for bytes. Raises DifferentSchemas."""
     if options.value_mode == "raw":
         return None
     names = dict.fromkeys(str(TopicName.parse(topic).partitioned_name) for topic in topics)
@@ -30,7 +30,7 @@ def pinned_schema(source: EntrySource, topics: Sequence[str], options: ReadOptio
 
 
 def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schema:
-    """The columns of a read whose query declares none. Raises InvalidOptions for a name in includeColumns that is none."""
+    """Return the columns of a read without declared columns. Raises InvalidOptions for an unknown name in includeColumns."""
     payload = {each.name: each for each in fields_of(schema, _value_mode(options))}
     metadata = {name: metadata_field(name) for name in METADATA_TYPES}
     if options.bad_records == BadRecords.COLUMN.value:
@@ -49,7 +49,7 @@ def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schem
 
 
 def reading_of(schema: SchemaInfo | None, columns: pa.Schema, options: ReadOptions) -> TypedReading:
-    """How tasks read rows of exactly `columns`. Raises WrongColumns for what the topics do not have."""
+    """Return how tasks decode rows of exactly these columns. Raises WrongColumns for columns that the topics do not have."""
     key_file = options.crypto_private_key_file
     return typed_reading(
         schema,

@@ -1,7 +1,8 @@
-"""How a stream gets on: its first offset, the next one within limits, the tasks between two, and progress that others see.
+"""Progress of a stream: initial offset, next offset within limits, tasks between two offsets, and the progress subscription.
 
-Free of Spark; `source.py` is its way in. Runs on the driver, in one process for as long as the query runs.
-What must hold: the tasks of a batch follow from its two offsets alone, so that a batch that is planned again is the same.
+Runs on the driver, in one process for the duration of the query. No Spark here; `source.py` calls it.
+
+Invariant: the tasks of a batch depend on its two offsets only, so a batch that is planned again is identical.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Document = Mapping[str, Any]
 
 
 class StreamProgress:
-    """The state of one stream on the driver. What it keeps between calls is only what saves work or says what was told already."""
+    """The state of one stream on the driver. It contains the target of `freeze`, and the positions already reported."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
@@ -31,7 +32,6 @@ class StreamProgress:
         self._shown: dict[str, Place] = {}
 
     def initial(self) -> dict[str, Any]:
-        """Where a new query begins."""
         options = self._planner.options
         starting = options.starting or Bounds(LATEST)
         topics, missing = self._planner.find_topics()
@@ -44,7 +44,7 @@ class StreamProgress:
         return to_json(starts)
 
     def freeze(self) -> None:
-        """From now on read up to what there is at this moment, and no further."""
+        """Limit further batches to the current end of each topic."""
         plans, _ = self._planner.plans_of_existing((topic, None, None) for topic in self._planner.find_topics()[0])
         self._target = {plan.topic: plan.end for plan in plans}
 
@@ -77,13 +77,13 @@ class StreamProgress:
         return to_json(after) if is_changed else start
 
     def report_latest(self) -> dict[str, Any]:
-        """The end of everything, for those who look at how far behind the query is."""
+        """Return the current end of all topics, for metrics of the query's backlog."""
         topics = self._planner.find_topics()[0]
         plans, _ = self._planner.plans_of_existing((topic, None, None) for topic in topics)
         return to_json({plan.topic: TopicOffset(plan.end) for plan in plans})
 
     def tasks(self, start: Document, end: Document) -> list[tuple[TopicRange, ...]]:
-        """What each task of the batch between two offsets reads."""
+        """Return the ranges of each task of the batch between two offsets."""
         before, after = from_json(start), from_json(end)
         ranges: list[TopicRange] = []
         for topic in sorted(after):
@@ -91,7 +91,7 @@ class StreamProgress:
         return grouped(ranges, self._planner.options.split_bytes)
 
     def commit(self, end: Document) -> None:
-        """Everything before `end` was read for good. A broker that cannot be told now is told after a later batch."""
+        """Report that everything before `end` is processed. If the broker does not answer, a later batch reports it."""
         for topic, offset in from_json(end).items():
             try:
                 self._show(topic, offset.place)
@@ -99,7 +99,7 @@ class StreamProgress:
                 logs.warning("spark.progress_not_shown", topic=topic, reason=str(error))
 
     def _new_starts(self, topics: Sequence[str]) -> Offsets:
-        """Topics and partitions that came later are read from their beginning, so that nothing of them is missed."""
+        """Return the starts of new topics and partitions: their beginning by default, so that no message is missed."""
         starting = self._planner.options.starting
         bounds = Bounds(EARLIEST)
         if starting is not None:
@@ -139,7 +139,7 @@ class StreamProgress:
         if begin.place == after.begun_at:
             ranges: Sequence[Any] = after.ranges
         else:
-            # Offsets that do not follow each other: somebody has edited the checkpoint, or batches were joined.
+            # The offsets are not consecutive: the checkpoint was edited, or batches were joined.
             plan = self._planner.plans([(topic, begin.place, after.place)])[0]
             ranges = cut(plan, self._planner.options.split_bytes)
         first_index = begin.batch_index

@@ -1,8 +1,7 @@
-"""Writes the rows of one task in a transaction of its own, which the driver commits together with those of all other tasks.
+"""Writer of exactly-once delivery. Each task writes in its own transaction; the driver commits those of all tasks together.
 
-What must hold: a transaction is named to the driver only when each entry in it was sent once and is stored. An entry whose answer
-was lost may be stored or not, and sending it again could store it twice; so it fails its task, and Spark tries that again in
-another transaction.
+Invariant: the driver gets a transaction only if each entry in it was sent once and is stored. An entry with a lost response may
+or may not be stored, and sending it again could store it twice. So the task fails, and Spark repeats it in a new transaction.
 """
 
 from __future__ import annotations
@@ -28,10 +27,12 @@ Result = TypeVar("Result")
 
 
 class ExactWriter(TopicWriter):
-    """Writes the rows of one task of one batch. `start` once, then `write` or `skip`, and `finish`; `abort` after a failure."""
+    """Writes the rows of one task of one batch. Call `start` once, then `write` or `skip`, then `finish`; `abort` after a
+    failure.
+    """
 
     def __init__(self, options: WriteOptions, task: int, who: Writer, attempt: str) -> None:
-        """`attempt`: of the driver to write this batch; what an earlier one has left open is aborted."""
+        """`attempt`: the driver's attempt to write this batch. Open transactions of earlier attempts are aborted."""
         super().__init__(options, task)
         self._who = who
         self._attempt = attempt
@@ -39,11 +40,11 @@ class ExactWriter(TopicWriter):
 
     @property
     def txn(self) -> TxnId | None:
-        """What the driver is to commit; None when the batch is committed."""
+        """The transaction that the driver must commit; None if the batch is already committed."""
         return None if self._transaction is None else self._transaction.id
 
     def start(self) -> bool:
-        """Open the transaction; False when the whole batch is committed. Raises WriteFailed."""
+        """Open the transaction. Return False if the batch is already committed. Raises WriteFailed."""
         options = self._options
 
         async def begin() -> Transaction | None:
@@ -54,7 +55,6 @@ class ExactWriter(TopicWriter):
         return self._transaction is not None
 
     def skip(self, batch: pa.RecordBatch) -> None:
-        """Rows of a batch that is committed."""
         self.written.rows += batch.num_rows
         self.written.skipped_rows += batch.num_rows
 
@@ -65,7 +65,7 @@ class ExactWriter(TopicWriter):
         return PartitionSender(producer, self._options, self._transaction.id)
 
     def abort(self) -> None:
-        """Take back what was written, as far as the broker can be reached; else that ends by time, or with the next attempt."""
+        """Abort the transaction. If the broker cannot be reached, its timeout or the next attempt aborts it."""
         transaction, self._transaction = self._transaction, None
         if transaction is None:
             return
@@ -76,7 +76,9 @@ class ExactWriter(TopicWriter):
 
 
 def commit_batch(options: WriteOptions, who: Writer, transactions: Sequence[TxnId]) -> bool:
-    """On the driver, when all tasks have ended well: all of it takes effect, once. False when it had before. Raises WriteFailed."""
+    """Commit the batch atomically, on the driver after all tasks succeeded. Return False if it was committed before. Raises
+    WriteFailed.
+    """
 
     async def commit(background: BackgroundClient) -> bool:
         return await _sink(background, options, who, "").commit_together(who.batch, transactions)
@@ -85,7 +87,7 @@ def commit_batch(options: WriteOptions, who: Writer, transactions: Sequence[TxnI
 
 
 def abort_batch(options: WriteOptions, batch: int) -> int:
-    """On the driver, when a task has failed for good: what is open up to that batch is aborted. Raises WriteFailed."""
+    """Abort the open transactions up to this batch, on the driver after a task failed. Raises WriteFailed."""
 
     async def abort(background: BackgroundClient) -> int:
         return await _sink(background, options, Writer("", "", batch), "").abort(batch)

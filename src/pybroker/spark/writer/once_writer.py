@@ -1,7 +1,7 @@
-"""Sends the rows of one task effectively once: what an earlier attempt has stored is recognised and skipped.
+"""Writer of effectively-once delivery: detects and skips rows that an earlier attempt of the task has stored.
 
-The producer's name is sink id, query and task; the sequence id of a row is batch << 32 | its number among the rows of this task for
-that partition. See `sink_notes` for what is noted and why.
+The producer name consists of sink id, query and task. The sequence id of a row is batch << 32 | its number among the rows of
+this task for that partition. See `sink_notes` for the notes and their purpose.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pybroker.spark.writer.topic_writer import Destination, PartitionSender, Top
 
 SEGMENT_ENTRIES = 64
 SEGMENT_BYTES = 4 * 1024 * 1024
-"""So many entries are noted at once, and held until the note is durable."""
+"""Maximum size of a segment: entries that are buffered until their common note is durable."""
 
 
 Result = TypeVar("Result")
@@ -46,13 +46,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class OncePlan:
-    """What the driver tells the tasks of a batch."""
+    """Information from the driver for the tasks of a batch."""
 
     notes_from: Position
 
 
 class OnceSender(PartitionSender):
-    """Sends to one partition what is not stored yet."""
+    """Sends the rows to one partition that are not stored yet."""
 
     def __init__(self, writer: OnceWriter, destination: Destination, partition: TopicName) -> None:
         self._txn = None
@@ -64,18 +64,18 @@ class OnceSender(PartitionSender):
         self._segment_bytes = 0
         self._resumption = Resumption([], -1)
         self._is_proven = False
-        """The topic has shown that it deduplicates."""
+        """Whether the topic has proved that it deduplicates."""
         self.next_sequence_id = writer.who.first_sequence_id
 
     async def attach(self) -> None:
-        """Attach under the latest name of this share, and learn what is stored."""
+        """Attach under the latest producer name of this share, and determine the stored rows."""
         noted = self._writer.state.shares.get(self._share, [])
         generation = noted[-1].generation if noted else 0
         last_row = await self._attach(generation)
         self._resumption = Resumption(noted, last_row)
 
     async def _attach(self, generation: int) -> int:
-        """The last row of this batch that is stored under the name of that generation."""
+        """Attach under the producer name of `generation`. Return the last stored row of this batch under that name."""
         name = self._writer.name_of(generation)
         self.producer: Producer = await self._writer.open_producer(self._destination, self._partition, name)
         self._maker = EntryMaker(self.producer.name, self._writer.options.compression, self.producer.schema_version)
@@ -113,10 +113,12 @@ class OnceSender(PartitionSender):
         await self._send_segment(written)
         await self.producer.flush()
         await self.producer.close()
-        written.doubled_rows += self._resumption.unmatched_rows  # other tasks have them now
+        written.doubled_rows += self._resumption.unmatched_rows  # other tasks have these rows now
 
     async def _leave_what_is_stored(self, written: Written) -> None:
-        """What comes next is not stored, or not in this order: go on behind it, under another name if need be."""
+        """End skipping: the next row is not stored, or rows have another order. Continue after the stored rows, under a new
+        name if needed.
+        """
         found = self._resumption
         written.doubled_rows += found.doubled_rows
         if not found.needs_new_name:
@@ -131,7 +133,7 @@ class OnceSender(PartitionSender):
         )
         generation = self._generation
         last_row = 0
-        while last_row >= 0:  # A name that has something of this batch which is not noted is no use.
+        while last_row >= 0:  # A name with stored rows of this batch that are not noted cannot be used.
             await self.producer.close()
             generation += 1
             last_row = await self._attach(generation)
@@ -157,7 +159,7 @@ class OnceSender(PartitionSender):
             sequence_id += batch.message_count
 
     async def _prove(self, highest: int) -> None:
-        """After the first entry under a name: whether the topic remembers its sequence id. Raises WriteFailed."""
+        """Check after the first entry that the topic remembers its sequence id. Raises WriteFailed if it does not."""
         await self.producer.flush()
         await self.producer.close()
         row = await self._attach(self._generation)
@@ -183,11 +185,11 @@ class OnceWriter(TopicWriter):
         self._plan = plan
 
     def start(self) -> bool:
-        """Find what is stored; False when the whole batch is. Raises WriteFailed, SinkFenced."""
+        """Read the notes. Return False if the whole batch is already stored. Raises WriteFailed, SinkFenced."""
         return self._do(f"reading the notes of the sink {self.options.sink_id}", self._start())
 
     async def _start(self) -> bool:
-        # First the name, which ends a former attempt of this task: its notes are all there then.
+        # Take the producer name first: it ends an earlier attempt of this task, so that all its notes are stored.
         await self.log.open(f"{self.name_of(0)}.notes", self.options.send_timeout_s)
         state = await self.log.read(self._plan.notes_from)
         if not state.knows(self.who):
@@ -198,12 +200,11 @@ class OnceWriter(TopicWriter):
         return not state.is_complete(self.who)
 
     def skip(self, batch: pa.RecordBatch) -> None:
-        """Rows of a batch that is stored."""
         self.written.rows += batch.num_rows
         self.written.skipped_rows += batch.num_rows
 
     def name_of(self, generation: int) -> str:
-        """The producer's name in that generation of this task's share."""
+        """Return the producer name of this task's share in that generation."""
         base = f"{self.options.sink_id}.{self.who.query[:8]}.{self.task}"
         return base if not generation else f"{base}.{generation}"
 
@@ -219,7 +220,7 @@ class OnceWriter(TopicWriter):
 
 
 def plan_batch(options: WriteOptions) -> OncePlan:
-    """On the driver, before the tasks of a batch. Raises WriteFailed."""
+    """Prepare the notes, on the driver before the tasks of a batch. Raises WriteFailed."""
 
     async def plan(background: BackgroundClient, topic: TopicName) -> OncePlan:
         return OncePlan(await SinkLog(background.client, topic, options.sink_id).start())
@@ -228,7 +229,7 @@ def plan_batch(options: WriteOptions) -> OncePlan:
 
 
 def complete_batch(options: WriteOptions, who: Writer, tasks: int, rows: int) -> None:
-    """On the driver, when all tasks of a batch have ended well: a later attempt of it is skipped. Raises WriteFailed."""
+    """Note that a batch is complete, on the driver after all tasks succeeded. Later attempts skip it. Raises WriteFailed."""
 
     async def complete(background: BackgroundClient, topic: TopicName) -> None:
         log = SinkLog(background.client, topic, options.sink_id)

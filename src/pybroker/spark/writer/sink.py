@@ -1,7 +1,6 @@
 """The sink of the data source `pulsar`.
 
-It imports what writes only when something is written: Spark starts processes for each step of a query, and those that read have no
-use for a client.
+It imports the writers only when they are needed: Spark starts a process for each step of a query, and readers need no client.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class PulsarSink:
-    """The writing half of a `DataSource`: inherit it beside that class. Needs its `options`."""
+    """The writing part of a `DataSource`, to be inherited beside that class. Needs its `options`."""
 
     options: Mapping[str, str]
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Of a batch. Raises InvalidOptions and RowsRefused before anything runs."""
+        """Return the writer of a batch. Raises InvalidOptions and RowsRefused before any task starts."""
         from pybroker.spark.writer.sink_writer import BatchWriter, checked  # noqa: PLC0415
 
         if overwrite:
@@ -30,7 +29,7 @@ class PulsarSink:
         return BatchWriter(checked(self.options, schema, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Of each batch of a stream."""
+        """Return the writer for the batches of a stream. Raises as `writer`."""
         from pybroker.spark.writer.sink_writer import StreamWriter, checked  # noqa: PLC0415
 
         if overwrite:

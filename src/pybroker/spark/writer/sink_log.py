@@ -1,7 +1,7 @@
-"""The topic that holds a sink's notes: read from the last complete batch on, written one durable note at a time.
+"""The notes topic of a sink: read from the last complete batch on, and written with one durable note at a time.
 
-It stands beside the topic that is written to. Its subscription `sink` stands at the last complete batch, so that the notes behind
-it are kept, and what is before goes as the namespace's retention says.
+The topic is in the namespace of the target topic. Its subscription `sink` stays at the last complete batch, so later notes are
+kept, and the namespace's retention applies to earlier ones.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ PATIENCE_S = 30.0
 
 
 def notes_topic(topic: TopicName, sink_id: str) -> TopicName:
-    """Where the notes of that sink are."""
     whole = topic.partitioned_name
     return TopicName(whole.domain, whole.namespace, f"{whole.local_name}-sink-{sink_id}")
 
 
 class SinkLog:
-    """The notes of one sink, on one client."""
+    """The notes of one sink, accessed by one client."""
 
     def __init__(self, client: Client, topic: TopicName, sink_id: str) -> None:
         self._client = client
@@ -38,7 +37,9 @@ class SinkLog:
         self._sequence_id = 0
 
     async def start(self) -> Position:
-        """From the driver, before a batch: keep what is noted from now on. Where to read from."""
+        """Create the notes topic and its subscription if needed, on the driver before a batch. Return the position to read
+        from.
+        """
         (self._name, *_) = await self._client.partitions(self._name, may_create=True)
         subscribing = Subscribing(SUBSCRIPTION, may_create_topic=True)
         consumer = await open_consumer(self._client, self._name, subscribing)
@@ -49,7 +50,7 @@ class SinkLog:
         return START_OF_TOPIC if stands is None else Position(stands.ledger_id, stands.entry_id + 1)
 
     async def read(self, start: Position) -> SinkState:
-        """All notes from there to the end as it is now."""
+        """Return the state of all notes from `start` to the current end."""
         state = SinkState()
         subscribing = Subscribing(f"notes-{secrets.token_hex(6)}", start=start)
         reader = await open_consumer(self._client, self._name, subscribing)
@@ -72,13 +73,13 @@ class SinkLog:
                     return
 
     async def open(self, name: str, patience_s: float) -> None:
-        """Write notes from now on, alone under that name: a former holder's notes are all there when this returns."""
+        """Attach as the only writer under `name`. All notes of a previous holder are stored when this returns."""
         settings = ProducerSettings(name=name, busy_patience_s=patience_s)
         self._producer = await open_producer(self._client, self._name, settings)
         self._sequence_id = self._producer.last_sequence_id
 
     async def write(self, note: bytes) -> Position:
-        """Note it durably."""
+        """Store a note durably, and return its position."""
         assert self._producer is not None
         self._sequence_id += 1
         entry = build_entry(self._producer.name, self._sequence_id, int(time.time() * 1000), note)
@@ -87,9 +88,9 @@ class SinkLog:
         return Position(stored.ledger_id, stored.entry_id)
 
     async def keep_from(self, position: Position) -> None:
-        """What was noted before is not needed any more."""
+        """Release all notes before `position`."""
         if position.entry_id < 1:
-            return  # The entry before has no name that is known here; the next batch comes by.
+            return  # The previous entry id is unknown here; the next batch releases these notes.
         consumer = await open_consumer(self._client, self._name, Subscribing(SUBSCRIPTION))
         try:
             await consumer.acknowledge_up_to(Position(position.ledger_id, position.entry_id - 1))

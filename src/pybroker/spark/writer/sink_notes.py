@@ -1,15 +1,15 @@
-"""What an effectively-once sink keeps in its notes: whose it is, which batches are complete, what each task was about to send.
+"""Notes of an effectively-once sink: its owner, the complete batches, and the entries that each task was about to send.
 
-A task notes the borders and checksums of entries before it sends them; deduplication keeps of each producer name the last row
-that is stored. Together they say exactly which rows of an earlier attempt are stored, so that a later attempt skips those and
-sends the others, if its rows are the same in the same order. Where they are not (another number of tasks, another order after a
-shuffle), it goes on under another producer name: then some rows are stored twice, and none is lost.
+A task notes the boundaries and checksums of entries before it sends them. Deduplication remembers the last stored row of each
+producer name. Together they show which rows of an earlier attempt are stored. A later attempt skips those rows and sends the
+others, if its rows are the same in the same order. Otherwise (another number of tasks, or another order after a shuffle) it
+continues under another producer name: then some rows are stored twice, and none is lost.
 
     complete  query batch tasks rows runs      the batch is stored as a whole: later attempts of it are skipped
     claim     query run takes_over             a run of a query begins to write by this sink id
     sent      query batch task topic generation first entries: [[end row, checksum], ...]
 
-Decides only. Notes are JSON objects, one an entry.
+Pure logic without IO. Each entry of the topic is one note, a JSON object.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from dataclasses import dataclass, field
 VERSION = 1
 ROW_BITS = 32
 MAX_ROWS = 1 << ROW_BITS
-"""Of one task and partition in one batch."""
+"""Maximum number of rows of one task and partition in one batch."""
 MAX_RUNS = 20
-"""Of the runs of a query, the latest that are remembered; an older one that wakes up is taken for a new one."""
+"""Maximum number of remembered runs of a query. An older run that continues counts as a new one."""
 
 
 class SinkFenced(Exception):
-    """This run may not write: the sink id is another query's, or a later run of this one has begun. The text says what to do."""
+    """This run must not write: the sink id belongs to another query, or a later run of this query has started. The text names
+    the remedy.
+    """
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Who writes: a run of a query, in one batch."""
+    """The writer: one batch of one run of a query."""
 
     query: str
     run: str
@@ -45,7 +47,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class NotedEntry:
-    """An entry that was about to be sent: the row behind its last one, and the checksum of its payload."""
+    """A noted entry: the row after its last one, and the checksum of its payload."""
 
     end_row: int
     checksum: int
@@ -54,7 +56,7 @@ class NotedEntry:
 
 @dataclass(frozen=True)
 class Share:
-    """What one task sends to one partition in one batch."""
+    """The rows of one task for one partition in one batch."""
 
     batch: int
     task: int
@@ -63,7 +65,7 @@ class Share:
 
 @dataclass
 class SinkState:
-    """All notes up to some point, folded in their order."""
+    """The state after all notes up to some position, applied in order."""
 
     query: str = ""
     runs: list[str] = field(default_factory=list)
@@ -71,7 +73,7 @@ class SinkState:
     shares: dict[Share, list[NotedEntry]] = field(default_factory=dict)
 
     def fold(self, note: bytes) -> None:
-        """Take one more note. Raises ValueError for one that this version does not understand."""
+        """Apply the next note. Raises ValueError for an unknown version."""
         content = json.loads(note)
         if not isinstance(content, dict) or content.get("v") != VERSION:
             raise ValueError(f"a note of another version: {note[:80]!r}")
@@ -91,7 +93,7 @@ class SinkState:
     def _claim(self, query: str, run: str, *, takes_over: bool) -> None:
         if self.query and query != self.query:
             if not takes_over:
-                return  # Whoever was first has it.
+                return  # The first claim wins.
             self.runs, self.completed, self.shares = [], -1, {}
         self.query = query
         if run not in self.runs:
@@ -103,11 +105,11 @@ class SinkState:
         self.shares[share] = kept
 
     def knows(self, writer: Writer) -> bool:
-        """Whether this run need not claim the sink id first."""
+        """Whether this run has already claimed the sink id."""
         return self.query == writer.query and writer.run in self.runs
 
     def admit(self, writer: Writer, sink_id: str) -> None:
-        """Raises SinkFenced unless this run may write."""
+        """Raise SinkFenced unless this run may write."""
         if self.query != writer.query:
             raise SinkFenced(
                 f"the sink id {sink_id} belongs to the query {self.query}, this one is {writer.query}: give this query another "
@@ -132,7 +134,7 @@ def complete_note(writer: Writer, tasks: int, rows: int, runs: Sequence[str]) ->
 
 
 def sent_note(writer: Writer, share: Share, generation: int, first: int, entries: Iterable[tuple[int, int]]) -> bytes:
-    """`entries`: the end row and checksum of each; the first of them begins at row `first`."""
+    """Return a note. `entries`: end row and checksum of each entry; the first one begins at row `first`."""
     return _note(
         kind="sent",
         query=writer.query,
@@ -150,11 +152,13 @@ def _note(**content: object) -> bytes:
 
 
 class Resumption:
-    """Which entries of a share are stored by earlier attempts, asked entry by entry in their order.
+    """Determines which entries of a share earlier attempts have stored. Queried entry by entry, in order.
 
-    `last_row`: the last row of this batch that is stored under the name of the latest generation, -1 for none. Entries of
-    earlier generations that are still noted were stored before the later one began.
-    Invariant: an entry is only taken for stored if one with the same end and checksum was noted in its place, and is stored.
+    `last_row`: the last row of this batch stored under the name of the latest generation, -1 for none. Entries of earlier
+    generations that are still noted were stored before the later generation began.
+
+    Invariant: an entry counts as stored only if an entry with the same end and checksum was noted at its position and is
+    stored.
     """
 
     def __init__(self, noted: Sequence[NotedEntry], last_row: int) -> None:
@@ -164,14 +168,14 @@ class Resumption:
         self.generation = latest
         self._last_row = last_row
         self.doubled_rows = 0
-        """So many rows at most are stored twice by what comes."""
+        """Upper bound of rows that the remaining entries store twice."""
         self.is_over = False
-        """Nothing more is known to be stored."""
+        """Whether the known stored entries have ended."""
         self.needs_new_name = False
-        """Rows that may not be those that come are stored under the latest name: what comes would be taken for them."""
+        """Whether other rows may be stored under the latest name. Deduplication would drop new rows in their place."""
 
     def is_stored(self, end_row: int, checksum: int) -> bool:
-        """Whether the next entry of this attempt is stored already."""
+        """Whether the next entry of this attempt is already stored."""
         if self.is_over:
             return False
         if self._next < len(self._stored):
@@ -188,7 +192,7 @@ class Resumption:
 
     @property
     def unmatched_rows(self) -> int:
-        """Rows that are stored and did not come again, so far."""
+        """Number of stored rows that this attempt has not repeated so far."""
         if self.is_over or self._next >= len(self._stored):
             return 0
         return self._stored[-1].end_row - (self._stored[self._next - 1].end_row if self._next else 0)

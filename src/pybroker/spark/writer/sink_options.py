@@ -1,4 +1,4 @@
-"""The options of a write, checked: where to, how sure, in what batches, by which schema."""
+"""The validated options of a write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_KEY = "key"
 _BATCHES = ("default", BY_KEY)
 _PRODUCER = "pulsar.producer."
 _OWN = ("compressionType", "batchingMaxMessages", "batchingMaxBytes", "batchBy", "hashingScheme", "sendTimeoutMs")
-# What the Java client's producers know and nothing here needs: how long a batch waits, queues, threads.
+# Options of the Java client's producers that have no effect here: batch delays, queues, threads.
 _ACCEPTED = (
     "batchingEnabled",
     "batchingMaxPublishDelayMicros",
@@ -51,23 +51,23 @@ KEYS = (
 )
 DEFAULT_SEND_TIMEOUT_MS = 60_000
 DEFAULT_TRANSACTION_TIMEOUT_MS = 600_000
-"""A batch takes less; and so long at most what a driver that died has left open holds back readers."""
+"""Longer than any batch takes. It also limits how long the open transaction of a dead driver delays readers."""
 MAX_BATCH_MESSAGES = 100_000
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """All that a write was told. Picklable; `repr` shows no secret."""
+    """The options of a write. Picklable; `repr` shows no secret."""
 
     access: Access
     topic: str | None
-    """Full name; None: each row names its own in `__topic`."""
+    """Full name; None: the column `__topic` names the topic of each row."""
     delivery: str
     sink_id: str
-    """Whose sequence ids these are, or which sink's transactions; empty at-least-once."""
+    """Owner of the sequence ids or of the transactions; empty for at-least-once."""
     takes_over: bool
-    """Another query may have used the sink id before."""
+    """Whether this query takes the sink id over from another query."""
     schema_type: str
     compression: pb.CompressionType
     batch_messages: int
@@ -76,11 +76,11 @@ class WriteOptions:
     hashing: str
     send_timeout_s: float
     transaction_timeout_s: float
-    """Exactly once: how long a task's transaction may be open, from its first row to the end of the batch."""
+    """Exactly once: timeout of a task's transaction, from its first row to the end of the batch."""
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
-    """Raises InvalidOptions with what to write instead."""
+    """Parse the options of a write. Raises InvalidOptions, with a text that names the correction."""
     values = OptionValues(options, (*KEYS, *connection_options.KEYS), "writing to pulsar")
     delivery = values.choice("delivery", DELIVERIES, AT_LEAST_ONCE)
     if delivery == EFFECTIVELY_ONCE and _topic(values) is None:
@@ -110,7 +110,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
 
 
 def _name(values: OptionValues, name: str) -> str:
-    """The key that was used: the plain one, or the Scala connector's."""
+    """Return the key in use: the plain one, or that of the Scala connector."""
     return _PRODUCER + name if _PRODUCER + name in values else name
 
 
@@ -133,7 +133,7 @@ def _topic(values: OptionValues) -> str | None:
 
 
 def _sink_id(values: OptionValues, delivery: str, *, is_stream: bool) -> str:
-    """What the broker remembers this query by: given, or of a stream the digest of its checkpoint's place."""
+    """Return the id of this query at the broker: configured, or for a stream a digest of its checkpoint location."""
     option = "sinkId" if is_stream else "jobId"
     given = values.text(option) or values.text("sinkId")
     if given is not None:

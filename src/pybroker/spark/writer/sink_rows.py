@@ -1,4 +1,4 @@
-"""Rows of a data frame as messages of topics: which columns are the payload, which say where a row goes and what it carries."""
+"""Conversion of the rows of a data frame to messages: payload columns and metadata columns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WRITABLE = (TOPIC, KEY, "__eventTime", "__messageProperties", "__orderingKey")
 
 
 class RowsRefused(ValueError):
-    """Rows, or a data frame's columns, that cannot be sent as they are; the text says which and what to do."""
+    """Rows or columns that cannot be sent. The text names them and the correction."""
 
 
 def payload_fields(schema: pa.Schema, topic: str | None) -> list[pa.Field]:
-    """The columns that are the payload. Raises RowsRefused for columns that mean nothing to a writer."""
+    """Return the payload columns. Raises RowsRefused for columns that cannot be written."""
     names = schema.names
     for name in names:
         if name in METADATA_TYPES and name not in WRITABLE:
@@ -36,7 +36,7 @@ def payload_fields(schema: pa.Schema, topic: str | None) -> list[pa.Field]:
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in their order. The option's topic comes before the column. Raises RowsRefused for a null one."""
+    """Yield the rows of each topic, in order. The option overrides the column. Raises RowsRefused for a null topic."""
     if topic is not None:
         yield topic, batch
         return
@@ -48,7 +48,7 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
 
 
 def messages(batch: pa.RecordBatch, encoder: ValueEncoder) -> MessageColumns:
-    """The rows of `batch`, encoded. Raises ValueError naming column and row of what cannot be."""
+    """Encode the rows of `batch`. Raises ValueError, with column and row of an invalid value."""
     values, keys = encoder.encode(batch)
     names = batch.schema.names
     if keys is None and KEY in names:
@@ -61,7 +61,6 @@ def messages(batch: pa.RecordBatch, encoder: ValueEncoder) -> MessageColumns:
 
 
 def split(rows: MessageColumns, partitions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[int, MessageColumns]:
-    """The rows of each partition, in their order."""
     found = np.unique(partitions).tolist()
     if len(found) == 1:
         return {found[0]: rows}

@@ -1,7 +1,7 @@
-"""The writers of the sink: what Spark calls to write a batch, or each batch of a stream.
+"""The writers of the sink, which Spark calls to write a batch, or each batch of a stream.
 
-Spark makes a writer on the driver, carries it to the tasks, and makes another one, in another process, for each commit. So a
-writer holds options only. What fails in a commit of a stream reaches the user without its cause: it is logged here as well.
+Spark creates a writer on the driver, pickles it for the tasks, and creates another one, in another process, for each commit. So
+a writer contains options only. Spark reports a failed commit of a stream without its cause, so it is logged here.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ _RUN_ID = "spark.jobGroup.id"
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What one task tells the driver."""
+    """The result of one task, sent to the driver."""
 
     task: int
     written: Written = field(default_factory=Written)
     who: Writer | None = None
-    """Which run of which query wrote which batch; None at least once."""
+    """The query, run and batch of the writer; None for at-least-once."""
     txn: TxnId | None = None
-    """Exactly once: what is to be committed; None of a batch that is committed."""
+    """Exactly once: the transaction to commit; None if the batch is already committed."""
 
 
 def _writer_of(context: TaskContext, options: WriteOptions) -> Writer:
-    """Spark tells its tasks by properties which batch of which query they are of; what is no stream is the one batch of its job."""
+    """Return query, run and batch from the task properties that Spark sets for streams. Other writes are the only batch of
+    their job.
+    """
     batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
     if batch is None or query is None:
         return Writer(f"job-{options.sink_id}", "", 0)
@@ -55,24 +57,24 @@ def _writer_of(context: TaskContext, options: WriteOptions) -> Writer:
 
 
 def checked(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> WriteOptions:
-    """The options of a write of such rows. Raises InvalidOptions and RowsRefused before anything runs."""
+    """Parse the options, and check the columns. Raises InvalidOptions and RowsRefused before any task starts."""
     parsed = parse_write_options(options, is_stream=is_stream)
     payload_fields(arrow_schema(schema), parsed.topic)
     return parsed
 
 
 class _Writer:
-    """What both writers do. Made on the driver before the tasks of each batch, and once more for its commit."""
+    """The common part of both writers. Created on the driver before the tasks of each batch, and again for its commit."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._plan: OncePlan | None = None
-        self._attempt = uuid4().hex  # of this driver to write this batch
+        self._attempt = uuid4().hex  # the driver's attempt to write this batch
         if options.delivery == EFFECTIVELY_ONCE:
             self._plan = plan_batch(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        """In a task: send all rows, and return when they are stored."""
+        """Send all rows of a task, and return when they are stored."""
         context = TaskContext.get()
         assert context is not None
         task = context.partitionId()
@@ -119,7 +121,7 @@ class _Writer:
             writer.close()
 
     def _complete(self, messages: list[Any]) -> None:
-        """Effectively once: note that the batch is stored. Exactly once: commit it."""
+        """Complete the batch: note that it is stored (effectively once), or commit it (exactly once)."""
         sent = [each for each in messages if isinstance(each, TaskWritten)]
         if not sent or (who := sent[0].who) is None:
             return
@@ -129,16 +131,16 @@ class _Writer:
             elif not commit_batch(self._options, who, [each.txn for each in sent if each.txn is not None]):
                 logs.info("sink.batch_was_committed", batch=who.batch)
         except Exception as error:
-            logs.error("sink.commit_failed", batch=who.batch, reason=error)  # Spark does not say why
+            logs.error("sink.commit_failed", batch=who.batch, reason=error)  # Spark does not report the cause
             raise
 
     def _take_back(self, batch: int) -> None:
-        """Exactly once: what tasks have written is aborted now, and not by time."""
+        """Exactly once: abort the transactions of the tasks now, instead of waiting for their timeout."""
         if self._options.delivery != EXACTLY_ONCE:
             return
         try:
             abort_batch(self._options, batch)
-        except WriteFailed as error:  # Spark has an error to tell already, and the next attempt aborts it
+        except WriteFailed as error:  # Spark reports another error, and the next attempt aborts them
             logs.warning("sink.batch_not_aborted", batch=batch, reason=error)
 
     def _log(self, event: str, messages: list[Any], **fields: object) -> None:
@@ -163,7 +165,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._log("sink.committed", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What the tasks that succeeded have sent stays, unless it is in transactions: topics take nothing back."""
+        """Handle a failed write. Sent rows of successful tasks remain, except in transactions: topics cannot remove messages."""
         self._take_back(0)
         self._log("sink.aborted", messages)
 
@@ -176,6 +178,6 @@ class StreamWriter(_Writer, StreamArrowWriter):
         self._log("sink.committed", messages, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What the tasks that succeeded have sent stays, unless it is in transactions: topics take nothing back."""
+        """Handle a failed write. Sent rows of successful tasks remain, except in transactions: topics cannot remove messages."""
         self._take_back(batchId)
         self._log("sink.aborted", messages, batch=batchId)

@@ -1,6 +1,6 @@
-"""Sends the rows of one task to topics, at least once: everything is stored when `finish` returns.
+"""Writer of at-least-once delivery: all rows of a task are stored when `finish` returns.
 
-No Spark in here. One loop in a thread sends while the task packs the next rows.
+No Spark here. An event loop in a background thread sends entries while the task encodes the next rows.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from pybroker.spark.writer.sink_options import MURMUR3, WriteOptions
 from pybroker.spark.writer.sink_rows import by_topic, messages, payload_fields, split
 
 PENDING_BYTES = 64 * 1024 * 1024
-"""Of all partitions together, unanswered."""
+"""Limit of unanswered bytes, over all partitions of a topic."""
 LEAST_PENDING_BYTES = 1024 * 1024
 MAX_OPEN_PARTITIONS = 4096
-"""Of one task; each holds a producer on a broker."""
+"""Limit per task. Each partition has a producer on a broker."""
 
 
 Result = TypeVar("Result")
 
 
 class WriteFailed(Exception):
-    """Rows could not be sent; the text says why and where to. Never carries a secret."""
+    """Rows could not be sent. The text gives the reason and the topic, and never contains a secret."""
 
 
 @dataclass
 class Written:
-    """What a task has sent."""
+    """Counters of a task."""
 
     rows: int = 0
     entries: int = 0
     skipped_rows: int = 0
-    """That were stored already, by an earlier attempt."""
+    """Rows that an earlier attempt has already stored."""
     doubled_rows: int = 0
-    """At most so many were stored by an earlier attempt as well, in another order or in another task."""
+    """Upper bound of rows that an earlier attempt has also stored, in another order or in another task."""
     topics: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Destination:
-    """A topic that rows go to."""
+    """A target topic."""
 
     name: TopicName
     partitions: list[TopicName]
@@ -77,10 +77,10 @@ class Destination:
 
 
 class PartitionSender:
-    """Sends row batches to one partition. This one at least once, under a name that the broker gives."""
+    """Sends row batches to one partition, at least once, under a producer name that the broker assigns."""
 
     def __init__(self, producer: Producer, options: WriteOptions, txn: TxnId | None = None) -> None:
-        """`txn`: the transaction that all of it is in; the partition takes part already."""
+        """`txn`: the transaction of all entries, in which the partition is already registered."""
         self.producer = producer
         self.next_sequence_id = 0
         self._txn = txn
@@ -88,7 +88,7 @@ class PartitionSender:
         self._maker = EntryMaker(producer.name, options.compression, producer.schema_version, txn)
 
     async def send(self, batches: Sequence[RowBatch], written: Written) -> None:
-        """Send them behind what was sent before; returns when there is room for more."""
+        """Send `batches` after all earlier ones. Returns when capacity for more is available."""
         now_ms = int(time.time() * 1000)
         for batch in batches:
             for receipt in await self.send_entries(batch, self.next_sequence_id, now_ms, written):
@@ -125,25 +125,25 @@ class PartitionSender:
         return pack_large(packing, message, sequence_id, now_ms, producer.max_message_bytes, self._txn)
 
     def _answered(self, receipt: asyncio.Future[EntryId]) -> None:
-        """An entry of a transaction may be refused alone, and its producer goes on."""
+        """Record the first failure. A refused entry of a transaction does not fail its producer."""
         failure = None if receipt.cancelled() else receipt.exception()
         if failure is not None and self._failure is None:
             self._failure = failure
 
     async def finish(self, written: Written) -> None:
-        """Wait until everything is stored. Raises why something is not."""
+        """Wait until all entries are stored. Raises the first failure."""
         await self.producer.flush()
-        await asyncio.sleep(0)  # the last ones have been looked at
+        await asyncio.sleep(0)  # callbacks of the last receipts run
         if self._failure is not None:
             raise self._failure
         await self.producer.close()
 
 
 class TopicWriter:
-    """Owned by one task. `write` for each record batch, `finish` once, `close` in any case."""
+    """The writer of one task: `write` for each record batch, `finish` once, `close` in any case."""
 
     def __init__(self, options: WriteOptions, task: int) -> None:
-        """`task`: the number of the task, by which rows without a key are spread over partitions."""
+        """`task`: the number of the task, which distributes rows without a key over partitions."""
         self._options = options
         self._task = task
         self._background = BackgroundClient(options.access)
@@ -170,7 +170,7 @@ class TopicWriter:
                 self._send(destination, destination.partitions[partition], part)
 
     def finish(self) -> Written:
-        """Wait until everything is stored. Raises WriteFailed."""
+        """Wait until all rows are stored. Raises WriteFailed."""
         self.written.topics = sorted(self._destinations)
         for name, sender in self._senders.items():
             self._do(f"writing to {name}", sender.finish(self.written))
@@ -206,7 +206,7 @@ class TopicWriter:
     async def open_producer(
         self, destination: Destination, partition: TopicName, name: str, *, resends: bool = True
     ) -> Producer:
-        """A producer of that name, or of one that the broker gives."""
+        """Open a producer of that name, or of a name that the broker assigns if it is empty."""
         settings = ProducerSettings(
             name=name,
             schema=topic_schema(destination.encoder.schema, destination.name.local_name),
@@ -251,6 +251,6 @@ class TopicWriter:
 
 
 def _record_name(name: TopicName) -> str:
-    """A name of a record that Avro allows."""
+    """Return a record name that is valid in Avro."""
     text = "".join(each if each.isascii() and each.isalnum() else "_" for each in name.partitioned_name.local_name)
     return text if text[:1].isalpha() else f"t_{text}"
