@@ -261,7 +261,7 @@ class LocalStore(LedgerStore, CursorStore):
         return ledger is None or ledger.has_refused or self._admits(ledger)
 
     def _space_changed(self) -> None:
-        """Refuse deferred runs when disk space runs out. Use the journal files again when space is available."""
+        """Refuse deferred runs when disk space runs out. When space is available, retry a failed creation of a journal file."""
         refusal = self._space.refusal()
         if refusal is None:
             self._files.try_again()
