@@ -1,4 +1,4 @@
-"""How a run can end: exit codes, and the failures that become one line on stderr."""
+"""Exit codes, and the failures that are printed as one line on stderr."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pybroker.cli.text_tables import printable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-"""The broker refused, could not be reached, or something that was asked for is not there."""
+"""The broker refused, was not reachable, or a requested object does not exist."""
 EXIT_USAGE = 2
-"""Arguments, a profile or a configuration that cannot be used; nothing was asked of a broker."""
+"""Arguments, a profile or a configuration are invalid. The command sent no request to a broker."""
 EXIT_WAITS = 3
-"""`explain` has found something that could go on and does not."""
+"""`explain` found something that could continue and does not."""
 EXIT_TOO_FEW = 4
-"""`consume` has waited as long as it was told and got fewer messages than it was told to."""
+"""`consume` reached its timeout and received fewer messages than requested."""
 EXIT_SIGNAL = 128
-"""And the signal's number: 130 after Ctrl-C, 141 when nobody reads the output any more, 143 after SIGTERM."""
+"""Added to the signal's number: 130 after Ctrl-C, 141 when the reader of the output has gone, 143 after SIGTERM."""
 
 
 class CommandFailed(Exception):
-    """The command could not do what it was asked. One line that says what to do next and carries no secret."""
+    """The command failed. The message is one line, says how to continue, and contains no secret."""
 
     exit_code = EXIT_FAILED
 
 
 class WrongUsage(CommandFailed):
-    """The command line, a profile or the environment says something that cannot be used."""
+    """The command line, a profile or the environment contains an invalid value."""
 
     exit_code = EXIT_USAGE
 
 
 class Interrupted(Exception):
-    """A signal asked the command to end; what it was doing is brought to a clean end."""
+    """A signal asked the command to end. The command ends its work cleanly."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by signal {number}")
@@ -40,5 +40,5 @@ class Interrupted(Exception):
 
 
 def say(text: str) -> None:
-    """One line for people, beside the output; of what a broker has said, too, it is one line that only prints."""
+    """Write one line to stderr. Text from a broker is escaped to one printable line."""
     sys.stderr.write(f"pybroker: {printable(text)}\n")

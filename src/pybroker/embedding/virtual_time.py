@@ -1,8 +1,8 @@
-"""Time that can be moved: the broker's clock and timers follow the machine's time, and jump when somebody advances them.
+"""Virtual time: the broker's clock and timers follow the machine's time, and jump when a test advances them.
 
-What must hold: time never goes back; `advance` goes from timer to timer, in the order in which they are due, and lets the broker do
-what was due before it goes on; a task that sleeps is back asleep, or has ended, before the next step. Connections are watched by
-the machine's own time, so that nobody is thrown out by a jump.
+Invariants: time never goes back. `advance` goes from timer to timer in the order in which they are due, and lets the broker
+finish the due work before the next step. A task that was woken sleeps again, or has ended, before the next step. Connections
+are supervised by the machine's time, so that a jump closes no connection.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pybroker.runtime.clock import Clock
 from pybroker.runtime.runtime import Runtime, Timer
 
 STEPS = 500
-"""Into so many steps one advance is divided at most: what comes round more often than that comes round less often meanwhile."""
+"""Maximum number of steps of one advance. A timer with a shorter period rings less often during the advance."""
 SETTLE_TURNS = 6
-"""Of the loop, after each step: a timer that rings, a pump that runs, a write that completes, whoever waited for it."""
+"""Iterations of the event loop after each step: for timers, pumps, completed writes, and their waiters."""
 LONGEST_SETTLE_S = 10.0
-"""Of the machine's time: somebody waits for something else than time, and the advance goes on."""
+"""Limit in machine time. A woken task that is still busy then waits for something other than time; the advance continues."""
 
 
 class MovedClock(Clock):
-    """The machine's time and what was added to it."""
+    """The machine's time plus the added time."""
 
     def __init__(self) -> None:
         self.added_ms = 0.0
@@ -55,7 +55,7 @@ class _Ringing(Timer):
 
 
 class VirtualRuntime(Runtime):
-    """Owned by one broker on one loop, and used there only."""
+    """A runtime with virtual time. Owned by one broker, and used only on its loop."""
 
     def __init__(self, config: BrokerConfig, clock: MovedClock) -> None:
         super().__init__(config, clock)
@@ -104,8 +104,8 @@ class VirtualRuntime(Runtime):
             self._alarm.cancel()
 
     async def advance(self, milliseconds: float, settle: Callable[[], Awaitable[None]]) -> None:
-        """Let so much time pass at once, with everything that is due in it; `settle` ends when the broker has done what it can."""
-        await self._settle()  # who has just been started may still have to fall asleep
+        """Advance the time and run all timers that become due. `settle` returns when the broker has no more work to do."""
+        await self._settle()  # a task that was just started may not sleep yet
         left_ms, shortest_ms = milliseconds, milliseconds / STEPS
         while left_ms > 0 and not self._is_closed:
             next_ms = self._next_due_ms()
@@ -119,13 +119,13 @@ class VirtualRuntime(Runtime):
         await self._settle()
 
     def _next_due_ms(self) -> float | None:
-        """In how many milliseconds the next timer is due; None when there is none."""
+        """Return the milliseconds until the next timer is due, or None without timers."""
         while self._heap and self._heap[0].is_cancelled:
             heapq.heappop(self._heap)
         return self._heap[0].due_ms - self._moved.monotonic_ms() if self._heap else None
 
     def _ring_due(self) -> None:
-        """Call everybody who is due now; those that they ask for come later, also when they are due at once."""
+        """Call the callbacks of all due timers. Timers that the callbacks add are called later, even if they are due at once."""
         now_ms = self._moved.monotonic_ms()
         due: list[_Ringing] = []
         while self._heap and self._heap[0].due_ms <= now_ms:
@@ -142,7 +142,7 @@ class VirtualRuntime(Runtime):
                     )
 
     def _set_alarm(self) -> None:
-        """Ring by itself when the next timer is due."""
+        """Schedule a call on the event loop for the next due timer."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

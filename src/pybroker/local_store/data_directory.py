@@ -1,9 +1,8 @@
-"""The data directory belongs to one process, and to one user: locks on it and on a file in it say whose it is.
+"""Exclusive use of a data directory by one process and one user.
 
-Invariants: while a `DataDirectoryLock` is held, no other broker opens the directory, whatever happens to the file
-`LOCK`: the directory itself is locked too. The kernel drops the locks with the process, so that nothing is left to
-clean up after a crash. Only the owner can read the directory's content. A directory with foreign files is refused,
-because their permissions would change.
+Invariants: while a `DataDirectoryLock` is held, no other broker opens the directory, even if the file `LOCK` is replaced,
+because the directory itself is locked too. The kernel drops the locks with the process, so a crash needs no cleanup. Only
+the owner can read the directory's content. A directory with foreign files is refused, because their permissions would change.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NO_CONTENT = frozenset({"lost+found"})
 
 
 class DataDirectoryInUse(Exception):
-    """Another process has the directory; the text says which."""
+    """Another process uses the directory. The message contains its process id, if known."""
 
 
 class ForeignDirectory(Exception):
@@ -48,10 +47,10 @@ class ForeignDirectory(Exception):
 
 
 class DataDirectoryLock:
-    """The lock, held from construction to `release`. Raises DataDirectoryInUse, ForeignDirectory and OSError."""
+    """A lock held from construction to `release`. Construction raises DataDirectoryInUse, ForeignDirectory and OSError."""
 
     def __init__(self, directory: Path, *, is_only_looked_at: bool = False) -> None:
-        """`is_only_looked_at`: nothing is made or changed, not even the lock file, which must exist."""
+        """`is_only_looked_at`: create and change nothing. The lock file must exist."""
         self._path = directory
         self._descriptors: list[int] = []
         self._is_only_looked_at = is_only_looked_at
@@ -62,7 +61,7 @@ class DataDirectoryLock:
         try:
             self._file = self._open(directory / LOCK_FILE_NAME, flags)
             self._hold(self._file)
-            # A file can be removed and made again under its holder, the directory cannot be without what is in it.
+            # The lock file can be deleted and created again while it is locked; a directory that is not empty cannot.
             self._hold(self._open(directory, os.O_RDONLY), is_optional=True)
             if not is_only_looked_at:
                 keep_to_owner(directory)
@@ -73,7 +72,7 @@ class DataDirectoryLock:
             raise
 
     def release(self) -> None:
-        """Let others open the directory."""
+        """Drop the locks, so that another process can open the directory."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -83,8 +82,8 @@ class DataDirectoryLock:
         return descriptor
 
     def _hold(self, descriptor: int, *, is_optional: bool = False) -> None:
-        """`is_optional`: some network file systems lock files that are open for writing only, and so no directories. Where the
-        system has no such locks, nothing keeps a second broker out."""
+        """Lock a file. With `is_optional` ignore an OSError: some network file systems lock only files that are open for
+        writing, so no directories. On a system without `fcntl`, a second broker is not prevented."""
         if not _HAS_LOCKS:
             return
         try:
@@ -115,8 +114,10 @@ def _require_own(directory: Path) -> None:
 
 
 def write_run_id(directory: Path, chance: Random) -> str:
-    """A new name for this run of a broker, in a file of the directory: who reads the same name there and from the broker knows
-    that it is the broker's directory, and no copy. Raises OSError."""
+    """Write a new random id of this run into the directory and return it. Raise OSError.
+
+    A reader that gets the same id from the broker and from the directory knows that the directory is not a copy.
+    """
     run_id = f"{chance.getrandbits(128):032x}"
     descriptor = os.open(
         directory / RUN_ID_FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OWNER_ONLY_FILE
@@ -129,7 +130,7 @@ def write_run_id(directory: Path, chance: Random) -> str:
 
 
 def keep_to_owner(directory: Path) -> None:
-    """Take the rights of others from what an earlier version has left. Raises OSError for what is not this user's."""
+    """Remove the permissions of other users from the files of an earlier version. Raise OSError for files of other users."""
     for path in directory.iterdir():
         mode = path.lstat().st_mode
         if mode & _OTHERS and not path.is_symlink():

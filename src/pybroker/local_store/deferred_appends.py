@@ -1,8 +1,7 @@
-"""Appends that wait for a checkpoint, because memory and journal hold as much as they may; pure.
+"""Appends that wait because memory or journal is at its limit. Pure.
 
-Runs of one owner go in their order, also when he has gone on in another ledger meanwhile: what is in the next ledger must not be
-durable, and seen, before the rest of the one before it. Owners go in turns: one whose many runs wait does not keep those of others
-back.
+The runs of one owner are released in order, even across ledgers: an entry of the next ledger must not become durable and
+visible before the rest of the previous ledger. Owners take turns, so that an owner with many runs does not delay the others.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from pybroker.ledgers.ledger_store import AppendListener, AppendRun
 
 
 class DeferredAppends:
-    """Owned by the store. Invariant: no row is empty."""
+    """Queues of deferred runs, one per owner. Owned by the store. Invariant: no queue is empty."""
 
     def __init__(self) -> None:
-        self._rows: OrderedDict[AppendListener, deque[AppendRun]] = OrderedDict()  # by owner, in the order of turns
+        self._rows: OrderedDict[AppendListener, deque[AppendRun]] = OrderedDict()  # by owner, in the order of release
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def holds(self, owner: AppendListener) -> bool:
-        """Whether runs of `owner` wait, behind which his next one has to stand."""
+        """Return whether runs of `owner` wait. If so, its next run must wait behind them."""
         return owner in self._rows
 
     def hold(self, run: AppendRun) -> None:
@@ -32,7 +31,7 @@ class DeferredAppends:
         self._count += 1
 
     def release(self, may_go: Callable[[AppendRun], bool]) -> Iterator[AppendRun]:
-        """Those that may go, which is asked in turns, of each owner until one may not; they wait no more."""
+        """Remove and yield runs, one per owner in turn, until `may_go` refuses the next run of each owner."""
         turns = deque(self._rows)
         while turns:
             owner = turns.popleft()
@@ -49,7 +48,7 @@ class DeferredAppends:
             yield run
 
     def take(self, ledger_id: int) -> list[AppendRun]:
-        """All of one ledger, which wait no more."""
+        """Remove and return all runs of one ledger."""
         taken = []
         for owner, row in list(self._rows.items()):
             own = [run for run in row if run.ledger_id == ledger_id]
@@ -64,7 +63,7 @@ class DeferredAppends:
         return taken
 
     def take_all(self) -> list[AppendRun]:
-        """All; those of one owner in their order."""
+        """Remove and return all runs. The runs of one owner stay in order."""
         runs = [run for row in self._rows.values() for run in row]
         self._rows.clear()
         self._count = 0

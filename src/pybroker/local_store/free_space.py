@@ -1,11 +1,13 @@
-"""Whether there is room to take more: the watermark of free space, and the reserve that keeps room for acknowledgements.
+"""The free-space watermark for appends, and a reserve file that keeps space for acknowledgements.
 
-Operation: appends are taken while the file system has `min_free_bytes` more than what the journal holds and segment files
-still have to take, so that nothing receipted can fail to reach its segment. Free space is asked for at intervals, and after
-every journal file and checkpoint; between two looks the count of bytes not yet in segments decides, which costs an append a
-comparison. A reserved file is given up when a write finds no room, so that cursor records, checkpoints and metadata go on,
-and made again when space is back; that it could be made also proves that a quota, which no figure shows, has room again.
-What must always hold: appends are refused while the reserve is not there.
+Operation: the store accepts appends while the file system has `min_free_bytes` more than the bytes that are in the journal
+and not yet in segment files. So every entry with a receipt can reach its segment. The broker measures free space at
+intervals, and after every journal file and checkpoint. Between measurements an append costs one comparison with the count
+of bytes not yet in segments. If a write fails for lack of space, the reserve file is deleted, so that cursor records,
+checkpoints and metadata can still be written. It is allocated again when space is available. A successful allocation also
+proves that a quota, which the reported free space does not show, permits writes again.
+
+Invariant: appends are refused while the reserve file does not exist.
 
 Concurrency: `refusal`, `decide`, `start` and `close` on the loop; `measure`, `has_room_for` and `no_room` from any thread.
 """
@@ -41,7 +43,7 @@ _NO_DESCRIPTORS = (
 
 
 class SpaceReserve:
-    """A file that holds room and nothing else."""
+    """A file that only occupies disk space."""
 
     def __init__(self, disk: Disk, directory: Path, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -51,7 +53,7 @@ class SpaceReserve:
         self._lock = threading.Lock()
 
     def adopt(self) -> None:
-        """Hold what an earlier run has left. Raises OSError."""
+        """Use the reserve file of an earlier run if it has the right size. Raise OSError if it cannot be read."""
         try:
             with self._disk.open_for_read(self._path) as file:
                 self.is_held = file.size() == self.size_bytes
@@ -59,7 +61,7 @@ class SpaceReserve:
             self.is_held = False
 
     def hold(self) -> None:
-        """Take the room. Raises OSError when there is none."""
+        """Allocate the reserve file. Raise OSError if there is no space."""
         with self._lock:
             if self.is_held:
                 return
@@ -74,17 +76,18 @@ class SpaceReserve:
             self.is_held = True
 
     def give_up(self) -> None:
-        """Others may use the room."""
+        """Delete the reserve file, so that other writes can use its space."""
         with self._lock:
             self.is_held = False
             self._disk.unlink(self._path)
 
 
 class StorageSpace:
-    """Owned by the store. Made in a thread; `options` are those that suit the size of the file system."""
+    """The decision whether the store accepts appends. Owned by the store and created in a thread."""
 
     def __init__(self, environment: StoreEnvironment, directory: Path, options: LocalStoreOptions) -> None:
-        """Looks at the file system and takes the reserve if there is room. Raises OSError when it cannot be looked at."""
+        """Measure the file system, fit `options` to its size, and allocate the reserve if there is space. Raise OSError if
+        the file system cannot be measured."""
         disk = self._disk = environment.disk
         self._clock = environment.clock
         self._directory = directory
@@ -93,15 +96,17 @@ class StorageSpace:
         self.options = options if figures is None else fit_to_file_system(options, figures.total_bytes)
         self.free_bytes = sys.maxsize
         self.total_bytes = 0 if figures is None else figures.total_bytes  # of the file system; 0: unknown
-        self.is_checkpoint_waiting = False  # for room: the reserve is for it, and appends stay refused
+        self.is_checkpoint_waiting = False  # for space: the reserve stays free for it, and appends stay refused
         self._reserve = SpaceReserve(disk, directory, self.options.reserve_bytes)
         self._reserve.adopt()
-        self._margin_bytes = self.options.min_free_bytes // 4  # or one append more would end what has just begun
+        self._margin_bytes = (
+            self.options.min_free_bytes // 4
+        )  # otherwise the next append could be refused again at once
         self._unstored_bytes: Callable[[], int] = int
         self._on_change: Callable[[], None]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reason: str | None = None
-        self._cause: OSError | None = None  # what the last write that found no room met
+        self._cause: OSError | None = None  # error of the last write that failed for lack of space
         self._has_told = False
         self._resumed_s = float("-inf")
         self._wait_s = 0.0
@@ -111,7 +116,8 @@ class StorageSpace:
         self._look()
 
     def start(self, unstored_bytes: Callable[[], int], on_change: Callable[[], None]) -> None:
-        """Begin to watch. `unstored_bytes` tells what segment files still have to take; `on_change` hears of every turn."""
+        """Start to watch. `unstored_bytes` returns the bytes not yet in segment files; `on_change` is called when appends
+        become refused or accepted."""
         self._unstored_bytes = unstored_bytes
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
@@ -120,13 +126,13 @@ class StorageSpace:
         self.decide()
 
     def refusal(self) -> str | None:
-        """Why appends are refused now; None when they are taken."""
+        """Return why appends are refused, or None if they are accepted."""
         if self._reason is None and self.free_bytes < self._needed_bytes():
             self._refuse()
         return self._reason
 
     def decide(self) -> None:
-        """Refuse or take appends again, as the last look says."""
+        """Refuse or accept appends according to the last measurement."""
         if self._reason is None:
             if not self._reserve.is_held or self.free_bytes < self._needed_bytes():
                 self._refuse()
@@ -141,17 +147,17 @@ class StorageSpace:
             self._on_change()
 
     def measure(self) -> None:
-        """Something was written: look how much room is left."""
+        """Measure the free space after a write."""
         figures = self._disk.space(self._directory)
         if figures is not None:
             self.free_bytes, self.total_bytes = figures.free_bytes, figures.total_bytes
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Whether so much can be taken without coming near the watermark."""
+        """Return whether `size_bytes` more can be written without falling below the watermark."""
         return self.free_bytes - size_bytes >= self._needed_bytes()
 
     def no_room(self, error: OSError | None = None) -> None:
-        """A write found no room: what is reserved may be used now, and no append is taken until space is back."""
+        """Delete the reserve after a write failed for lack of space. Appends are refused until space is available."""
         if error is not None:
             self._cause = error
         self._reserve.give_up()
@@ -159,7 +165,7 @@ class StorageSpace:
             try:
                 self._loop.call_soon_threadsafe(self.decide)
             except RuntimeError:
-                return  # the loop is closed, nobody appends any more
+                return  # the loop is closed, so no append can follow
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -198,7 +204,7 @@ class StorageSpace:
         self._on_change()
 
     async def _watch(self) -> None:
-        """Look again and again; without figures only as long as appends are refused."""
+        """Measure at intervals. If the file system reports no free space figures, stop when appends are accepted."""
         loop = asyncio.get_running_loop()
         while self._has_figures or self._reason is not None:
             await asyncio.sleep(self.options.space_poll_s)
@@ -206,7 +212,7 @@ class StorageSpace:
             self.decide()
 
     def _look(self) -> None:
-        """In a thread: measure, and give up or take the reserve."""
+        """Measure, and delete or allocate the reserve. Runs in a thread."""
         reserve = self._reserve
         try:
             self.measure()
@@ -218,7 +224,7 @@ class StorageSpace:
                 self.measure()
             self._has_told = False
         except OSError as error:
-            # Appends stay refused without the reserve, and the next look tries again.
+            # Without the reserve appends stay refused. The next measurement tries again.
             if not self._has_told and not lacks_room(error):
                 logs.error("storage.space_unknown", error=str(error))
                 self._has_told = True

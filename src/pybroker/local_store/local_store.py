@@ -1,14 +1,17 @@
 """LedgerStore and CursorStore on local files: journal first, segment files at checkpoint.
 
-Operation: an append goes into its ledger's buffer and into the journal; when the journal's batch is durable, each listener
-hears of its runs in one list. Reads come from the buffer, or from the segment file in a reading thread. See
-docs/storage-format.md for the files and what happens to them when.
-What must always hold: `append_completed` without error means as durable as configured; entry ids of a ledger have no gaps;
-memory and journal are bounded: near `journal_max_bytes` and `journal_max_records` runs of the ledgers that have most there wait
-in `_held` until a checkpoint has ended, at these limits those of all, which their owners feel as later completions; without space
-they are refused (`free_space.py`), and nothing waits. So do runs of ledgers that have much in the journal's queue already while
-there is a batch in it: it is worked off in order, and others stand behind them.
-What is left to others: which ledgers belong to what (metadata), who appends (managed ledger), the directory's lock (app).
+Operation: an append goes into the buffer of its ledger and into the journal. When the journal's batch is durable, each
+listener receives its completed runs in one list. Reads use the buffer, or the segment file in a reading thread.
+docs/storage-format.md describes the files and their life cycle.
+
+Invariants: `append_completed` without an error means as durable as configured. Entry ids of a ledger have no gaps.
+
+Limits: near `journal_max_bytes` and `journal_max_records`, the runs of the ledgers with the most data in the journal wait in
+`_held` until a checkpoint ends. At these limits the runs of all ledgers wait, and their owners see later completions. A ledger
+with much data in the journal's queue also waits while the queue holds at least a full batch, because the queue is processed
+in order. Without disk space, appends are refused instead (`free_space.py`).
+
+Not decided here: which ledgers belong to a topic (metadata), which owner may append (managed ledger), the directory lock (app).
 
 Concurrency: the loop only. Threads: journal writer, journal files, checkpoint, space, cold reads; each gets plain values.
 """
@@ -65,12 +68,12 @@ from pybroker.storage_format.journal_layout import (
 )
 from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_time
 
-# What a ledger may have in the journal's queue however long that is: one part in so many of a batch.
+# A ledger may always have this fraction of a batch (one part in 16) in the journal's queue.
 _QUEUE_SHARES = 16
 
 
 class LocalStore(LedgerStore, CursorStore):
-    """Owned by the app. Made by `open`; `close` ends its threads."""
+    """The local ledger and cursor store. Owned by the app and created by `open`; `close` ends its threads."""
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._reads = LedgerReads(environment, self._directory, self._ledgers, options, stats, publish_time_of)
         for ledger_id, extent in opened.extents.items():
             ledger = self._ledgers[ledger_id] = LiveLedger(ledger_id, extent, publish_time_of)
-            ledger.set_state(LedgerState.FENCED)  # nobody continues the ledger of an earlier run
+            ledger.set_state(LedgerState.FENCED)  # ledgers of an earlier run accept no appends
         self._damaged_cursors = set(opened.damaged_cursors)
         self._held = DeferredAppends()
         self._max_queued_bytes = options.max_batch_bytes
@@ -158,12 +161,12 @@ class LocalStore(LedgerStore, CursorStore):
         make_journal: Callable[[JournalSetup], Journal] = open_journal,
         known: KnownData = NOTHING_KNOWN,
     ) -> LocalStore:
-        """Recover what an earlier run left in `directory`, or make it. Raises StoreError, also when it is damaged.
+        """Recover the store in `directory`, or create it. Raise StoreError if it is damaged or cannot be opened.
 
         `known` is the stored data according to the metadata: if some of it is missing from the files, that is an error.
 
-        `on_fatal` is called at most once, on the loop, when a write has failed in a way that must not be survived.
-        `publish_time_of` is asked in the checkpoint's thread, for one entry in 64 KiB. `make_journal` says who writes the journal.
+        `on_fatal` is called at most once, on the loop, when a write fails and the store cannot continue.
+        `publish_time_of` is called in the checkpoint's thread, for one entry in 64 KiB. `make_journal` creates the journal writer.
         """
         environment = environment or StoreEnvironment()
         stats = StoreStats()
@@ -185,7 +188,7 @@ class LocalStore(LedgerStore, CursorStore):
         return self._stats.histograms()
 
     def stats(self) -> StoreStats:
-        """The counters; the same object every time, with the present figures of what is now."""
+        """Return the counters after updating the current values. The object is the same each time."""
         stats = self._stats
         stats.journal_queue_depth = self._journal.queue_depth
         stats.held_runs = len(self._held)
@@ -221,7 +224,7 @@ class LocalStore(LedgerStore, CursorStore):
             self._admit(ledger, run)
 
     def _admits(self, ledger: LiveLedger) -> bool:
-        """Whether a run of it may go into memory and journal now."""
+        """Return whether a run of `ledger` may enter memory and journal now."""
         most_bytes = self._max_queued_bytes
         is_queue_long = self._queued_bytes >= most_bytes and ledger.queued_bytes >= most_bytes // _QUEUE_SHARES
         return not is_queue_long and self._checkpointer.admits(ledger)
@@ -237,7 +240,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._checkpointer.appended(ledger, run.size_bytes, len(run.payloads))
 
     def _release_held(self) -> None:
-        """A checkpoint or a batch has ended: runs that waited for it go on."""
+        """Admit deferred runs after a checkpoint or a batch has ended."""
         for run in self._held.release(self._may_go):
             ledger = self._ledgers.get(run.ledger_id)
             if ledger is None or ledger.has_refused:
@@ -253,23 +256,23 @@ class LocalStore(LedgerStore, CursorStore):
                     waiter.set_result(None)
 
     def _may_go(self, run: AppendRun) -> bool:
-        """Into memory and journal, or back to its owner."""
+        """Return whether `run` need not wait: it is either admitted, or refused because its ledger was deleted or fenced."""
         ledger = self._ledgers.get(run.ledger_id)
         return ledger is None or ledger.has_refused or self._admits(ledger)
 
     def _space_changed(self) -> None:
-        """There is no more room, or room again."""
+        """Refuse deferred runs when disk space runs out. When space is available, retry a failed creation of a journal file."""
         refusal = self._space.refusal()
         if refusal is None:
             self._files.try_again()
             return
-        # The checkpoint that held runs wait for may never end: their owners are told now.
+        # The checkpoint that deferred runs wait for may never end, so they are refused now.
         held = self._held.take_all()
         if held:
             for ledger in filter(None, (self._ledgers.get(run.ledger_id) for run in held)):
                 if ledger.state is LedgerState.OPEN:
-                    ledger.set_state(LedgerState.FENCED)  # what comes now would leave a gap
-            # Behind what the journal has of the same ledgers: answers come in the order of the appends.
+                    ledger.set_state(LedgerState.FENCED)  # a later append would leave a gap
+            # Queued behind the runs of the same ledgers in the journal: completions keep the order of the appends.
             self._journal.put(JournalMark(lambda _: self._complete_runs(held, StorageFull(refusal))))
         self._release_held()
         self._checkpointer.request()
@@ -280,7 +283,7 @@ class LocalStore(LedgerStore, CursorStore):
         )
 
     def _batch_completed(self, batch: JournalBatch) -> None:
-        """The one hop back: everything of a batch, grouped by who asked."""
+        """Complete a batch on the loop, with one call for each listener."""
         stats = self._stats
         stats.journal_batches += 1
         stats.journal_bytes += batch.size_bytes
@@ -292,7 +295,7 @@ class LocalStore(LedgerStore, CursorStore):
             stats.submit_to_completion_max_s = max(stats.submit_to_completion_max_s, took_s)
         if batch.error is not None:
             stats.journal_refused_batches += 1
-            # First, so that whoever is told of a refusal finds that no append is taken now, and what is held is refused.
+            # First, so that appends and deferred runs are already refused when listeners are notified.
             self._space.decide()
         for run in chain(batch.runs, batch.refused_runs, batch.fenced_runs):
             self._queued_bytes -= run.size_bytes
@@ -348,7 +351,7 @@ class LocalStore(LedgerStore, CursorStore):
                     waiter.set_result(None)
 
     def _guard(self, done: Callable[[StoreError | None], None], error: StoreError | None) -> None:
-        """What one listener does wrong must not keep the others' completions from them."""
+        """Call `done` and log its exception, so that the other listeners still receive their completions."""
         try:
             done(error)
         except Exception as escaped:  # noqa: BLE001 - the boundary between the store and its listeners
@@ -358,7 +361,7 @@ class LocalStore(LedgerStore, CursorStore):
         if self._failed is None:
             self._failed = error
             self._checkpointer.fail(error)
-            # Appends stay unanswered: whether they are on disk is not known. Who waits in a task must not wait for ever.
+            # Appends get no completion, because it is unknown whether they are on disk. Waiting tasks get an error.
             for waiter in (*self._waiting, *chain.from_iterable(self._idle_waiters.values()), *self._held_waiters):
                 if not waiter.done():
                     waiter.set_exception(StoreError("the journal has failed"))
@@ -450,7 +453,7 @@ class LocalStore(LedgerStore, CursorStore):
             self._ledgers.pop(ledger_id, None)
             self._checkpointer.deleted(ledger_id)
             if self._space.refusal() is not None:
-                self._checkpointer.request()  # what the journal still has of it takes space too
+                self._checkpointer.request()  # its entries in the journal take space too
             for waiter in self._idle_waiters.pop(ledger_id, ()):
                 if not waiter.done():
                     waiter.set_result(None)
@@ -482,12 +485,12 @@ class LocalStore(LedgerStore, CursorStore):
     # Cursors
 
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
-        # The shelf first: what a checkpoint moves between the two looks is then seen twice, never not at all.
+        # The registry first: a record that a checkpoint moves between the two reads is then seen twice, never missed.
         shelved = self._shelf.shelved(cursor_id)
         try:
             stored = await self._reads.in_thread(self._table.load_cursor, cursor_id)
         except DamagedCursor as error:
-            if cursor_id not in self._damaged_cursors:  # else it was told at the start, or at the load before
+            if cursor_id not in self._damaged_cursors:  # otherwise the start or an earlier load has logged it
                 self._damaged_cursors.add(cursor_id)
                 logs.error("checkpoint.cursor_damaged", cursor=cursor_id, reason=str(error))
             raise
@@ -551,7 +554,7 @@ class LocalStore(LedgerStore, CursorStore):
             raise StoreError("the store is closed")
 
     async def _record(self, data: bytes, durable: Callable[[], None]) -> None:
-        """Write a record and wait; `durable` is called in the batch's own hop, before anything of a later batch."""
+        """Write a record and wait for it. `durable` is called when its batch completes, before any completion of a later batch."""
         self._check_open()
         written: asyncio.Future[None] = self._loop.create_future()
 
@@ -559,7 +562,7 @@ class LocalStore(LedgerStore, CursorStore):
             if error is None:
                 durable()
             if written.done():
-                return  # the caller was cancelled; what was written counts all the same
+                return  # the caller was cancelled, but the record is written
             if error is None:
                 written.set_result(None)
             else:
@@ -577,7 +580,7 @@ class LocalStore(LedgerStore, CursorStore):
 def _open(
     environment: StoreEnvironment, directory: Path, options: LocalStoreOptions, stats: StoreStats, known: KnownData
 ) -> tuple[StorageSpace, OpenedStore]:
-    """In a thread: everything that blocks."""
+    """Do the blocking part of `LocalStore.open`, in a thread."""
     environment.disk.make_directory(directory)
     space = StorageSpace(environment, directory, options)
     directories = StoreDirectories.below(directory)

@@ -1,4 +1,4 @@
-"""Plain counters of the local store, read at scrape time. Written by the loop, but for the times of `synced` (the writer)."""
+"""Counters of the local store, read at scrape time. The event loop writes them; the journal writer calls `synced`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SYNC_BOUNDS_MS: tuple[float, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 50
 
 @dataclass(slots=True)
 class StoreStats:
-    """Everything since the start, but for the last group, which is now."""
+    """Counters since the start of the broker. From `journal_queue_depth` to `publishing_refused`: current values."""
 
     journal_batches: int = 0
     journal_bytes: int = 0
     journal_entries: int = 0
     journal_sync_s: float = 0.0
     journal_refused_batches: int = 0
-    refused_entries: int = 0  # because there is no space
+    refused_entries: int = 0  # for lack of disk space
     # From the oldest append of a batch to its completion on the loop.
     submit_to_completion_s: float = 0.0
     submit_to_completion_max_s: float = 0.0
@@ -30,22 +30,22 @@ class StoreStats:
     checkpoint_retries: int = 0
     checkpoint_bytes: int = 0
     segment_reads: int = 0
-    damaged_entries: int = 0  # met by readers, each once
-    damaged_segments: int = 0  # files of which a part other than an entry was found damaged
-    damaged_cursors: int = 0  # whose topics cannot be loaded
+    damaged_entries: int = 0  # found by readers; each entry counts once
+    damaged_segments: int = 0  # files with damage outside of entries
+    damaged_cursors: int = 0  # their topics cannot be loaded
     recovered_entries: int = 0
     recovered_bytes: int = 0
-    journal_cut_bytes: int = 0  # of the journal's torn end, at the start
+    journal_cut_bytes: int = 0  # bytes of a torn journal end that the start cut off
     dropped_entries_of_deleted_ledgers: int = 0
     recovery_s: float = 0.0
 
     journal_queue_depth: int = 0
-    held_runs: int = 0  # that wait for a checkpoint, or for room in the journal's queue
+    held_runs: int = 0  # runs that wait for a checkpoint, or for capacity in the journal's queue
     journal_live_bytes: int = 0
     live_ledgers: int = 0
     free_bytes: int = 0
     file_system_bytes: int = 0  # 0: unknown
-    publishing_refused: int = 0  # 1 while there is no space for entries
+    publishing_refused: int = 0  # 1 while appends are refused for lack of disk space
 
     # Of each batch of the journal.
     journal_batch_bytes: Buckets = field(default_factory=lambda: Buckets(BATCH_BYTES_BOUNDS))
@@ -53,16 +53,16 @@ class StoreStats:
     journal_sync_ms: Buckets = field(default_factory=lambda: Buckets(SYNC_BOUNDS_MS))
 
     def synced(self, took_ms: float) -> None:
-        """A batch was written, as durable as promised."""
+        """Record the duration of one batch write, including the sync if the journal is synced."""
         self.journal_sync_s += took_ms / 1000
         self.journal_sync_ms.add(took_ms)
 
     def figures(self) -> dict[str, float]:
-        """The plain counters by name."""
+        """Return the plain counters by name."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in found.items() if not isinstance(value, Buckets)}
 
     def histograms(self) -> dict[str, Buckets]:
-        """The others by name."""
+        """Return the histograms by name."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in found.items() if isinstance(value, Buckets)}

@@ -1,4 +1,4 @@
-"""What the local store is given of the world around it: the disk, time, chance, threads, and who writes its journal."""
+"""The environment of the local store: disk, clock, randomness, and threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True)
 class StoreEnvironment:
-    """Made by who opens a store; a test gives a disk with faults, and a simulator all of it."""
+    """Created by the caller that opens a store. Tests pass a disk with faults; a simulator replaces every part."""
 
     disk: Disk = field(default_factory=Disk)
     clock: Clock = field(default_factory=Clock)

@@ -1,4 +1,4 @@
-"""What the local store can be told, as plain values, and how a small file system changes them."""
+"""Options of the local store, and their reduction for a small file system."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 _MIB = 1 << 20
 _SMALL_STEP_BYTES = 64 << 10
-_SECTOR_BYTES = 512  # what the journal takes for the smallest batch
+_SECTOR_BYTES = 512  # size of the smallest batch in the journal
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStoreOptions:
-    """Defaults are those of conf/broker.conf; the last group has no key there."""
+    """Options with the defaults of conf/broker.conf. The last group has no keys there."""
 
     sync_data: bool = True
     direct_io: bool = True
@@ -21,23 +21,23 @@ class LocalStoreOptions:
     checkpoint_max_entries: int = 100_000
     read_threads: int = 2
     bulk_read_threads: int = 8
-    # Appends are refused when less would be free once everything in the journal is in its segment.
+    # Appends are refused if less than this would be free after all entries of the journal are in their segments.
     min_free_bytes: int = 64 << 20
     reserve_bytes: int = 16 << 20
 
-    # Beyond these, appends wait for the checkpoint: recovery has to read all of it.
+    # Above these limits appends wait for a checkpoint, because recovery reads the whole journal.
     journal_max_bytes: int = 256 << 20
     journal_max_records: int = 250_000
     max_open_segments: int = 256
     index_cache_points: int = 262_144  # 10 MiB of indexes of sealed ledgers
     checkpoint_retry_s: float = 0.5
     space_poll_s: float = 0.25
-    # Taking snapshots of cursors gives way to other work of the loop after this time.
+    # Cursor snapshots yield to the event loop after this time.
     snapshot_turn_ms: float = 2
 
 
 def fit_to_file_system(options: LocalStoreOptions, total_bytes: int) -> LocalStoreOptions:
-    """`options` for a file system of that size: what is set aside leaves most of a small one to entries."""
+    """Return `options` reduced for a file system of `total_bytes`, so that most of a small one remains for entries."""
     # A journal file is smaller than the minimum free space, so that the next one fits whenever appends are accepted.
     step_bytes = _MIB if total_bytes >= 32 * _MIB else _SMALL_STEP_BYTES
     return replace(

@@ -1,6 +1,6 @@
-"""A real broker as a test sees it: one that runs already, in which tests have namespaces of their own.
+"""A test broker that is a running, external broker. Each test broker has its own namespace there.
 
-What only an embedded broker can do skips the test, and says why.
+An operation that only an embedded broker supports skips the test and reports the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _skip(what: str) -> NoReturn:
 
 
 class _RemoteClock:
-    """The machine's time, which nobody can move."""
+    """The machine's time, which tests cannot advance."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -36,22 +36,23 @@ class _RemoteClock:
 
 
 class _RemoteFaults:
-    """There are none; whoever asks for one is skipped."""
+    """A stand-in for faults, which an external broker does not support. Access to any fault skips the test."""
 
     def undo_all(self) -> None:
-        """Nothing is to be undone."""
+        """Do nothing: there are no faults."""
 
     def __getattr__(self, name: str) -> Any:
         _skip(f"faults.{name} of a real broker")
 
 
 class RemoteTestBroker(TestBroker):
-    """Owned by who made it; the broker is not. Without an admin address topics have names of their own instead of a namespace."""
+    """A running broker. `close` does not stop it. Without an admin address, topics get a unique prefix instead of a
+    namespace."""
 
     is_embedded = False
 
     def __init__(self, service_url: str, admin_url: str | None = None) -> None:
-        """Makes a namespace. Raises AdminError when it may not, OSError when nobody is there."""
+        """Create a namespace. Raise AdminError if the broker refuses it, OSError if the broker is not reachable."""
         super().__init__()
         self._service_url = service_url
         self._admin_url = admin_url.rstrip("/") if admin_url else None
@@ -101,7 +102,7 @@ class RemoteTestBroker(TestBroker):
         self._begin()
 
     def undo_faults(self) -> None:
-        """There are none."""
+        """Do nothing: there are no faults."""
 
     def require_running(self) -> None:
         """Do nothing: a test cannot crash a real broker."""
@@ -109,7 +110,7 @@ class RemoteTestBroker(TestBroker):
     def close(self) -> None:
         while self._namespaces:
             namespace = self._namespaces.pop()
-            # Best effort: what a test has left in a broker of somebody else's must not fail the others.
+            # Best effort: a failed cleanup must not fail other tests.
             with contextlib.suppress(AdminError, OSError):
                 self._delete(namespace)
 
