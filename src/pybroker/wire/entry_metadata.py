@@ -50,14 +50,14 @@ NO_KEY = b"NONE_KEY"
 """The sticky key of an entry whose metadata says nothing of its origin."""
 
 
-def message_start(entry: bytes) -> int:
+def message_start(entry: bytes | memoryview) -> int:
     """Where in a stored entry that begins which a client has sent; 0 unless the broker put something in front of it."""
     if entry[:2] != b"\x0e\x02":
         return 0
     return min(_CHECKSUM_SIZE + int.from_bytes(entry[2:6], "big"), len(entry))
 
 
-def metadata_span(entry: bytes) -> tuple[int, int]:
+def metadata_span(entry: bytes | memoryview) -> tuple[int, int]:
     """Where MessageMetadata begins and ends in `entry`. Raises ProtocolViolation when it does not fit."""
     start = _CHECKSUM_SIZE
     if entry[:2] != b"\x0e\x01":
@@ -73,9 +73,13 @@ def metadata_span(entry: bytes) -> tuple[int, int]:
 
 def message_metadata(entry: bytes) -> pb.MessageMetadata:
     """All of the entry's metadata. Raises ProtocolViolation when it does not parse."""
-    start, end = metadata_span(entry)
+    return parsed_metadata(entry, *metadata_span(entry))
+
+
+def parsed_metadata(data: bytes, start: int, end: int) -> pb.MessageMetadata:
+    """Parse the MessageMetadata at [start, end). Raises ProtocolViolation for invalid data."""
     try:
-        return pb.MessageMetadata.FromString(entry[start:end])
+        return pb.MessageMetadata.FromString(data[start:end])
     except DecodeError as error:
         raise ProtocolViolation(f"message metadata does not parse: {error}") from error
 
