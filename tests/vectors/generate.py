@@ -64,7 +64,9 @@ def pair(field: int, name: str, value: str) -> bytes:
 
 REQUIRED = piece(1, b"producer") + number(2, 7) + number(3, PUBLISH_TIME_MS)
 """producer_name, sequence_id, publish_time."""
-UNKNOWN = number(1000, 1 << 63) + varint(1001 << 3 | 1) + bytes(8) + varint(1002 << 3 | 5) + bytes(4) + piece(1003, b"?")
+UNKNOWN = (
+    number(1000, 1 << 63) + varint(1001 << 3 | 1) + bytes(8) + varint(1002 << 3 | 5) + bytes(4) + piece(1003, b"?")
+)
 """Fields of all wire types that no parser knows."""
 
 
@@ -282,7 +284,9 @@ def truncated_entries() -> Iterator[Vector]:
     }
     for name, end in ends.items():
         yield unreadable(f"truncated behind {name}", entry[:end], "metadata_too_long")
-    yield unreadable("truncated behind nine bytes without broker metadata", entry[6 + len(added) :][:9], "metadata_too_long")
+    yield unreadable(
+        "truncated behind nine bytes without broker metadata", entry[6 + len(added) :][:9], "metadata_too_long"
+    )
     body = body_of(REQUIRED, b"")
     yield unreadable("truncated size without checksum", body[:3], "metadata_too_long")
     whole = vector("", REQUIRED, b"value", fields(), [message(b"valu")], checksum="right")
@@ -340,9 +344,7 @@ def oversized() -> Iterator[Vector]:
             metadata = REQUIRED + number(8, CODECS[codec]) + number(9, claimed)
             known = fields(compression=CODECS[codec], uncompressed_bytes=claimed)
             title = f"compressed by {codec}, claims {name}"
-            yield vector(
-                title, metadata, b"", known, [], stored=compressed, error="damaged_payload", is_opened=False
-            )
+            yield vector(title, metadata, b"", known, [], stored=compressed, error="damaged_payload", is_opened=False)
 
 
 def malformed() -> Iterator[Vector]:
@@ -362,7 +364,13 @@ def malformed() -> Iterator[Vector]:
         item = size(len(encoded)) + encoded + bytes(8)
         title = f"batch with a message whose metadata has a {name}"
         yield batch(title, FIRST + item, 2, [OF_FIRST], "malformed_batch_metadata")
-    yield batch("batch with a message without size", FIRST + size(2) + number(8, 8) + bytes(8), 2, [OF_FIRST], "missing_batch_field")
+    yield batch(
+        "batch with a message without size",
+        FIRST + size(2) + number(8, 8) + bytes(8),
+        2,
+        [OF_FIRST],
+        "missing_batch_field",
+    )
     for name, metadata, known in (
         ("producer name", number(2, 7) + number(3, PUBLISH_TIME_MS), {"producer_name": ""}),
         ("sequence id", piece(1, b"producer") + number(3, PUBLISH_TIME_MS), {"sequence_id": 0}),

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.stored_entries import ALL, READABLE, StoredEntryVector
-from tests.unit.columns.entries import TOPIC, run_of
+from tests.unit.columns.entries import TOPIC, rows_of, run_of
 
-from pybroker.columns.bad_records import BadEntry
+from pybroker.columns.bad_records import BadRecords
 from pybroker.columns.decoder import MessageDecoder
-from pybroker.columns.message_columns import METADATA_TYPES, VALUE
+from pybroker.columns.message_columns import ERROR_COLUMN, METADATA_TYPES, VALUE
 from pybroker.columns.pure_python import python_scanner
 from pybroker.columns.scanner import COMPILED, Scanner
 from pybroker.columns.scanner_layout import ENTRY, REASONS, Flag, ScanError
@@ -21,13 +21,13 @@ scanners = pytest.mark.parametrize(
     [
         pytest.param(python_scanner, id="python"),
         pytest.param(
-            COMPILED, id="compiled", marks=pytest.mark.skipif(COMPILED is None, reason="the scanner is not compiled here")
+            COMPILED,
+            id="compiled",
+            marks=pytest.mark.skipif(COMPILED is None, reason="the scanner is not compiled here"),
         ),
     ],
 )
-OF_THE_ENTRY = frozenset(
-    {"metadata_too_long", "malformed_metadata", "missing_field", "bad_message_count", "bad_chunk"}
-)
+OF_THE_ENTRY = frozenset({"metadata_too_long", "malformed_metadata", "missing_field", "bad_message_count", "bad_chunk"})
 """Errors that the record of the entry has; the records of its messages have the others."""
 
 
@@ -78,22 +78,20 @@ def is_decodable(vector: StoredEntryVector) -> bool:
 @scanners
 @pytest.mark.parametrize("vector", [each for each in ALL if is_decodable(each)], ids=str)
 def test_messages_are_decoded_up_to_the_error(scanner: Scanner, vector: StoredEntryVector) -> None:
-    decoder = MessageDecoder(TOPIC, -1, (VALUE, *METADATA_TYPES), scanner=scanner)
-    rows: list[dict[str, Any]] = []
-    try:
-        for batch in decoder.decode(run_of([vector.entry])):
-            rows += batch.to_pylist()
-    except BadEntry as error:
-        assert vector.error is not None
-        if vector.error != "damaged_payload":
-            assert error.reason == REASONS[ScanError[vector.error.upper()]]
-    else:
-        assert vector.error is None
+    """A row without payload stands for the error and for the messages behind it."""
+    columns = (VALUE, ERROR_COLUMN, *METADATA_TYPES)
+    decoder = MessageDecoder(TOPIC, -1, columns, bad_records=BadRecords.COLUMN, scanner=scanner)
+    rows = rows_of(list(decoder.decode(run_of([vector.entry]))))
+    error = rows.pop() if vector.error is not None else None
     left = [(index, each) for index, each in enumerate(vector.messages) if not each["is_compacted_out"]]
-    if vector.error is not None and not rows:
-        return  # The error is raised in front of the batch of columns that holds the messages before it.
     assert [shown(row) for row in rows] == [each for _, each in left]
     assert [row["__batchIndex"] for row in rows] == [index if vector.is_batch else -1 for index, _ in left]
+    assert not any(row[ERROR_COLUMN] for row in rows)
+    if error is not None and vector.error is not None:
+        assert error["value"] is None
+        reason = error[ERROR_COLUMN]
+        assert isinstance(reason, str)
+        assert reason if vector.error == "damaged_payload" else REASONS[ScanError[vector.error.upper()]] in reason
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -188,7 +188,9 @@ def test_view_of_an_entry_shows_its_messages_or_its_problem(vector: StoredEntryV
             for each in vector.messages
         ]
         assert [each.key or b"" for each in view.messages] == keys
-        assert [each.size_bytes for each in view.messages] == [len(each["value"] or "") // 2 for each in vector.messages]
+        assert [each.size_bytes for each in view.messages] == [
+            len(each["value"] or "") // 2 for each in vector.messages
+        ]
 
 
 @any_entry
