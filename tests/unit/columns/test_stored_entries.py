@@ -35,7 +35,8 @@ def record_of(scanner: Scanner, entry: bytes) -> np.void:
     run = run_of([entry], gap=b"\x80")
     records = np.zeros(1, ENTRY)
     scanner.scan_entries(run.data, run.starts, run.lengths, records)
-    return records[0]
+    record: np.void = records[0]
+    return record
 
 
 @scanners
