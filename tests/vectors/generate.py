@@ -304,6 +304,7 @@ def truncated_batches() -> Iterator[Vector]:
         "the first metadata": (first - 3, 0),
         "the first value, all but one byte": (first - 1, 0),
         "the first message": (first, 1),
+        "the size of the second metadata, all but one byte": (first + 3, 1),
         "the size of the second metadata": (first + 4, 1),
         "the second value, all but one byte": (first + second - 1, 1),
     }

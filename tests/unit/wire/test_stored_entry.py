@@ -29,8 +29,8 @@ from pybroker.wire.compression import DamagedPayload, decompress
 from pybroker.wire.entry_view import entry_view
 from pybroker.wire.stored_entry import is_checksum_wrong, messages_of_batch, split_entry
 
-OUT_OF_ORDER = frozenset({"bad_message_count", "missing_field", "bad_chunk"})
-"""Errors that the metadata's values make and that protobuf does not find."""
+BAD_VALUES = frozenset({"bad_message_count", "missing_field", "bad_chunk"})
+"""Errors of metadata that protobuf parses: values that are absent or out of range."""
 
 any_entry = pytest.mark.parametrize("vector", ALL, ids=str)
 readable_entry = pytest.mark.parametrize("vector", READABLE, ids=str)
@@ -145,7 +145,7 @@ def test_readers_of_single_fields_agree_with_the_whole_metadata(vector: StoredEn
             entry_metadata.message_count(entry, *span)
     else:
         assert entry_metadata.message_count(entry, *span) == (fields["message_count"] or 1)
-    if vector.error not in OUT_OF_ORDER:
+    if vector.error not in BAD_VALUES:
         chunk = entry_metadata.chunk_of(entry)
         assert (chunk and [chunk.chunk_id, chunk.chunk_count]) == fields["chunk"]
         is_counted = not fields["is_marker"] and fields["chunk"] is None
