@@ -172,6 +172,9 @@ static inline uint32_t read_size(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
+/* Nothing else in C parses stored entries. The vectors in tests/vectors/stored_entries.json test this code, its twin in plain Python,
+ * pybroker/wire/stored_entry.py and the console. */
+
 /* --- Entries -------------------------------------------------------------------------------------------------------------- */
 
 static void fail_entry(Entry *entry, int32_t error) {

@@ -33,6 +33,7 @@ from pybroker.wire.entry_metadata import (
     metadata_span,
 )
 from pybroker.wire.metadata_head_pb2 import MetadataHead
+from pybroker.wire.stored_entry import messages_of_batch
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 """A batch that claims to be larger, uncompressed, is not opened."""
@@ -91,29 +92,19 @@ class Batch:
         self._ends = array("I")  # message i begins where the one before it ends
         self._keys: list[bytes | None] = []
         self._flags = bytearray()
-        end = 0
-        header = b""  # Neighbours are often alike, and in what compresses best nearly all are.
+        previous: pb.SingleMessageMetadata | None = None
         key: bytes | None = None
-        payload_bytes = flags = 0
-        for index in range(metadata.num_messages_in_batch):
-            size_end = end + _SIZE_BYTES
-            metadata_end = size_end + int.from_bytes(payload[end:size_end], "big")
-            if size_end > len(payload) or metadata_end > len(payload):
-                raise DamagedPayload("a batch ends before its messages do")
-            if not index or payload[size_end:metadata_end] != header:
-                header = payload[size_end:metadata_end]
-                single = pb.SingleMessageMetadata.FromString(header)
-                payload_bytes = single.payload_size
+        flags = 0
+        for single, _, end in messages_of_batch(payload, metadata.num_messages_in_batch):
+            if single is not previous:  # Neighbours are often alike, and in what compresses best nearly all are.
+                previous = single
                 if single.HasField("partition_key"):
                     own_key = single.partition_key.encode()
                     key = key if own_key == key else own_key
                 else:
                     key = None
-                flags = _IS_TOMBSTONE if payload_bytes == 0 or single.null_value else 0
+                flags = _IS_TOMBSTONE if single.payload_size == 0 or single.null_value else 0
                 flags |= _IS_REMOVED if single.compacted_out else 0
-            end = metadata_end + payload_bytes
-            if payload_bytes < 0 or end > len(payload):
-                raise DamagedPayload("a message of a batch is longer than the batch")
             self._ends.append(end)
             self._keys.append(key)
             self._flags.append(flags)

@@ -140,7 +140,10 @@ function written(value) {
   return text === undefined ? "null" : text;
 }
 
-/** The messages of a batch: `{payload, key, keyIsBase64, properties, isNull}` each. Throws Error. */
+/**
+ * The messages of a batch: `{payload, key, keyIsBase64, properties, isNull}` each. Throws Error.
+ * Nothing else in the console parses batches; the vectors in tests/vectors/stored_entries.json test it.
+ */
 export function messagesOfBatch(payload, count) {
   const found = [];
   const view = new DataView(payload.buffer, payload.byteOffset, payload.byteLength);

@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import crc32c
-from google.protobuf.message import DecodeError
-
 from pybroker.broker.publishing.publish_checks import rows
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.embedding.faults import Faults, Line
@@ -26,8 +23,9 @@ from pybroker.server.server_context import ServerContext
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 from pybroker.wire.commands import Event
-from pybroker.wire.entry_metadata import MAGIC_CRC32C, metadata_span
+from pybroker.wire.entry_builder import framed
 from pybroker.wire.session import SessionState
+from pybroker.wire.stored_entry import split_entry
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
@@ -257,13 +255,10 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 def moved(entry: bytes, added_ms: int) -> bytes:
     """`entry` as its client would have sent it so much later. What does not parse stays as it is: others deal with that."""
     try:
-        start, end = metadata_span(entry)
-        metadata = pb.MessageMetadata.FromString(entry[start:end])
-    except (ProtocolViolation, DecodeError):
+        metadata, payload = split_entry(entry)
+    except ProtocolViolation:
         return entry
     metadata.publish_time += added_ms
     if metadata.HasField("deliver_at_time"):
         metadata.deliver_at_time += added_ms
-    header = metadata.SerializeToString()
-    checked = len(header).to_bytes(4, "big") + header + entry[end:]
-    return MAGIC_CRC32C.to_bytes(2, "big") + crc32c.crc32c(checked).to_bytes(4, "big") + checked
+    return framed(metadata, payload)

@@ -48,7 +48,7 @@ from pybroker.reading.sources import open_source
 from pybroker.reading.wire_schemas import topic_schema
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import framed
-from pybroker.wire.entry_metadata import metadata_span
+from pybroker.wire.stored_entry import split_entry
 
 if TYPE_CHECKING:
     from pybroker.client.access import Access
@@ -86,12 +86,6 @@ def sequence_id_of(ledger_id: int, entry_id: int) -> int:
             f"entry {ledger_id}:{entry_id} has no sequence id: replay works with up to {1 << ENTRY_BITS} entries a ledger"
         )
     return ledger_id << ENTRY_BITS | entry_id
-
-
-def metadata_of(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
-    """Return the producer's metadata and the bytes that follow it. Raises ProtocolViolation."""
-    start, end = metadata_span(entry)
-    return pb.MessageMetadata.FromString(entry[start:end]), entry[end:]
 
 
 def rewritten(
@@ -272,7 +266,7 @@ class _Replay:
         if sequence_id <= producer.last_sequence_id:
             self.done.skipped_as_done += 1
             return
-        metadata, payload = metadata_of(entry)
+        metadata, payload = split_entry(entry)
         if metadata.HasField("marker_type"):
             return
         start, end = self._window

@@ -12,8 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.disk.disk import DiskFile
 from pybroker.dispatch.delayed.delayed_record import stored_runs
@@ -29,8 +27,7 @@ from pybroker.storage_format.journal_layout import AppendRecord, CursorRecord
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, SegmentIndex, no_publish_time
 from pybroker.tools.data_files import METADATA_FILE, DataFiles, NotUsable, TopicLedgers, opened
 from pybroker.tools.stored_state import Finding, JournalItem, LiveBatch, StoredState
-from pybroker.wire.entry_metadata import metadata_span
-from pybroker.wire.pulsar_api_pb2 import MessageMetadata
+from pybroker.wire.entry_metadata import message_metadata
 
 _READ_ENTRIES = 1000
 _READ_BYTES = 1 << 20
@@ -261,9 +258,8 @@ def _transactions_item(record_id: str, records: list[bytes]) -> Item:
 def _describe(payload: bytes) -> Item:
     """What the client wrote about the entry; nothing when it is not a message."""
     try:
-        start, end = metadata_span(payload)
-        metadata = MessageMetadata.FromString(payload[start:end])
-    except (ProtocolViolation, DecodeError):
+        metadata = message_metadata(payload)
+    except ProtocolViolation:
         return {}
     item: Item = {
         "publish_time": metadata.publish_time,

@@ -50,14 +50,14 @@ NO_KEY = b"NONE_KEY"
 """The sticky key of an entry without key, producer and sequence id, or with unreadable metadata."""
 
 
-def message_start(entry: bytes) -> int:
+def message_start(entry: bytes | memoryview) -> int:
     """Return where the client's entry begins in a stored entry; 0 without a prefix added by the broker."""
     if entry[:2] != b"\x0e\x02":
         return 0
     return min(_CHECKSUM_SIZE + int.from_bytes(entry[2:6], "big"), len(entry))
 
 
-def metadata_span(entry: bytes) -> tuple[int, int]:
+def metadata_span(entry: bytes | memoryview) -> tuple[int, int]:
     """Return the span of MessageMetadata in `entry`. Raise ProtocolViolation if it does not fit."""
     start = _CHECKSUM_SIZE
     if entry[:2] != b"\x0e\x01":
@@ -73,9 +73,13 @@ def metadata_span(entry: bytes) -> tuple[int, int]:
 
 def message_metadata(entry: bytes) -> pb.MessageMetadata:
     """Parse the entry's complete metadata. Raise ProtocolViolation if it is invalid."""
-    start, end = metadata_span(entry)
+    return parsed_metadata(entry, *metadata_span(entry))
+
+
+def parsed_metadata(data: bytes, start: int, end: int) -> pb.MessageMetadata:
+    """Parse the MessageMetadata at [start, end). Raises ProtocolViolation for invalid data."""
     try:
-        return pb.MessageMetadata.FromString(entry[start:end])
+        return pb.MessageMetadata.FromString(data[start:end])
     except DecodeError as error:
         raise ProtocolViolation(f"message metadata does not parse: {error}") from error
 

@@ -17,6 +17,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import NOT_COMPRESSED, DamagedPayload, decompress
 from pybroker.wire.entry_metadata import entry_head, from_base64, metadata_head, metadata_span
 from pybroker.wire.metadata_head_pb2 import MetadataHead
+from pybroker.wire.stored_entry import messages_of_batch
 from pybroker.wire.varint import decode, skip_field
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ MAX_KEY_BYTES = 1024
 """A longer key is cut."""
 MAX_PROPERTIES_CHARACTERS = 16 * 1024
 """Further properties of a message are left out."""
-_SIZE_BYTES = 4
 _PROPERTIES_TAG = 4 << 3 | 2
 _MAX_OTHER_FIELDS = 10_000
 """Maximum number of other fields. Real clients send about thirty."""
@@ -120,16 +120,7 @@ def key_of_entry(entry: bytes) -> bytes | None:
 def _messages(payload: bytes, count: int, wanted: Iterable[int] | None) -> list[MessageOfEntry]:
     asked = None if wanted is None else set(wanted)
     found: list[MessageOfEntry] = []
-    at = 0
-    for index in range(count):
-        metadata_at = at + _SIZE_BYTES
-        payload_at = metadata_at + int.from_bytes(payload[at:metadata_at], "big")
-        if metadata_at > len(payload) or payload_at > len(payload):
-            raise DamagedPayload("it ends before its messages do")
-        single = pb.SingleMessageMetadata.FromString(payload[metadata_at:payload_at])
-        at = payload_at + single.payload_size
-        if single.payload_size < 0 or at > len(payload):
-            raise DamagedPayload("a message of it is longer than the batch")
+    for index, (single, _, _) in enumerate(messages_of_batch(payload, count)):
         if asked is None or index in asked:
             pairs = ((pair.key, pair.value) for pair in single.properties)
             found.append(_message(_key(single, single.partition_key.encode()), pairs, index, single.payload_size))

@@ -3,10 +3,11 @@
 import pytest
 from crc32c import crc32c
 
-from pybroker.pipelines.replay import ENTRY_BITS, metadata_of, rewritten, sequence_id_of
+from pybroker.pipelines.replay import ENTRY_BITS, rewritten, sequence_id_of
 from pybroker.reading.entry_source import ReadingFailed
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.entry_builder import build_entry
+from pybroker.wire.stored_entry import split_entry
 
 
 def test_sequence_ids_rise_along_a_topic_and_are_the_same_in_every_run() -> None:
@@ -34,8 +35,8 @@ def test_a_rewritten_entry_is_the_same_message_of_another_producer() -> None:
         schema_version=b"\0\3",
         replicate_to=["c"],
     )
-    metadata, payload = metadata_of(entry)
-    again, rest = metadata_of(rewritten(metadata, payload, "replay-x-0", 99, b"\0\1", 2000))
+    metadata, payload = split_entry(entry)
+    again, rest = split_entry(rewritten(metadata, payload, "replay-x-0", 99, b"\0\1", 2000))
     assert (again.producer_name, again.sequence_id, again.schema_version, again.publish_time) == (
         "replay-x-0",
         99,
@@ -47,10 +48,10 @@ def test_a_rewritten_entry_is_the_same_message_of_another_producer() -> None:
 
 
 def test_the_checksum_is_that_of_the_new_entry_and_the_time_may_stay() -> None:
-    metadata, payload = metadata_of(build_entry("origin", 7, 1000, b"payload"))
+    metadata, payload = split_entry(build_entry("origin", 7, 1000, b"payload"))
     data = rewritten(metadata, payload, "p", 1, b"", 0)
     assert int.from_bytes(data[2:6], "big") == crc32c(data[6:])
-    again = metadata_of(data)[0]
+    again = split_entry(data)[0]
     assert again.publish_time == 1000
     assert not again.HasField("schema_version")
 
@@ -59,6 +60,6 @@ def test_what_belongs_to_a_transaction_or_to_replication_does_not_go_along() -> 
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=1, publish_time=1, txnid_least_bits=3, txnid_most_bits=4, replicated_from="other"
     )
-    again = metadata_of(rewritten(metadata, b"", "q", 2, b"", 0))[0]
+    again = split_entry(rewritten(metadata, b"", "q", 2, b"", 0))[0]
     assert not again.HasField("txnid_least_bits")
     assert not again.HasField("replicated_from")

@@ -17,7 +17,7 @@ from pybroker.errors import AdminError, ProtocolViolation
 from pybroker.model.position import Position
 from pybroker.wire.broker_entry_metadata import BrokerEntryMetadata, broker_metadata
 from pybroker.wire.compression import NOT_COMPRESSED, DamagedPayload, compression_name, decompress
-from pybroker.wire.entry_metadata import message_metadata, metadata_span
+from pybroker.wire.entry_metadata import metadata_span, parsed_metadata
 
 if TYPE_CHECKING:
     from pybroker.wire.pulsar_api_pb2 import MessageMetadata
@@ -73,7 +73,7 @@ def _metadata(entry: bytes) -> MessageMetadata:
         start, end = metadata_span(entry)
         if end - start > MAX_METADATA_BYTES:
             raise AdminError(413, f"The message's metadata is too large to be shown: {end - start} bytes")
-        return message_metadata(entry)
+        return parsed_metadata(entry, start, end)
     except ProtocolViolation as error:
         raise AdminError(422, f"The message cannot be read: {error}") from error
 

@@ -1,7 +1,7 @@
 """Admission of producers to a topic: the access modes Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive, and the epoch.
 
-Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access; other producers may wait for
-exclusive access. The result for a new producer (E: Exclusive, F: ExclusiveWithFencing, W: WaitForExclusive):
+Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access; other producers may wait
+for exclusive access. The result for a new producer (E: Exclusive, F: ExclusiveWithFencing, W: WaitForExclusive):
 
                             Shared          E                 W          F
     free                    is attached     takes over        takes over takes over

@@ -16,7 +16,7 @@ from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES
 from pybroker.wire.compression import DamagedPayload, decompress
-from pybroker.wire.entry_metadata import message_metadata, metadata_span
+from pybroker.wire.stored_entry import messages_of_batch, split_entry
 
 MAX_MESSAGE_BYTES = 1 << 30
 """Size limit of a decompressed entry and of a chunked message. A larger declared size means damaged data."""
@@ -86,8 +86,7 @@ class Unpacked:
 def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages) -> Unpacked:
     """Decode an entry. Raises EncryptedMessage for an encrypted entry, and DamagedPayload for one that cannot be decoded."""
     try:
-        metadata = message_metadata(entry.data)
-        payload = entry.data[metadata_span(entry.data)[1] :]
+        metadata, payload = split_entry(entry.data)
         at = (entry.ledger_id, entry.entry_id)
         if metadata.encryption_keys:
             raise EncryptedMessage(f"{topic} {at}: the message is encrypted, and this client has no keys")
@@ -187,28 +186,25 @@ def unpack_batch(
     # Read the fields once: a batch may have thousands of messages.
     first_sequence_id, publish_time_ms = metadata.sequence_id, metadata.publish_time
     producer_name, schema_version = metadata.producer_name, metadata.schema_version
-    position = 0
-    for index in range(count):
-        header_end = position + 4 + int.from_bytes(payload[position : position + 4], "big")
-        single = pb.SingleMessageMetadata.FromString(payload[position + 4 : header_end])
-        position = header_end + single.payload_size
-        if single.payload_size < 0 or position > len(payload):
-            raise DamagedPayload(f"{topic}: a batch that ends before its messages do")
-        if single.compacted_out or (ack_set and not _is_left(ack_set, index)):
-            continue
-        messages.append(
-            _message(
-                MessageId(ledger_id, entry_id, partition, index, count),
-                topic,
-                single,
-                payload[header_end:position],
-                single.sequence_id if single.HasField("sequence_id") else first_sequence_id + index,
-                publish_time_ms,
-                producer_name,
-                redelivery_count,
-                schema_version,
+    try:
+        for index, (single, start, end) in enumerate(messages_of_batch(payload, count)):
+            if single.compacted_out or (ack_set and not _is_left(ack_set, index)):
+                continue
+            messages.append(
+                _message(
+                    MessageId(ledger_id, entry_id, partition, index, count),
+                    topic,
+                    single,
+                    payload[start:end],
+                    single.sequence_id if single.HasField("sequence_id") else first_sequence_id + index,
+                    publish_time_ms,
+                    producer_name,
+                    redelivery_count,
+                    schema_version,
+                )
             )
-        )
+    except DamagedPayload as error:
+        raise DamagedPayload(f"{topic}: a batch that ends before its messages do") from error
     return Unpacked(messages, count)
 
 

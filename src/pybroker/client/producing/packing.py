@@ -13,6 +13,7 @@ from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import compress
 from pybroker.wire.entry_builder import framed
+from pybroker.wire.stored_entry import messages_of_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,9 @@ def batch_payload(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) ->
 
 def only_message(batch_payload: bytes) -> OutgoingMessage:
     """Return the message in the payload of a batch of one, as `batch_payload` creates it."""
-    header_end = 4 + int.from_bytes(batch_payload[:4], "big")
-    single = pb.SingleMessageMetadata.FromString(batch_payload[4:header_end])
+    single, start, end = next(messages_of_batch(batch_payload, 1))
     return OutgoingMessage(
-        None if single.null_value else batch_payload[header_end:],
+        None if single.null_value else batch_payload[start:end],
         single.partition_key if single.HasField("partition_key") else None,
         single.partition_key_b64_encoded,
         single.ordering_key if single.HasField("ordering_key") else None,

@@ -24,6 +24,7 @@ from pybroker.columns.pure_python.python_fields import (
 from pybroker.columns.scanner_layout import ENTRY, ScanError
 from pybroker.errors import ProtocolViolation
 from pybroker.wire.broker_entry_metadata import broker_metadata
+from pybroker.wire.entry_metadata import message_start, metadata_span
 from pybroker.wire.varint import decode, skip_field
 
 if TYPE_CHECKING:
@@ -54,28 +55,20 @@ def _failed(error: ScanError) -> tuple[int, ...]:
 def _entry_record(view: memoryview, start: int, end: int) -> tuple[int, ...]:
     if start < 0 or end < start or end > len(view) or end - start > MAX_SIZE:
         return _failed(ScanError.BEYOND_SOURCE)
-    pos = start
+    entry = view[start:end]
+    try:
+        metadata_start, metadata_end = metadata_span(entry)
+    except ProtocolViolation:
+        return _failed(ScanError.METADATA_TOO_LONG)
     flags = index = 0
-    head = bytes(view[pos : min(pos + 6, end)])
-    if head[:2] == b"\x0e\x02":
-        size = int.from_bytes(head[2:6], "big")
-        fields_end = min(pos + 6 + size, end)
-        found = broker_metadata(bytes(view[pos:fields_end])).index
+    if broker_end := message_start(entry):
+        found = broker_metadata(bytes(entry[:broker_end])).index
         if found is not None:
             index = signed(found)
             flags = INDEX
-        pos = fields_end
-        head = bytes(view[pos : min(pos + 2, end)])
-    if head[:2] == b"\x0e\x01":
-        pos += 6
-    if pos + 4 > end:
-        return _failed(ScanError.METADATA_TOO_LONG)
-    size = int.from_bytes(view[pos : pos + 4], "big")
-    pos += 4
-    if pos + size > end:
-        return _failed(ScanError.METADATA_TOO_LONG)
     try:
-        return _metadata_record(bytes(view[pos : pos + size]), pos, flags, index, end)
+        data = bytes(entry[metadata_start:metadata_end])
+        return _metadata_record(data, start + metadata_start, flags, index, end)
     except ProtocolViolation:
         return _failed(ScanError.MALFORMED_METADATA)
 

@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from crc32c import crc32c
 
 from pybroker.client.access import Access, AccessRefused
 from pybroker.client.background import BackgroundClient
@@ -36,7 +35,7 @@ from pybroker.reading.entry_source import DataLoss, EntrySource, ReadingFailed, 
 from pybroker.reading.positions import EntryRange, Place, PlannedLedger, TopicPlan
 from pybroker.reading.transports.ledger_search import LedgerEnds, find_ledgers
 from pybroker.reading.wire_schemas import schema_info
-from pybroker.wire.entry_metadata import message_start
+from pybroker.wire.stored_entry import is_checksum_wrong
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -378,12 +377,8 @@ class _RangeReading:
 
 def _check(entry: ReceivedEntry, topic: str) -> None:
     """Verify the checksum, if the producer set one. Brokers refuse wrong ones, so the entry was damaged later."""
-    data = entry.data
-    start = message_start(data)
-    if data[start : start + 2] == b"\x0e\x01":
-        stated = int.from_bytes(data[start + 2 : start + 6], "big")
-        if crc32c(memoryview(data)[start + 6 :]) != stated:
-            raise ClientError(f"the entry {entry.ledger_id}:{entry.entry_id} of {topic} came with a wrong checksum")
+    if is_checksum_wrong(entry.data):
+        raise ClientError(f"the entry {entry.ledger_id}:{entry.entry_id} of {topic} came with a wrong checksum")
 
 
 def _reading(start: Position) -> Subscribing:
