@@ -1,13 +1,13 @@
-"""Entry filters: code of the operator that decides, entry by entry, what a subscription's consumers get to see.
+"""Entry filters: code of the operator that decides, for each entry, whether a subscription's consumers receive it.
 
-The configuration names them (`entryFilterNames`), as `module:Class` or as an entry point of the group
-`pybroker.entry_filters`; where `allowOverrideEntryFilters` is set, policies name others in their place. Each is made once, and they
-are asked in that order for every entry that is about to be dispatched; the first one that does not accept decides. They run on the
-event loop, so they must be quick and must not wait for anything.
+The configuration names them (`entryFilterNames`), as `module:Class` or as an entry point of the group `pybroker.entry_filters`;
+with `allowOverrideEntryFilters`, policies can name others instead. Each filter is created once. Filters are called in that order
+for each entry before dispatch; the first one that does not accept decides. They run on the event loop, so they must be quick and
+must not wait.
 
-What must hold: a rejected entry is acknowledged and never delivered; one that is to be looked at later, or whose filter fails,
-stays unacknowledged and is asked about again after a while. With one active consumer nothing overtakes it. On non-persistent topics
-what is not accepted is gone.
+Invariants: a rejected entry is acknowledged and never delivered. An entry that is rescheduled, or whose filter fails, stays
+unacknowledged and is filtered again later; with one active consumer, no entry overtakes it. On non-persistent topics an entry that
+is not accepted is lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENTRY_POINT_GROUP = "pybroker.entry_filters"
 
 
 class Verdict(Enum):
-    """What a filter makes of an entry."""
+    """The decision of a filter about an entry."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -40,7 +40,7 @@ class Verdict(Enum):
 
 
 class FilteredEntry:
-    """What a filter gets to see: one entry, which may be a batch, and whom it is for."""
+    """The view of a filter: one entry, which may be a batch, and its subscription."""
 
     def __init__(
         self, topic: str, subscription: str, properties: Mapping[str, str], position: Position, payload: bytes
@@ -63,7 +63,7 @@ class EntryFilter(ABC):
 
     @abstractmethod
     def judge(self, entry: FilteredEntry) -> Verdict:
-        """Whether consumers get `entry`. What this raises counts as RESCHEDULE."""
+        """Decide whether consumers receive `entry`. An exception counts as RESCHEDULE."""
 
 
 class _Missing(EntryFilter):
@@ -77,17 +77,17 @@ class _Missing(EntryFilter):
 
 
 class AvailableFilters:
-    """The filters that there are, one object for each name. Owned by the broker service.
+    """The available filters, one object for each name. Owned by the broker service.
 
-    Policies may name those of the configuration and those that are installed as entry points, and nothing else: code of others is
-    run for whoever may set policies.
+    Policies may name filters of the configuration and installed entry points, and nothing else: otherwise a client with permission
+    to set policies could run arbitrary code.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:
         """Raises ConfigError."""
         self._made: dict[str, EntryFilter] = {}
         self.configured: tuple[EntryFilter, ...] = ()
-        """What is asked where no policy says otherwise."""
+        """The filters for topics without a policy."""
         self.configure(configured)
 
     def configure(self, names: Sequence[str]) -> None:
@@ -122,7 +122,7 @@ class AvailableFilters:
 
 @cache
 def _entry_point_names() -> frozenset[str]:
-    """Looked up once: it reads what every installed package says of itself."""
+    """Looked up once, because this reads the metadata of all installed packages."""
     return frozenset(entry_points(group=ENTRY_POINT_GROUP).names)
 
 

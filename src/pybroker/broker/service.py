@@ -1,6 +1,7 @@
-"""The broker behind every edge: puts together what serves clients, answers lookups, and takes it all down.
+"""The broker without its network interfaces: it creates and connects all parts, and closes them.
 
-Owned by the app. Each part takes exactly what it uses and knows of no service; who reads `__init__` reads what knows of what.
+Owned by the application. Each part receives exactly the objects that it uses, and none receives the service. `__init__` shows the
+dependencies of all parts.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class DataDirectoryName(NamedTuple):
-    """What proves a directory to be this broker's: the id is in its file `run.id`, and another one with every start."""
+    """Proves that a data directory belongs to this broker: the id is in its file `run.id` and changes with each start."""
 
     run_id: str
     path: str
@@ -65,7 +66,7 @@ class BrokerService:
     request_stop: Callable[[], None] | None = None
     """Ends the process in good order; set by the app, absent in a process that is not the broker's own."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
-    """What each consumer was sent lately; set by who measures it, if anybody does."""
+    """Returns the recent rates of a consumer; None without statistics."""
 
     def __init__(
         self,
@@ -81,12 +82,12 @@ class BrokerService:
         self.broker_context = broker_context = BrokerContext(runtime, metadata_store, resources, ledgers)
         self.authentication = AuthenticationService(runtime.config, runtime.clock)
         self.dynamic = DynamicConfiguration(runtime.config, metadata_store)
-        """Loaded by who builds the broker, before anybody is served; so are the partitioned topics and the commons."""
+        """Loaded by the builder before clients are served, like the partitioned topics and the broker context."""
         self.cluster_documents = ClusterDocuments(metadata_store)
         self.partitioned = partitioned = PartitionedTopics(metadata_store)
         self.presence = presence = Presence()
 
-        # Topics, from what is looked up to what looks it up.
+        # Topics: first the parts that are looked up, then the parts that look them up.
         changing = ChangeLocks(broker_context.waiting)
         self.loaded = loaded = LoadedTopics()
         self.directory = directory = TopicDirectory(metadata_store, ledgers, loaded)
@@ -96,7 +97,7 @@ class BrokerService:
         self._closing = closing = TopicClosing(broker_context, loaded, directory)
         self.topics = topics = Topics(broker_context, presence, loaded, directory, closing, creation)
 
-        # What is done with them.
+        # Operations on them.
         self.partitioned_operations = operations = PartitionedTopicOperations(
             broker_context, changing, directory, creation, topics, partitioned
         )
@@ -164,7 +165,7 @@ class BrokerService:
 
     @functools.cached_property
     def descriptors(self) -> Descriptors:
-        """What connections may take of the process's file descriptors."""
+        """The file descriptors that connections may use."""
         config = self.runtime.config
         return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
 
@@ -186,16 +187,16 @@ class BrokerService:
         await self._health.run()
 
     async def tell_clients(self) -> None:
-        """Take nothing more, tell the clients of all topics, and answer what they have sent; `close` is called next."""
+        """Accept no more clients, notify the clients of all topics, and answer received messages. `close` follows."""
         self.presence.is_closing = True
         await self._closing.tell_clients()
 
     async def close(self) -> None:
-        """Tell all clients, then close all topics, then what they share. Cancelling it gives up on what is left."""
+        """Notify all clients, then close all topics, then the shared parts. Cancellation skips the rest."""
         self.presence.is_closing = True
         await self.transactions.close()
         await self._closing.close_all()
         await self.broker_context.tasks.close()
-        await self._closing.close_all()  # Those whose loading ended meanwhile.
+        await self._closing.close_all()  # # topics that finished loading meanwhile
         await self.ledgers.close()
         self.runtime.cancel_timers()

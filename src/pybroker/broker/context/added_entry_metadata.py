@@ -1,10 +1,11 @@
-"""What the broker adds to the entries of a topic when the configuration says so (`brokerEntryMetadataInterceptors`).
+"""Broker entry metadata: the fields that the broker adds to entries if the configuration says so
+(`brokerEntryMetadataInterceptors`).
 
-An index counts the messages of a topic, so it must go on where it was after a restart: the last entry says where, and when the last
-entry has none, since it was published while nothing was added or is trimmed, what is kept with the topic's ledgers
-(`StoredInfo.last_index`). That is there as soon as something was ever added to the topic.
+An index counts the messages of a topic, so it must continue after a restart. The last entry has the index. If it has none, because
+it was published without the index or is trimmed, the value that is stored with the topic's ledgers is used
+(`StoredInfo.last_index`). That value exists as soon as an index was ever added to the topic.
 
-Invariant: the indexes of a topic's entries rise without gaps for as long as an index is added, whatever fails in between.
+Invariant: the indexes of a topic's entries increase without gaps while an index is added, whatever failure occurs.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ NO_INDEX = -1
 
 @dataclass(frozen=True, slots=True)
 class AddedMetadata:
-    """What is added to each entry."""
+    """The fields that are added to each entry."""
 
     timestamp: bool
     index: bool
 
 
 def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
-    """What the classes of these names, with or without their package, add; None for no name. Raises ConfigError."""
+    """Return the fields that the interceptors of these class names add, with or without their package; None without names. Raises
+    ConfigError.
+    """
     if not interceptors:
         return None
     names = {name.rpartition(".")[2] for name in interceptors}
@@ -43,10 +46,10 @@ def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
 
 
 class EntryMetadata:
-    """Adds metadata to what a topic is about to store. Owned by the topic."""
+    """Adds metadata to the entries of a topic before they are stored. Owned by the topic."""
 
     def __init__(self, added: AddedMetadata, ledger: ManagedLedger) -> None:
-        """What `ledger` has is read already: see `restore`."""
+        """`restore` has already read the last index of `ledger`."""
         document = ledger.document
         assert document.last_index is not None
         self._added = added
@@ -105,7 +108,7 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
     try:
         run = await ledger.read_if_there(last, 1, 1) if ledger.ledgers.has_entry(last) else None
     except DamagedEntries as damage:
-        # It is one of these at most; a gap does less harm than an index that comes twice.
+        # The index is at most one of these. A gap does less harm than a repeated index.
         index = (ledger.document.last_index or 0) + ledger.ledgers.message_count
         logs.error("entry_index.guessed", managed_ledger=ledger.name, index=index, error=str(damage))
         return index

@@ -1,7 +1,7 @@
-"""What all topics of a broker share, persistent or not: surroundings, stores, rights, policies, and the limits that hold for all.
+"""The state that all topics of a broker share, persistent or not: runtime, stores, permissions, policies, and broker-wide limits.
 
-Handed down to topics, and by them to their subscriptions and producers, none of which know of the broker service. What is to be
-replaced at run time is asked here each time and kept nowhere else.
+Topics receive it and pass it to their subscriptions and producers, none of which know the broker service. Parts that can be
+replaced at run time are read from here at each use and kept nowhere else.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ class BrokerContext:
         """Those that wait for a topic."""
         self.producer_names = ProducerNames(config.cluster_name, metadata_store, runtime.clock)
         self.refusals = Refusals()
-        """Producers that were not let in lately, and whose messages were refused."""
+        """Producers that were recently refused, and producers with refused messages."""
         self.resource_groups = ResourceGroups(metadata_store)
         self.default_policies = default_policies(config)
         self.entry_filters = AvailableFilters(config.entry_filter_names)
         self.added_metadata = added_metadata(config.broker_entry_metadata_interceptors)
         self.dispatch_rate_limit = _dispatch_rate_limit(runtime)
         self.publish_rate_limit = renewed_publish_limit(runtime, None, _publish_rate(config))
-        """What limits all publishing to the broker together."""
+        """The limit of all publishing to the broker."""
         self.resource_group_rates = ResourceGroupRates(runtime, self.resource_groups)
         self.broker_unacked_limit = _broker_unacked_limit(config)
         self.pumps = PumpList(asyncio.get_running_loop(), runtime.clock)
         self.read_leases = ReadLeases(config.max_read_leases_per_topic, config.max_read_leases)
         """Of topics that are loaded or not: unloading ends none."""
         self.compaction_slot = asyncio.Semaphore(1)
-        """Held while a topic is compacted: one after the other, so that what the keys of a topic take is taken once."""
+        """Held during the compaction of a topic: one topic after the other, so the memory for keys is needed only once."""
         self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
         """Why nothing of a role is taken at a topic, or a subscription of it, in the name of a transaction, if it is not."""
         self.pending_end_of: PendingEndOf = _no_pending_end
@@ -86,12 +86,12 @@ class BrokerContext:
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:
-        """Read what is kept in memory of the metadata. Raises StoreError."""
+        """Load the cached part of the metadata. Raises StoreError."""
         await self.resource_groups.load()
         await self.producer_names.load()
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """What holds for a topic of `namespace` that has `topic` set for itself."""
+        """Return the policies in force for a topic of `namespace` with the policies `topic` of its own."""
         config = self.runtime.config
         if not config.topic_level_policies_enabled:
             topic = TopicPolicies()
@@ -100,7 +100,7 @@ class BrokerContext:
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Settings were changed at run time: renew what is made of them. Limits that stay the same keep their count."""
+        """Apply configuration that was changed at run time. Limits with unchanged values keep their state."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)
@@ -109,7 +109,7 @@ class BrokerContext:
         self.publish_rate_limit = renewed_publish_limit(runtime, self.publish_rate_limit, _publish_rate(runtime.config))
 
     def read_retry_delay_s(self, failures: int) -> float:
-        """How long to wait after the n-th failed read in a row."""
+        """Return the delay after the n-th consecutive failure of a read."""
         config = self.runtime.config
         first_ms = config.dispatcher_read_failure_backoff_initial_time_in_ms
         most_ms = config.dispatcher_read_failure_backoff_max_time_in_ms
@@ -117,7 +117,7 @@ class BrokerContext:
 
 
 def _anybody(_txn: TxnId, _role: str | None, _topic: str, _subscription: str | None) -> None:
-    """As long as nobody says who takes part."""
+    """The default until the participants are known."""
 
 
 def _no_pending_end(_txn: TxnId) -> None:
@@ -138,7 +138,7 @@ def _publish_rate(config: BrokerConfig) -> PublishRate:
 
 
 def _dispatch_rate_limit(runtime: Runtime) -> DispatchRateLimit | None:
-    """What limits all dispatch of the broker together."""
+    """The limit of all dispatch of the broker."""
     config = runtime.config
     rate = DispatchRate(config.dispatch_throttling_rate_in_msg, config.dispatch_throttling_rate_in_byte, False, 1)
     return DispatchRateLimit("Broker", rate, runtime.clock.monotonic_ms(), 0, 0) if is_limited(rate) else None

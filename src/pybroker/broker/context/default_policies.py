@@ -1,6 +1,6 @@
-"""Which policies hold where neither topic nor namespace says anything: those of the broker's configuration.
+"""The policies for topics without policies at topic or namespace level: those of the broker's configuration.
 
-Pure. Policies whose settings have no effect yet are given as Pulsar's defaults of these settings.
+Pure. Policies without effect have Pulsar's defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BYTES_PER_GB = 1024**3
 
 
 def default_policies(config: BrokerConfig) -> EffectivePolicies:
-    """What `config` says of every policy."""
+    """Return the value of each policy according to `config`."""
     quota = _backlog_quota(config)
     return EffectivePolicies(
         retention=RetentionPolicies(config.default_retention_time_in_minutes, config.default_retention_size_in_mb),

@@ -1,7 +1,8 @@
-"""What a client can be sent. A connection implements it; so will other ways in (WebSocket, replication).
+"""The interface of a client connection for producers and consumers. A connection implements it; WebSocket and replication can as
+well.
 
-Calls never block and never raise: what cannot be delivered because the client is gone is dropped, since a client that comes back
-is sent what it has not acknowledged.
+Calls never block and never raise. Messages for a client that is gone are dropped, because unacknowledged messages are sent again
+when it reconnects.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ class MemoryWaits:
         self.publishes_since_ms: float | None = None
         """Nothing it sends is read: others have as much unanswered as there is memory for."""
         self.outboxes_since_ms: float | None = None
-        """It gets no messages: what others have not taken fills what there is."""
+        """The client receives no messages, because unsent data of other clients fills the memory budget."""
 
 
 NO_MEMORY_WAITS = MemoryWaits()
-"""Of who never waits; not to be changed."""
+"""For peers that never wait. Must not be changed."""
 
 
 class ThrottledPublish(NamedTuple):
@@ -54,22 +55,22 @@ class Peer(ABC):
     client_version: str
     role: str | None
     takes_entry_metadata: bool = False
-    """Whether it wants to see what the broker has put in front of entries, and may."""
+    """Whether the client wants broker entry metadata, and may receive it."""
     memory_waits: MemoryWaits = NO_MEMORY_WAITS
     """Since when it gets or may send nothing for want of memory."""
     full_since_ms: float | None = None
-    """Since when it takes no messages because it does not read what it was sent, monotonic; None while it takes them."""
+    """The time since which the client receives no messages because it does not read, by the monotonic clock; None otherwise."""
     supports_partial_producer: bool = False
     """Whether it can produce to some partitions of a topic only; said by the client, shown in stats."""
 
     @property
     def unsent_bytes(self) -> int:
-        """What it has not taken yet."""
+        """The size of sent data that the client has not read."""
         return 0
 
     @property
     def not_heard_because(self) -> str | None:
-        """Why nothing that it sends is looked at for now, in words; None while it is."""
+        """The reason, in words, why commands of the client are not processed now; None while they are."""
         return None
 
     @property
@@ -82,7 +83,7 @@ class Peer(ABC):
         """These messages are stored: entry ids run from `first_entry_id`. They hold nothing of the publish limit any more."""
 
     def admit_not_stored(self, count: int) -> int:
-        """How many of `count` messages that nobody stores may be taken from this client now, which counts as done."""
+        """Return how many of `count` messages that are not stored may be accepted from this client now, and count them."""
         return count
 
     @abstractmethod
@@ -91,12 +92,13 @@ class Peer(ABC):
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        """These messages are not stored. `size_bytes` is what they held of the publish limit."""
+        """Answer messages that are not stored with an error. `size_bytes`: their share of the publish limit, which is released."""
 
     @abstractmethod
     def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
-        """These messages are not stored, and hold nothing of the publish limit any more. A client is not told: it learns with what
-        comes next that its producer is closed, and sends them again. Who is never told that takes `reason` as the answer."""
+        """Release the publish limit of messages that are not stored. Clients are not notified: the following close of their
+        producer makes them send the messages again. A peer without such a notification receives `reason`.
+        """
 
     @abstractmethod
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
@@ -136,11 +138,11 @@ class Peer(ABC):
 
     @abstractmethod
     async def is_alive(self) -> bool:
-        """Whether the client answers a PING within the liveness timeout; when not, its connection and its places are closed."""
+        """Return whether the client answers a PING within the liveness timeout. If not, its connection is closed."""
 
 
 def is_same_host(peer: Peer, other: Peer) -> bool:
-    """Return whether both clients connect from the same address, on whatever port."""
+    """Return whether both clients connect from the same IP address; ports are ignored."""
     return _host(peer) == _host(other)
 
 

@@ -36,7 +36,7 @@ class PendingEnd(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A text that completes a sentence whose subject is the transaction."""
+        """A text that completes a sentence with the transaction as its subject."""
         if self.is_committed:
             return "is committed, and its end is not stored at the topic yet"
         failure = f" (last error: {self.last_error})" if self.last_error else ""
@@ -74,8 +74,7 @@ class PendingEnds:
             self._by_coordinator.setdefault(txn.most, {})[txn] = None
 
     def first(self, still_open: Mapping[TxnId, object]) -> PendingEnd | None:
-        """Return a transaction whose end is pending; None when all ends are known. `still_open`: those open at the
-        topic."""
+        """Return a transaction with a pending end; None if all ends are known. `still_open`: the open transactions of the topic."""
         while self._by_coordinator:
             coordinator_id, txns = next(iter(self._by_coordinator.items()))
             while txns:

@@ -1,6 +1,6 @@
-"""How a broker stands to the world: under which addresses it is known, and whether it takes clients now.
+"""The addresses of a broker, and whether it accepts clients now.
 
-Owned by the broker service; who opens and closes its doors says it here, and everybody asks each time.
+Owned by the broker service. The application updates it when ports open and close; other parts read it at each use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Presence:
     """A broker is ready once, and closing once, for good."""
 
     addresses: AdvertisedAddresses
-    """Set once the ports are bound, before anybody is served."""
+    """Set after the ports are bound, before the first client is served."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -28,7 +28,7 @@ class Presence:
 
     @property
     def broker_id(self) -> str:
-        """What other brokers would call this one: host and port of its HTTP address."""
+        """The name of this broker for other brokers: host and port of its HTTP address."""
         found = self.addresses.resolve(None)
         return urlsplit(found.http_url or found.http_url_tls).netloc
 

@@ -1,7 +1,7 @@
-"""Names for producers that come without one: `<cluster>-<start>-<producer>`, as in Pulsar.
+"""Names for producers that have none: `<cluster>-<start>-<producer>`, as in Pulsar.
 
-What must hold: a name is never given twice by a broker on the same data, also not after a crash: what is stored under a name, as
-its last sequence id, is that producer's alone. They stand in each message's metadata, which is why they are short.
+Invariant: a broker never uses a name twice on the same data, also not after a crash, because the last sequence id of a name is
+stored for one producer only. Names are short because each message's metadata contains one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.runtime.clock import Clock
 
 
 class ProducerNames:
-    """Owned by the broker service. `load` comes before the first name."""
+    """The producer names of the broker service. `load` precedes the first name."""
 
     def __init__(self, cluster_name: str, store: MetadataStore, clock: Clock) -> None:
         self._cluster_name = cluster_name
@@ -28,7 +28,7 @@ class ProducerNames:
         try:
             self._start = await self._store.put(metadata_paths.PRODUCER_NAMES, b"")
         except StoreError as error:
-            # A full disk, say: the broker serves those who read all the same. Longer, but as unique.
+            # For example, on a full disk: the broker still serves consumers. The name is longer, but unique as well.
             self._start = self._clock.wall_ms()
             logs.warning("producer_names.start_not_counted", error=str(error))
 

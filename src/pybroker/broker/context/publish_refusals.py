@@ -1,7 +1,8 @@
-"""Who was not let in to publish lately, or had messages refused, and why: for people who ask, as the client was told and is gone.
+"""Recent refusals of producers and messages with their reasons, for `explain`, because the client that received the error may be
+gone.
 
-Pure; the caller passes the time. What must hold: whoever is refused again and again takes one place, and all places together are
-bounded, so that it costs no more however many are refused; what was refused and is let in again is forgotten at once.
+Pure; the caller passes the time. Invariants: a producer that is refused repeatedly uses one slot, and the number of slots is
+bounded; a producer that is admitted again is removed immediately.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ MAX_REFUSALS = 1000
 """In the whole broker, the latest: about a kilobyte each at most."""
 MAX_REFUSALS_PER_TOPIC = 16
 KEPT_MS = 3_600_000
-"""How long one is told after it happened last."""
+"""How long a refusal is shown after its last occurrence."""
 MAX_NAME = 128
 MAX_TEXT = 400
 
 
 @dataclass(slots=True)
 class Refusal:
-    """What a producer was told, how often, and when first and last, in milliseconds since 1970."""
+    """The error that a producer received, the count, and the first and last time in milliseconds since 1970."""
 
     producer: str
-    """Its name; empty for one that wanted the broker to name it."""
+    """Its name; empty if the broker was asked to generate it."""
     address: str
     error: type[BrokerError]
     text: str
@@ -40,12 +41,12 @@ class Refusal:
         return bool(self.producer) and self.producer == producer[:MAX_NAME]
 
 
-# The producer's name, or, without one, its host, as its client comes back from another port; whether it is about messages.
+# The producer's name, or without one its host, because the client reconnects from another port; and whether messages were refused.
 _Key = tuple[str, bool]
 
 
 class Refusals:
-    """Owned by what all topics share."""
+    """The refusals of a broker, owned by the broker context."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[tuple[str, _Key], Refusal] = OrderedDict()  # the latest last
@@ -87,7 +88,7 @@ class Refusals:
             self._drop(*next(iter(self._all)))
 
     def admitted(self, topic: str, producer: str, address: str) -> None:
-        """It is attached: nobody asks why it was not."""
+        """Remove the refusal of a producer that is attached now."""
         of_topic = self._by_topic.get(topic)
         if of_topic is not None:
             for name in (producer[:MAX_NAME], _host(address)[:MAX_NAME]):
@@ -95,7 +96,7 @@ class Refusals:
                     self._drop(topic, (name, False))
 
     def forget(self, topic: str) -> None:
-        """The topic is deleted: what is said of it is not said of the next one of that name."""
+        """Remove the refusals of a deleted topic, so that they are not shown for a new topic of that name."""
         for key in list(self._by_topic.get(topic, ())):
             self._drop(topic, key)
 

@@ -1,7 +1,7 @@
-"""The subscriptions that have something to dispatch, worked off by one callback a turn within a time budget.
+"""The subscriptions with work to dispatch, processed by one callback per event loop iteration within a time budget.
 
-Chains of short callbacks would starve the journal's writer thread of the interpreter lock (design: a chained catch-up pump made a
-commit take a second); one callback with a budget leaves the loop to everybody else in between.
+Chains of short callbacks would deprive the journal's writer thread of the interpreter lock: with a chained pump, a commit took a
+second during catch-up reads. One callback with a budget yields to the event loop in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """What has something to dispatch now and then: a subscription."""
+    """An object with work to dispatch from time to time: a subscription."""
 
     is_queued = False
     """Whether it is on the list; kept by the list."""
@@ -46,7 +46,7 @@ class PumpList:
         return len(self._queue)
 
     def add(self, pumped: Pumped) -> None:
-        """Pump `pumped` in a coming turn; it is not queued yet."""
+        """Pump `pumped` in a later iteration. It is not queued yet."""
         assert not pumped.is_queued
         pumped.is_queued = True
         self._queue.append(pumped)

@@ -1,13 +1,14 @@
-"""Leases of readers: for a while, ledgers from a place on are not trimmed, so that a reader finds what it has planned to read.
+"""Leases of readers: ledgers from a position on are not trimmed for a while, so that a reader finds the entries that it has planned
+to read.
 
-A lease is no subscription: nothing of it is stored, it counts in no backlog, and it ends by itself when it is not renewed, when it
-has stayed in one place for too long, and with the broker's process. Whoever renews one that has ended gets a new one, and has to
-look whether what follows its place is still there. Deleting a topic asks no lease.
+A lease is no subscription. It is not stored and counts in no backlog. It ends if it is not renewed, if its position does not
+advance for too long, and with the broker's process. A reader that renews an ended lease gets a new one, and must check whether its
+entries still exist. Deletion of a topic ignores leases.
 
 Each role, or each client address without authentication, has a share of all leases and of the leases of each topic
 (`waiting/fair_shares.py`).
 
-Invariant: a lease that has ended holds nothing, whether it was taken off the list or not.
+Invariant: an ended lease protects nothing, even while it is still listed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ leases."""
 
 
 class LeaseOwner(NamedTuple):
-    """Who holds leases: a name that the reader has chosen, and the role that it came with."""
+    """The holder of leases: a name that the reader has chosen, and its role."""
 
     reader: str
     role: str | None
@@ -32,7 +33,7 @@ class LeaseOwner(NamedTuple):
 
 @dataclass(slots=True)
 class Lease:
-    """Ledgers from `ledger_id` on are held until `ends_ms`; it has been in its place since `placed_ms`. Monotonic times."""
+    """Protects ledgers from `ledger_id` on until `ends_ms`; its position has not changed since `placed_ms`. Times are monotonic."""
 
     owner: LeaseOwner
     holder: str
@@ -57,7 +58,7 @@ class ReadLeases:
         self._swept_ms = -SWEEP_EVERY_MS
 
     def __len__(self) -> int:
-        """How many there are, ended ones that nobody has looked at among them."""
+        """The number of leases, including ended ones that have not been removed."""
         return self.shares.used
 
     @property
@@ -114,7 +115,7 @@ class ReadLeases:
         return before - self.shares.used
 
     def topics(self) -> list[str]:
-        """The topics that somebody has leases on."""
+        """The topics with leases."""
         return list(self._by_topic)
 
     def topics_of(self, owner: LeaseOwner) -> list[str]:
@@ -126,7 +127,7 @@ class ReadLeases:
         return [lease for lease in self._by_topic.get(topic, {}).values() if lease.ends_ms > now_ms]
 
     def held_from(self, topic: str, now_ms: float) -> int | None:
-        """The first ledger that is held; None when none is."""
+        """Return the first protected ledger; None without one."""
         leases = self._by_topic.get(topic)
         if leases is None:
             return None
@@ -134,7 +135,7 @@ class ReadLeases:
         return min((lease.ledger_id for lease in leases.values()), default=None)
 
     def drop_ended(self, now_ms: float) -> None:
-        """Forget what has ended; linear in the leases."""
+        """Remove ended leases; linear in the number of leases."""
         for topic, leases in list(self._by_topic.items()):
             self._drop_ended(topic, leases, now_ms)
 

@@ -1,6 +1,6 @@
-"""Turns: who may act on a subscription now, and who waits for that, in order of arrival.
+"""Locks of subscriptions, by name, with waiters in order of arrival.
 
-Pure. Who waits is whatever the caller wants to be given back when the turn comes; how long it waits is the caller's business.
+Pure. A waiter is any object that the caller wants back when it gets the lock. The caller limits the duration of a wait.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ Waiter = TypeVar("Waiter", bound=Hashable)
 
 
 class SubscriptionTurns(Generic[Waiter]):
-    """Owned by who owns what the names stand for.
+    """The locks of one owner of subscriptions.
 
-    Invariants: a name is listed exactly while somebody has its turn; nobody waits for a name that is free.
+    Invariants: a name is listed exactly while its lock is held; no waiter waits for a free lock.
     """
 
     def __init__(self) -> None:
         self._doing: dict[str, str] = {}
-        # Who waits, and for what. Not a deque: thousands may leave at once, from anywhere in the row.
+        # The waiters, each with its operation. Not a deque: thousands may leave at once, from any position of the queue.
         self._rows: dict[str, OrderedDict[Waiter, str]] = {}
 
     def __len__(self) -> int:
-        """How many names somebody has the turn of."""
+        """The number of held locks."""
         return len(self._doing)
 
     def take(self, name: str, doing: str) -> bool:
-        """Take the turn if nobody has it; `doing` says for what, to those who come meanwhile."""
+        """Take the lock if it is free. `doing` describes the operation for later waiters."""
         if name in self._doing:
             return False
         self._doing[name] = doing
         return True
 
     def wait(self, name: str, doing: str, waiter: Waiter) -> None:
-        """`waiter` comes behind everybody who waits for that name already."""
+        """Queue `waiter` behind all present waiters of that name."""
         assert name in self._doing, "nobody waits for what is free"
         self._rows.setdefault(name, OrderedDict())[waiter] = doing
 
     def leave(self, name: str, waiter: Waiter) -> None:
-        """`waiter` waits no more, and has not taken the turn. It may have been passed over already, as one that was cancelled."""
+        """Remove `waiter`, which has not received the lock. It may have been skipped already because it was cancelled."""
         row = self._rows.get(name)
         if row is not None and row.pop(waiter, None) is not None and not row:
             del self._rows[name]
 
     def pass_on(self, name: str) -> Waiter | None:
-        """Who has the turn gives it up: who has it from now on, None when nobody waits."""
+        """Release the lock. Return the next holder, None without a waiter."""
         row = self._rows.get(name)
         if row is None:
             del self._doing[name]
@@ -59,7 +59,7 @@ class SubscriptionTurns(Generic[Waiter]):
         return waiter
 
     def doing(self, name: str) -> str:
-        """What the one is doing who has the turn; empty when nobody has it."""
+        """Return the operation of the holder; empty if the lock is free."""
         return self._doing.get(name, "")
 
     def waiting(self, name: str) -> int:
@@ -68,7 +68,7 @@ class SubscriptionTurns(Generic[Waiter]):
 
 
 class WaitingRoom:
-    """Bounds how many wait, for whatever name, over all owners of turns together. Owned by the broker service."""
+    """Limits the number of waiters over all owners of locks. Owned by the broker service."""
 
     def __init__(self) -> None:
         self.shares = FairShares()

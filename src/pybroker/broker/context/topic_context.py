@@ -1,7 +1,7 @@
-"""What all parts of one topic share, whether it stores messages or not: name, policies in force, whether it is still open.
+"""The state that all parts of one topic share, persistent or not: name, policies in force, and whether it is open.
 
-Handed down to its subscriptions and to what serves them and its producers, none of which know of the topic; so each of these can
-be made, and tested, without one.
+The topic passes it to its subscriptions and to the parts that serve them and its producers. None of them know the topic, so each
+can be created and tested without one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class TopicContext:
         tasks: TaskOwner,
         start_unload: Callable[[str], None],
     ) -> None:
-        """`tasks` end before the topic's storage is closed; `start_unload` closes the topic in the background, and is told why."""
+        """`tasks` end before the topic's storage is closed. `start_unload` closes the topic in the background; its argument is the
+        reason.
+        """
         self.broker_context = broker_context
         self.runtime = broker_context.runtime
         self.name = name
@@ -43,13 +45,13 @@ class TopicContext:
         self.start_unload = start_unload
         self.counters = TopicCounters()
         self.is_fenced = False
-        """It takes nobody and nothing more."""
+        """Whether the topic accepts no more clients and requests."""
         self.last_used_ms = self.runtime.clock.monotonic_ms()
-        """When somebody was known to use it last."""
+        """The last known time of use."""
         self.has_entry_metadata = False
         """Whether the broker has put something in front of entries that are stored, or does so now."""
         self.dispatch_rate_limit: DispatchRateLimit | None = None
-        """What limits the dispatch of all subscriptions together."""
+        """The limit of the dispatch of all subscriptions together."""
         self._own_policies = own_policies
         self._policies: EffectivePolicies | None = None
         self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
@@ -58,7 +60,7 @@ class TopicContext:
 
     @property
     def policies(self) -> EffectivePolicies:
-        """What is in force for this topic now; made anew only when what it is made of was replaced."""
+        """The policies in force; computed again only after one of their sources was replaced."""
         namespace, defaults = (
             self.broker_context.resources.namespace(self.name.namespace),
             self.broker_context.default_policies,
@@ -104,7 +106,7 @@ class TopicContext:
             raise TopicFenced(f"topic {self.name} is being unloaded, try again")
 
     def in_use(self) -> None:
-        """Somebody uses the topic now, or did until now."""
+        """Record that the topic is in use now."""
         self.last_used_ms = self.runtime.clock.monotonic_ms()
 
     def fail(self, bug: Exception) -> None:

@@ -34,9 +34,9 @@ class WaitingRequests:
         self.late_total = 0
         """Those that waited until their deadline."""
         self.refused_total = 0
-        """Those for which there was no room to wait."""
+        """The number of requests that could not wait, because the limit was reached."""
         self.subscriptions = WaitingRoom()
-        """Where requests of all topics wait for their turns with a subscription."""
+        """The limit of requests of all topics that wait for the lock of a subscription."""
 
     @property
     def count(self) -> int:
@@ -45,7 +45,7 @@ class WaitingRequests:
 
     @asynccontextmanager
     async def wait(self, what: str) -> AsyncIterator[None]:
-        """Within this a request does nothing but wait for `what`, which the refusal names. Raises TooManyRequests."""
+        """Count a request that only waits within this context. `what` is named in the refusal. Raises TooManyRequests."""
         limit, holder = self._config.max_waiting_topic_requests, ASKING.get()
         if not self.shares.may_take(holder, limit):
             self.refused_total += 1
@@ -67,7 +67,7 @@ class WaitingRequests:
 
 
 class Turns(Generic[Name]):
-    """One holder at a time for each name. Invariant: who is listed holds a name or waits for it."""
+    """Locks by name, with one holder at a time. Invariant: each listed task holds a lock or waits for one."""
 
     def __init__(self, waiting: WaitingRequests) -> None:
         self._waiting = waiting
@@ -75,13 +75,13 @@ class Turns(Generic[Name]):
         self._users: dict[Name, int] = {}
 
     def is_taken(self, name: Name) -> bool:
-        """Whether somebody holds `name` now."""
+        """Return whether the lock of `name` is held."""
         lock = self._locks.get(name)
         return lock is not None and lock.locked()
 
     @asynccontextmanager
     async def turn(self, name: Name) -> AsyncIterator[None]:
-        """Hold `name`, once those who came before are done. Raises TooManyRequests."""
+        """Hold the lock of `name`, after all earlier requests. Raises TooManyRequests."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         self._users[name] = self._users.get(name, 0) + 1
         try:
@@ -100,7 +100,7 @@ class Turns(Generic[Name]):
                 del self._users[name], self._locks[name]
 
     async def passed(self, name: Name) -> None:
-        """Wait, within the caller's deadline, until nobody holds `name`; in order of arrival with those who want to."""
+        """Wait, within the caller's deadline and in order of arrival, until the lock of `name` is free."""
         while (lock := self._locks.get(name)) is not None and lock.locked():
             self._users[name] += 1
             try:

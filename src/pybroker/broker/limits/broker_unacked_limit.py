@@ -1,7 +1,7 @@
-"""What all subscriptions together may have delivered and not acknowledged, and who has to wait above that.
+"""The limit of unacknowledged messages over all subscriptions.
 
-Pure. At the limit, subscriptions that hold more than their share of it are stopped; those below are not to suffer for
-them. A stopped one goes on once it is down to half of its share, and all do once the sum is down to half of the limit.
+Pure. At the limit, subscriptions above their share are stopped; those below are not affected. A stopped subscription resumes at
+half of its share, and all resume when the sum is at half of the limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class BrokerUnackedLimit(Generic[K]):
-    """Owned by the broker. Invariant: `total` is the sum over all subscriptions; nobody is stopped below the limit's half."""
+    """The limit of one broker. Invariant: `total` is the sum over all subscriptions; none is stopped below half of the limit."""
 
     def __init__(self, max_messages: int, share: float) -> None:
         """`share`: the part of the limit that one subscription may always hold."""
@@ -34,7 +34,7 @@ class BrokerUnackedLimit(Generic[K]):
         return nlargest(count, self._held.items(), key=lambda each: each[1])
 
     def report(self, subscription: K, unacked_messages: int) -> list[K]:
-        """`subscription` holds so many now; whom that lets go on."""
+        """Set the unacknowledged messages of `subscription`. Return the subscriptions that may resume."""
         before = self._held.pop(subscription, 0)
         if unacked_messages:
             self._held[subscription] = unacked_messages

@@ -14,13 +14,13 @@ def is_limited(rate: DispatchRate) -> bool:
 
 
 class DispatchRateLimit(RateBuckets):
-    """Of a broker, a resource group, a topic or a subscription, whoever owns it; all that are served under it share it."""
+    """The dispatch rate of a broker, a resource group, a topic, or a subscription, shared by all subscriptions under it."""
 
     __slots__ = ("_bytes_in", "_messages_in", "rate", "scope")
 
     def __init__(self, scope: str, rate: DispatchRate, now_ms: float, messages_in: int, bytes_in: int) -> None:
-        """`scope` is whose limit it is, as statistics name it. `messages_in` and `bytes_in` are what was published so far; they
-        count in a rate relative to publishing.
+        """`scope`: the level of the limit in statistics. `messages_in` and `bytes_in`: the published totals, for a rate relative to
+        publishing.
         """
         period_ms = max(1, rate.ratePeriodInSecond) * _MS_PER_S
         super().__init__(rate.dispatchThrottlingRateInMsg, rate.dispatchThrottlingRateInByte, period_ms, now_ms)

@@ -1,6 +1,6 @@
-"""One publish rate at work, and who waits for it: in turns, until the limit lets the next message pass.
+"""One publish rate, and the clients that wait for it: in order, until the limit permits the next message.
 
-Knows of no topic: the limits of broker, resource groups and topics are alike.
+It knows no topic: the limits of broker, resource groups, and topics are alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 MAX_WAIT_MS = 1000
-"""A long debt is waited for in steps, so that a limit nobody needs any more is not kept for its sake."""
+"""A long wait is split into steps, so that a limit that is no longer in use is released."""
 
 
 class PublishWaiter(ABC):
@@ -24,11 +24,11 @@ class PublishWaiter(ABC):
 
     @abstractmethod
     def publish_again(self) -> None:
-        """Publish what had to wait, or wait again."""
+        """Publish the waiting message, or wait again."""
 
 
 class WaitingPublishers:
-    """A row of clients that wait, in the order in which they go on; by itself, until it is opened."""
+    """A queue of waiting clients in the order in which they continue; without a rate, until it is opened."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,11 +43,11 @@ class WaitingPublishers:
         return min(self._waiting.values(), default=None)
 
     def waits_since_ms(self, waiter: PublishWaiter) -> float | None:
-        """Since when `waiter` is here without having had all it wanted, in monotonic milliseconds; None when it does not wait."""
+        """Return the start of the wait of `waiter`, by the monotonic clock; None if it does not wait."""
         return self._waiting.get(waiter)
 
     def wait(self, waiter: PublishWaiter) -> None:
-        """`waiter` is told as soon as something may pass."""
+        """Queue `waiter`. It is called when a message may pass."""
         self._waiting[waiter] = self._clock.monotonic_ms()
 
     def leave(self, waiter: PublishWaiter) -> None:
@@ -55,7 +55,7 @@ class WaitingPublishers:
         self._waiting.pop(waiter, None)
 
     def open(self) -> None:
-        """Somebody need not wait here any more: all look again, in their order."""
+        """Let all waiters check again, in order, because one of them need not wait here any more."""
         for waiter in list(self._waiting):
             self._let_go(waiter)
 
@@ -68,7 +68,7 @@ class WaitingPublishers:
 
 
 class PublishRateLimit(WaitingPublishers):
-    """Of a broker, a resource group or a topic, and who waits for it. Shared by all topics under the limit."""
+    """The publish rate of a broker, a resource group, or a topic, with its waiters. Shared by all topics under it."""
 
     def __init__(self, runtime: Runtime, rate: PublishRate) -> None:
         assert is_limited(rate)
@@ -89,7 +89,7 @@ class PublishRateLimit(WaitingPublishers):
     def _time_passed(self) -> None:
         self._is_timed = False
         while self._waiting and min(self.buckets.allowance(self._runtime.clock.monotonic_ms())) > 0:
-            self._let_go(next(iter(self._waiting)))  # It is last in the row if it has to wait again.
+            self._let_go(next(iter(self._waiting)))  # # It is last in the queue if it must wait again.
         if self._waiting:
             self.wait(next(iter(self._waiting)))
 
@@ -102,7 +102,7 @@ def is_limited(rate: PublishRate) -> bool:
 def renewed_publish_limit(
     runtime: Runtime, before: PublishRateLimit | None, rate: PublishRate
 ) -> PublishRateLimit | None:
-    """What limits to `rate`, None for no limit; the same object while the rate is the same."""
+    """Return the limit for `rate`, None for no limit; the same object while the rate is unchanged."""
     if not is_limited(rate):
         return None
     return before if before is not None and before.rate == rate else PublishRateLimit(runtime, rate)

@@ -1,13 +1,13 @@
-"""What slows publishing down: the rates of broker, resource group and topic that are limited.
+"""The publish rate limits of one topic: those of the broker, the resource group, and the topic.
 
-A message over a limit is not refused: who sent it is not read from until it may pass, nor is what else that client sends, since its
-order counts. It stops in the middle of what was read: 64 KiB can hold a thousand small messages, minutes of a low rate, and their
-senders would time out. A topic without any limit has no throttle, and pays nothing.
+A message over a limit is not refused. Instead the broker stops reading from its client until the message may pass, which delays all
+later messages of that client and so keeps their order. It stops in the middle of a read: 64 KiB can contain a thousand small
+messages, minutes of a low rate, and their senders would time out. A topic without a limit has no throttle and no overhead.
 
-A topic whose messages cannot be judged yet (`broker/publishing/topic_deduplication.py`) holds them back in the same way.
+A topic that cannot check its messages yet (`broker/publishing/topic_deduplication.py`) delays them in the same way.
 
-What must hold: whoever waits goes on as soon as the limit lets the next message pass, those of one limit by turns; when a limit is
-changed or its topic closes, nobody waits for what was before.
+Invariants: a waiter continues as soon as its limit permits the next message, and waiters of one limit continue in order; when a
+limit is changed or its topic closes, no client waits for the old limit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pybroker.runtime.clock import Clock
 
 
 class PublishThrottle:
-    """What holds for one topic. Owned by it; `own` is the limit that it shares with nobody, `held` the row in which everybody
-    waits while the topic takes nothing."""
+    """The limits of one topic, which owns it. `own` is the limit that it does not share, `held` the queue of all clients while the
+    topic accepts nothing.
+    """
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class PublishThrottle:
         return limit
 
     def close(self, after: PublishThrottle | None) -> None:
-        """`after` holds from now on, None for nothing: who waits for a limit that does not hold any more goes on."""
+        """Replace it by `after`, None for no limit. Clients that wait for a limit that no longer applies continue."""
         if self.held is not None and (after is None or after.held is not self.held):
             self.held.open()
         for limit in self.limits:

@@ -1,7 +1,7 @@
-"""How many messages and bytes may pass now.
+"""The number of messages and bytes that may pass now.
 
-Pure; the caller passes the time, monotonic milliseconds. What passes may overdraw the limit: then nothing passes until that is made
-up for, and over any longer time the rate holds.
+Pure; the caller passes the time in monotonic milliseconds. A message may overdraw the limit: then nothing passes until the debt is
+compensated, so the rate holds over any longer time.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class ResourceGroupRates:
         return next((name for name, each in self._limits.items() if each.publish_rate_limit is limit), None)
 
     def changed(self, name: str) -> None:
-        """The group has other rates, or is gone. Its topics have to renew what holds for them."""
+        """React to changed rates or the deletion of the group. Its topics must renew their limits."""
         limits = self._limits.get(name)
         if limits is not None:
             group = self._groups.get(name)

@@ -1,6 +1,6 @@
-"""What a subscription's backlog is made of: counted entry by entry, with what entry filters would make of each.
+"""Analysis of a subscription's backlog, entry by entry, with the verdicts of entry filters.
 
-A scan reads what it counts, so it has limits, of entries and of time; nothing moves and nothing is counted as delivered.
+A scan reads the entries that it counts, so it has limits of entries and of time. It moves no cursor and delivers nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BacklogAnalysis:
 async def analyze_backlog(
     subscription: Subscription, start: Position | None, max_entries: int, max_ms: float
 ) -> BacklogAnalysis:
-    """Count what is not acknowledged at `start` or behind it, and all of what is before the mark-delete position.
+    """Count the unacknowledged entries from `start` on, and all entries before the mark-delete position.
 
     Without `start`: the whole backlog. Raises StoreError.
     """

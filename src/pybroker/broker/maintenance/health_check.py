@@ -1,7 +1,7 @@
-"""Whether this broker works: it writes a message to a topic of its own, as a client would, and reads it back.
+"""The health check: the broker writes a message to a system topic, as a client would, and reads it back.
 
-The topic is in a namespace named after the broker's address, which no one needs to create. It has no subscriptions, so what is in
-it goes with retention like anything that everybody has acknowledged.
+The topic is in a namespace named after the broker's address, which needs no creation. It has no subscriptions, so retention deletes
+its messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ TIMEOUT_S = 10.0
 
 
 class HealthCheck:
-    """Owned by the broker service. A check that comes while one is under way waits: each proves the moment it is for."""
+    """The health check of the broker service. A request during a running check waits for its own check, because each proves the
+    state at its time.
+    """
 
     def __init__(self, runtime: Runtime, metadata_store: MetadataStore, presence: Presence, topics: Topics) -> None:
         self._runtime = runtime
@@ -34,7 +36,7 @@ class HealthCheck:
         self._running = asyncio.Lock()
 
     async def run(self) -> None:
-        """Raises BrokerError when the broker cannot store something now, or not say what it stored."""
+        """Raises BrokerError if the broker cannot store a message now, or cannot read it back."""
         if not self._presence.takes_clients:
             raise ServiceNotReady("the broker is starting or stopping")
         try:

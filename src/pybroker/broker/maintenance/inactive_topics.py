@@ -1,10 +1,9 @@
-"""Deletion of topics that nobody uses: which are idle, since when, and the deletion itself.
+"""Deletion of inactive topics: which topics are inactive, since when, and the deletion itself.
 
-A topic is in use while producers or consumers are connected, and, as its policies say, while it has subscriptions or
-while one of them has a backlog. What must hold: whether a topic is idle is looked at in the turn of the loop in which it
-is closed to everybody, so that who comes in time keeps it, and who comes later gets a fresh topic; a topic whose messages
-are to be retained stays as long as these. How long a topic has been idle is counted from when the last one who used it left,
-which the topic knows, or from its load: nobody knows what was before. Topics of the broker itself stay.
+A topic is active while producers or consumers are connected, and, depending on its policies, while it has subscriptions or one of
+them has a backlog. Invariants: the check is in the same event loop iteration as the fencing, so a client that arrives before keeps
+the topic, and a later one gets a new topic; a topic with retained messages stays as long as they do. The inactive time begins when
+the last client left, which the topic knows, or when the topic was loaded. System topics are not deleted.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class InactiveTopics:
 
 
 def is_active(topic: TopicBase) -> bool:
-    """Whether somebody uses `topic`, or will want what is in it."""
+    """Return whether `topic` is in use, or contains messages that are needed."""
     if topic.producers or topic.broker_context.read_leases.on(str(topic.name), topic.runtime.clock.monotonic_ms()):
         return True
     if topic.policies.inactive_topics.inactiveTopicDeleteMode == CAUGHT_UP:

@@ -1,9 +1,9 @@
 """The periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas, compaction.
 
-What they decide about backlogs is in `broker/topic/backlog_rules.py`, about unused topics in `inactive_topics.py`.
+The rules about backlogs are in `broker/topic/backlog_rules.py`, those about inactive topics in `inactive_topics.py`.
 
-What must hold: a check gives way to the loop after each slice of work, however many topics there are; what fails in one
-topic is logged and stops neither the others nor the next check.
+Invariants: a check yields to the event loop after each slice of work, for any number of topics; a failure of one topic is logged
+and stops neither the others nor the next check.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SLICE_MS = 1.0
 FULL_DISK_CHECK_S = 1.0
-"""While the disk is full, what nobody needs any more is looked for so often."""
+"""The interval of the search for unneeded ledgers while the disk is full."""
 LEAST_CACHE_AGE_S = 1.0
 _MS_PER_MINUTE = 60_000
 CHECK_DURATION_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0)
@@ -93,20 +93,20 @@ class Maintenance:
             await in_slices(self._ledgers.resources.evict_old_cached(), self._runtime.clock)
 
     async def check_retention(self) -> None:
-        """Delete the ledgers that nobody needs and no policy keeps."""
+        """Delete ledgers that no subscription needs and no policy retains."""
         await self._for_each_topic("retention", _trim)
 
     async def check_full_disk(self) -> None:
-        """While there is no space for entries: give back what is acknowledged, without waiting for the next regular check."""
+        """While the disk is full, delete acknowledged ledgers without waiting for the next regular check."""
         if self._store.refusal() is not None:
             await self.check_retention()
 
     async def check_expiry(self) -> None:
-        """Expire what is older than its topic's time to live."""
+        """Expire messages above their topic's time to live."""
         await self._for_each_topic("expiry", _expire)
 
     async def check_unused_subscriptions(self) -> None:
-        """Delete subscriptions that nobody has used for as long as their topic's policies say."""
+        """Delete subscriptions that have been unused for the time that their topic's policies set."""
         await self._for_each_topic("subscription_expiry", _delete_unused)
 
     async def _check_inactive_topics(self) -> None:
@@ -115,7 +115,7 @@ class Maintenance:
             await self.check_inactive_topics()
 
     async def check_inactive_topics(self) -> None:
-        """Delete topics that nobody has used for as long as their policies say."""
+        """Delete topics that have been inactive for the time that their policies set."""
         await self._for_each(self._loaded.all(), "inactive_topic_deletion", self._inactive_topics.check)
 
     async def check_compaction(self) -> None:
@@ -123,7 +123,7 @@ class Maintenance:
         await self._for_each_topic("compaction", _compact_if_due)
 
     async def check_deduplication(self) -> None:
-        """Forget producers that are gone for long, and store what is known of the others where that is due."""
+        """Remove producers that have been gone for long, and store due snapshots of the others."""
         await self._for_each_topic("deduplication", _check_deduplication)
 
     async def check_backlog_quotas(self) -> None:
@@ -175,15 +175,15 @@ async def _expire(topic: Topic) -> None:
     if ttl_s > 0:
         before_ms = topic.runtime.clock.wall_ms() - ttl_s * 1000
         for subscription in list(topic.subscriptions.values()):
-            if subscription.name != COMPACTION_SUBSCRIPTION:  # what it has not reached is not compacted yet
-                with suppress(SubscriptionNotFound):  # The others are looked at all the same.
+            if subscription.name != COMPACTION_SUBSCRIPTION:  # # its position is the end of the last compaction
+                with suppress(SubscriptionNotFound):  # # The other subscriptions are still checked.
                     await cursor_moves.expire(
                         subscription, before_ms, "their time to live was over (messageTTLInSeconds)"
                     )
 
 
 async def _delete_unused(topic: Topic) -> None:
-    """With a consumer connected a subscription is in use. A topic that is loaded begins anew: nobody knows what was before."""
+    """A subscription with a consumer is in use. The time begins again when the topic is loaded, because earlier use is unknown."""
     limit_minutes = topic.policies.subscription_expiration_minutes
     if limit_minutes <= 0:
         return
@@ -192,7 +192,7 @@ async def _delete_unused(topic: Topic) -> None:
         if not _is_unused(subscription, deadline_ms):
             continue
         async with topic.turn(subscription.name, BEING_DELETED):
-            # It is the same still, and nobody came while others had their turns.
+            # The subscription is the same, and no consumer connected during the wait for the lock.
             if topic.subscriptions.get(subscription.name) is subscription and _is_unused(subscription, deadline_ms):
                 logs.info(
                     "subscription.expired", topic=topic.name, subscription=subscription.name, minutes=limit_minutes

@@ -1,11 +1,11 @@
-"""Tells of every change of a topic's policies in the system topic `__change_events` of its namespace, as Pulsar does.
+"""Publishes each change of a topic's policies to the system topic `__change_events` of its namespace, as Pulsar does.
 
-The policies themselves are in the metadata store and are durable before an event is published; nothing in this broker reads the
-events. They are for those who look on: a crash in between, or a full disk, costs an event and never a policy. Events of one
-namespace are published one after the other, in the order of the changes, behind the back of whoever made them.
+The policies themselves are in the metadata store, and durable before an event is published; this broker does not read the events.
+They are for other readers: a crash in between, or a full disk, costs an event and never a policy. The events of one namespace are
+published one after the other, in the order of the changes, in the background.
 
-A message has the topic's name as key and an Avro record as value, which `change_events.avsc` describes; a message without value
-says that nothing is set for the topic any more.
+A message has the topic's name as key and an Avro record as value, described in `change_events.avsc`; a message without value means
+that the topic has no policies any more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_WAITING_EVENTS = 10_000  # of one namespace; the oldest is given up for one more
 _SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # for Pulsar's own clients
 
-_STRATEGY = "ALWAYS_COMPATIBLE"  # whatever others have registered: the events are what they are
+_STRATEGY = "ALWAYS_COMPATIBLE"  # # compatible with any schema that is registered already
 
 
 class ChangeEvents:
@@ -67,7 +67,7 @@ class ChangeEvents:
                 topic, policies = waiting.popleft()
                 try:
                     value = None if policies is None else encode_event(topic, policies, cluster)
-                except (TypeError, ValueError) as error:  # Offload policies are whatever somebody set.
+                except (TypeError, ValueError) as error:  # Offload policies can have any value.
                     logs.warning("change_events.not_encoded", topic=topic, error=str(error))
                     continue
                 name = system_topics.change_events(namespace)
@@ -109,7 +109,7 @@ def encode_event(topic: TopicName, policies: TopicPolicies, cluster: str) -> byt
 
 @cache
 def event_schema() -> SchemaData:
-    """What the topic's schema is, in the very bytes that Pulsar registers."""
+    """Return the topic's schema, byte for byte as Pulsar registers it."""
     return SchemaData(SchemaType.AVRO, msgspec.json.encode(_definition()), _SCHEMA_PROPERTIES)
 
 

@@ -1,7 +1,7 @@
-"""What the broker keeps of its settings follows them when they are changed while it runs.
+"""Applies configuration changes at run time to objects that were created from configuration keys.
 
-Nearly everything reads `config.some_key` when it needs it. What was made from keys and kept is made again here; a
-dispatcher keeps what it was made with, and the next one of its subscription has the new settings.
+Most code reads `config.some_key` at each use. Objects that were created from keys are created again here. A dispatcher keeps its
+settings; the next dispatcher of its subscription has the new ones.
 """
 
 from __future__ import annotations

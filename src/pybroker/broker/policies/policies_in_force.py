@@ -1,7 +1,7 @@
 """The policies in force for a topic, for queries.
 
 A loaded topic keeps its effective policies until one of their sources changes, and a query returns the same object. For any other
-topic they are computed from what is stored.
+topic they are computed from the stored policies.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Policies that were changed are applied to the topics that are loaded: a namespace's, a topic's, a resource group's, the defaults.
+"""Applies changed policies to loaded topics: those of a namespace, a topic, a resource group, or the defaults.
 
-They are stored by then; `metadata/` says what changed.
+The policies are stored before; `metadata/` reports the changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pybroker.metadata.partitioned_topics import PartitionedTopics
     from pybroker.model.names import NamespaceName, TopicName
 
-# Between two times that the loop may turn to others while policies are applied: about a millisecond of work.
+# The topics between two yields to the event loop: about a millisecond of work.
 TOPICS_PER_TURN = 64
 
 
@@ -47,7 +47,7 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
         await self._apply(namespace)
 
     def defaults_changed(self) -> None:
-        """Settings were changed at run time: apply what holds where neither topic nor namespace says anything."""
+        """Apply the defaults of topics and namespaces after a configuration change at run time."""
         self._broker_context.defaults_changed()
         self._broker_context.tasks.start(self._apply(None), "apply default policies")
 

@@ -1,11 +1,11 @@
-"""Whether a message or an acknowledgement may be taken in the name of a transaction: only while that is open, of the role that it
-belongs to, at topics and subscriptions that its coordinator knows to take part.
+"""Admission of messages and acknowledgements of a transaction: only while it is open, for the role that owns it, at topics and
+subscriptions that its coordinator has registered.
 
-What is taken otherwise would be told of no end: it would hold back readers, or be delivered to nobody, until a low-water mark
-passes it, which for an id that was made up is never. So all that is open at topics is counted where its coordinator counts, and
-bounded with it (`maxOpenTransactionsSizeInMB`).
+Anything else would never be committed or aborted: it would block readers, or never be delivered, until a low-water mark passes it,
+which never happens for an invented id. So all open transactions of topics are also known to their coordinator, and its limit bounds
+them (`maxOpenTransactionsSizeInMB`).
 
-A coordinator that reads its log says nothing: what comes in the meantime is taken.
+While a coordinator reads its log, everything is admitted.
 """
 
 from __future__ import annotations

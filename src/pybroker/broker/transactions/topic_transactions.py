@@ -61,9 +61,10 @@ class TopicTransactions(CursorOwner):
         hold: Callable[[WaitingPublishers | None], None],
         readable: Callable[[], None],
     ) -> None:
-        """`buffer` is what was recovered. `publish` takes a run like one that a client has sent; `append` hands one to the ledger,
-        False when that refuses it, which is answered then; `hold` makes publishers wait in a row, or with None no more;
-        `readable` is told when readers may see more."""
+        """`buffer`: the recovered transactions. `publish` accepts a run like one of a client; `append` passes one to the ledger and
+        returns False if the ledger refuses it, which is answered then; `hold` makes publishers wait in a queue, or ends that with
+        None; `readable` is called when readers may see more.
+        """
         self.buffer = buffer
         self._topic = topic
         self._ledger = ledger
@@ -95,8 +96,9 @@ class TopicTransactions(CursorOwner):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
-        """What of messages of a transaction is taken, and what is not, with the reason. Metadata that say nothing of it say it
-        afterwards."""
+        """Split messages of a transaction into admitted and refused ones, with reasons. Metadata without the transaction's id
+        receive it.
+        """
         assert run.txn is not None
         assert self.buffer is not None
         try:
@@ -122,8 +124,10 @@ class TopicTransactions(CursorOwner):
         return kept, refused
 
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """The same of messages of no transaction. What is stored is told from its metadata when the topic is loaded again: one that
-        says that it is of a transaction would be delivered now and held back then. And only the broker says that one has ended."""
+        """Split messages without a transaction. After a reload, stored messages are classified by their metadata, so metadata with
+        a transaction id are refused here: the message would be delivered now and blocked then. Only the broker may publish
+        transaction markers.
+        """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
             if run.has_markers and is_end_marker(entry):
@@ -254,8 +258,9 @@ class TopicTransactions(CursorOwner):
             raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Durable when it returns; of what is unknown here nothing is left to do. Raises BrokerError, and then nothing is lost:
-        ask again."""
+        """End the transaction. Durable on return. An unknown transaction has nothing left to do. Raises BrokerError; nothing is
+        lost then, and the caller must retry.
+        """
         if not self._is_closed and self.buffer is None:
             await self._begin_once().wait()
         if self._is_closed:
@@ -314,14 +319,14 @@ class TopicTransactions(CursorOwner):
         _fail(ending, error)
 
     async def _end_in_snapshot(self, buffer: TransactionBuffer, ending: _Ending) -> None:
-        """The snapshot says what a marker would."""
+        """Store the end in the snapshot instead of a marker."""
         txn = ending.txn
         try:
             buffer.ended(txn, ending.action, None)
             self._changes += 1
             await self.store()
         except StoreError as error:
-            # It has ended here, and may be open after a restart: as with a marker, who asked asks again.
+            # It has ended here, but may be open after a restart: the caller must retry, as with a marker.
             self._unsaved.add(txn)
             self._endings.pop(txn, None)
             _fail(ending, error.answer())
@@ -361,7 +366,7 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     async def store(self) -> None:
-        """Store what is known, and let the entries that say so go. Raises StoreError; the next one makes up for it."""
+        """Store a snapshot and release the entries that it replaces. Raises StoreError; the next snapshot makes up for it."""
         async with self._saving:
             buffer, cursor = self.buffer, self._ledger.cursors.get(TRANSACTIONS_CURSOR)
             if buffer is None or cursor is None or not (self._changes or self._entries_since):
@@ -387,7 +392,7 @@ class TopicTransactions(CursorOwner):
             self.last_snapshot_ms = self._topic.runtime.clock.wall_ms()
 
     def snapshot(self) -> bytes:
-        """What the store keeps; what it says of ledgers that are gone is left out."""
+        """Return the snapshot, without deleted ledgers."""
         assert self.buffer is not None
         self.buffer.forget_ledgers(self._ledger.ledgers.has_ledger)
         return self.buffer.snapshot()
@@ -395,7 +400,7 @@ class TopicTransactions(CursorOwner):
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Store what is known, so that the next load has little to read. Never raises."""
+        """Store a snapshot, so that the next load has little to read. Never raises."""
         self._is_closed = True
         self._an_end.set()
         try:
@@ -406,7 +411,7 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     def closed(self) -> None:
-        """The ledger is closed, or deleted: whoever waits for an end asks again elsewhere."""
+        """Fail all pending ends, because the ledger is closed or deleted. Their callers retry elsewhere."""
         self._is_closed = True
         self._an_end.set()
         if self._begun is not None:
@@ -450,4 +455,4 @@ def _leave(producer: Producer) -> None:
 def _fail(ending: _Ending, error: BrokerError) -> None:
     if not ending.done.done():
         ending.done.set_exception(error)
-        ending.done.exception()  # retrieved: who waited may be gone
+        ending.done.exception()  # # mark as retrieved: the waiter may be gone

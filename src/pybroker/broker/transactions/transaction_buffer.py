@@ -1,14 +1,14 @@
-"""Which messages of a topic belong to open transactions, and which to aborted ones. Pure.
+"""The messages of a topic that belong to open or aborted transactions. Pure.
 
-Messages are known by where they stand, not by what they say: of each open transaction one bitmap a ledger, of all aborted ones
-together another. So looking at an entry costs a bit, a transaction of a million messages takes as much as one of a hundred, and
-what is remembered of aborted ones goes with the ledgers that hold them. Markers are hidden in the same way as aborted messages.
+Messages are stored as positions: for each open transaction one bitmap per ledger, and one bitmap per ledger for all aborted
+transactions. So the check of an entry is a bit test, a transaction of a million messages takes as much memory as one of a hundred,
+and the memory of aborted messages is released with their ledgers. Markers are in the bitmaps of aborted messages.
 
-Operation: `offered` when messages are on their way to the disk, `stored` or `failed` when that is over; `offered_end` and `ended`
-or `end_failed` for the marker. What is stored is told in the order of the ledger, live and when it is read again.
+Operation: `offered` when messages are passed to the store, `stored` or `failed` afterwards; `offered_end` and `ended` or
+`end_failed` for the marker. Stored entries are reported in the order of the ledger, live and during recovery.
 
-Invariants: open transactions are in the order of their first messages, so the first one's is the limit of what may be read; an
-entry is of one open transaction or hidden, never both; an ended transaction never opens again as long as it is remembered.
+Invariants: open transactions are in the order of their first messages, so the first one determines the max read position; an entry
+is in one open transaction or aborted, never both; an ended transaction never opens again while it is remembered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OpenTransaction:
         self.entries: dict[int, BitMap] = {}
         self.entry_count = 0
         self.row: msgspec.Raw | None = None
-        """What a snapshot says of it, while that is true: of thousands that are open few change from one snapshot to the next."""
+        """Its encoding in a snapshot, while it is unchanged: of thousands of open transactions, few change between snapshots."""
 
 
 class _StoredTransaction(msgspec.Struct, array_like=True):
@@ -57,9 +57,9 @@ class _StoredTransaction(msgspec.Struct, array_like=True):
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
-    """Everything up to and including `up_to`; bitmaps are roaring ones in their portable form.
+    """The state up to and including `up_to`. Bitmaps are roaring bitmaps in their portable form.
 
-    Transactions are read one after the other: a thread that restores thousands lets others have a turn.
+    Transactions are decoded one by one, so a thread that restores thousands of them releases the interpreter lock in between.
     """
 
     version: int
@@ -188,7 +188,7 @@ class TransactionBuffer:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def offered_end(self, txn: TxnId) -> None:
-        """Its marker, or the snapshot that says so, is on its way: no message of it comes behind."""
+        """Record that its marker, or the snapshot with its end, is being stored. No message of it follows."""
         self._ending.add(txn)
 
     def end_failed(self, txn: TxnId) -> None:
@@ -233,21 +233,21 @@ class TransactionBuffer:
                 del self._ended[txn]
         elif coordinator not in self._has_late:
             return []
-        # What the mark passed earlier was named then, and has ended, or is known to be left.
+        # Transactions that the mark passed earlier have ended, or are known to remain.
         above = 0 if coordinator in self._has_late else before
         late = [txn for txn in self._late(coordinator, above) if txn not in self._ending]
         (self._has_late.add if late else self._has_late.discard)(coordinator)
         return late
 
     def _late(self, coordinator: int, above: int) -> list[TxnId]:
-        """What is known of that coordinator's transactions behind `above` and up to its mark, the oldest here first."""
+        """Return the known transactions of that coordinator behind `above` and up to its mark, the oldest first."""
         mark = self.low_water_mark(coordinator)
         late = passed_by(self.open, coordinator, above, mark)
         late.sort(key=lambda txn: self.open[txn].first)
         return late + [txn for txn in passed_by(self._in_flight, coordinator, above, mark) if txn not in self.open]
 
     def recovered(self) -> None:
-        """All that is stored has been told: what the low-water mark has passed and no marker ended before a crash is aborted."""
+        """Finish the recovery: transactions below the low-water mark without a marker are aborted."""
         for coordinator in self._low_water_marks:
             for txn in self._late(coordinator, 0):
                 self.ended(txn, TxnAction.ABORT, None)
@@ -271,7 +271,7 @@ class TransactionBuffer:
                 )
                 transaction.row = None
 
-    # --- what survives -----------------------------------------------------------------------------------------------
+    # --- snapshots -----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
         """All of it, up to the last entry that is known."""
@@ -289,7 +289,7 @@ class TransactionBuffer:
 
     @staticmethod
     def restore(record: bytes, max_open: int = 0) -> TransactionBuffer:
-        """What a snapshot says. Raises StoreError."""
+        """Restore a snapshot. Raises StoreError."""
         try:
             version = _VERSIONS.decode(record).version
             if version > FORMAT_VERSION:
@@ -314,7 +314,7 @@ class TransactionBuffer:
         return buffer
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; slow, for tests."""
+        """Check the invariants; slow, for tests."""
         firsts = [each.first for each in self.open.values()]
         assert firsts == sorted(firsts), "an older transaction is behind a younger one"
         seen: dict[int, BitMap] = {ledger_id: bitmap.copy() for ledger_id, bitmap in self.hidden.items()}

@@ -1,7 +1,6 @@
-"""A topic's transactions when it is loaded: the last snapshot, and what was stored behind it, read again.
+"""Recovery of a topic's transactions when it is loaded: the last snapshot, and the entries behind it.
 
-Runs before the topic takes or gives anything, in the load of that topic alone. A topic that never had a transaction has no
-snapshot, and nothing is read of it.
+It runs during the load, before the topic serves clients. A topic that never had a transaction has no snapshot, and nothing is read.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pybroker.wire.transaction_metadata import of_transaction
 RESTORE_ON_LOOP_BYTES = 16 * 1024
 """A larger snapshot has hundreds of open transactions, and is restored by a thread: 10,000 take 90 ms."""
 _SLICE_MS = 1.0
-_SLICE_ENTRIES = 64  # between two looks at the clock
+_SLICE_ENTRIES = 64  # # entries between two checks of the clock
 
 
 class Progress:
