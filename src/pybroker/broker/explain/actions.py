@@ -229,7 +229,9 @@ def _of_subscription(
     *arguments: str,
     body: object = None,
 ) -> Action:
-    """A call about a subscription: `rest` is its path behind that, `arguments` what its command takes besides."""
+    """Return a call about a subscription. `rest`: the path behind that of the subscription; `arguments`: further arguments of the
+    command.
+    """
     options = [each for each in arguments if each.startswith("-")]
     names = [str(subscription.topic.name), subscription.name, *(each for each in arguments if each not in options)]
     # The command line accepts a name that begins with `-` only behind `--`.

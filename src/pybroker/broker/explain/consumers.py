@@ -1,4 +1,4 @@
-"""What keeps a consumer from getting more, what it holds, and for how long."""
+"""Why a consumer receives no more messages, and the messages that it has not acknowledged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pybroker.dispatch.views import ChunkOrderView
 
 IDS_LISTED = 5
-"""How many message ids are named of what one consumer holds, or of one key."""
+"""The maximum number of message ids that are listed for one consumer, or for one key."""
 
 _CODES = {
     BlockedReason.NO_PERMITS: Code.NO_PERMITS,
@@ -63,7 +63,7 @@ def described(consumer: Consumer) -> dict[str, Any]:
 
 
 def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[dict[str, Any]]]:
-    """The same of several: to find what one holds may take a while."""
+    """Return the same for several consumers. Pauses, because the search for the oldest unacknowledged entry may take long."""
     shown = []
     for each in consumers:
         shown.append(described(each))
@@ -72,14 +72,14 @@ def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[d
 
 
 def waits_for_parts(chunk_order: ChunkOrderView) -> dict[ConsumerState, int]:
-    """Who has parts of large messages of which others wait for it, and how many of these are listed."""
+    """Return the consumers that other chunks of their messages wait for, and how many of these chunks are listed."""
     return {**dict.fromkeys(chunk_order.parked_chunks, 1), **chunk_order.bound_entries()}
 
 
 def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:
-    """Those that cannot take what waits for them and for nobody else, with how many entries that are, as far as they are listed.
+    """Return the consumers that cannot receive entries that wait for them only, each with the number of listed entries.
 
-    `waits_for`: what is listed for single consumers; while nobody can take anything, all keep it waiting.
+    `waits_for`: the listed entries for single consumers. While no consumer can receive anything, all of them are returned.
     """
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
@@ -174,7 +174,7 @@ def _stuck(
 
 
 def stuck_since_ms(code: Code, consumer: Consumer) -> int:
-    """Since when that is so. Only a delivery uses up permits or reaches the limit, and none comes behind that one."""
+    """Return the start of the condition. Only a delivery uses up permits or reaches the limit, and no delivery follows that one."""
     if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
         return wall_ms(consumer.peer.full_since_ms, consumer.subscription.runtime.clock)
     return consumer.counters.last_consumed_ms or consumer.connected_since_ms
@@ -190,7 +190,7 @@ def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | Non
     if not silent_ms or not counters.last_consumed_ms or not _holds_something(subscription, consumer):
         return None
     sign_ms = max(consumer.connected_since_ms, counters.last_acked_ms, counters.last_consumed_flow_ms)
-    # What it was sent just now it may be at work on, however long it had nothing to do before.
+    # The consumer may be processing its last message, however long it was idle before.
     latest_ms = max(sign_ms, counters.last_consumed_ms)
     return sign_ms if subscription.runtime.clock.wall_ms() - latest_ms >= silent_ms else None
 
@@ -245,7 +245,7 @@ def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Gen
     return [finding]
 
 
-# --- what one holds --------------------------------------------------------------------------------------------------
+# --- unacknowledged messages of a consumer ---------------------------------------------------------------------------------
 
 
 def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
@@ -258,7 +258,7 @@ def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
 
 
 def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, None, list[Finding]]:
-    """What a consumer holds, which is nothing bad by itself."""
+    """Report the unacknowledged messages of a consumer, which is not a problem by itself."""
     individual = subscription.individual
     if not _holds_something(subscription, consumer):
         return []

@@ -1,6 +1,6 @@
-"""Key_Shared: which keys wait, and because of whom; and where one key goes.
+"""Key_Shared: the blocked keys with the consumers that block them, and the consumer of one key.
 
-What a subscription holds back is looked at hash by hash (several keys may share one), each as it is at that moment.
+The blocked entries are examined hash by hash (several keys may share one), each in its state at that moment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class WaitingHash(NamedTuple):
-    """What waits of one hash that nobody may have now: listed entries, whether there is more, since when."""
+    """The entries of one hash that no consumer may receive now: listed entries, whether there are more, and since when."""
 
     sticky_hash: int
     entries: int
@@ -33,11 +33,11 @@ class WaitingHash(NamedTuple):
 
 
 class HeldBack:
-    """What a Key_Shared subscription holds back, by what is in the way."""
+    """The blocked entries of a Key_Shared subscription, by cause."""
 
     def __init__(self) -> None:
         self.for_consumers: Counter[ConsumerState] = Counter()
-        """Listed entries of those that cannot take them, and one for what is set aside."""
+        """Listed entries of consumers that cannot receive them, and one for parked entries."""
         self.newcomers: Counter[ConsumerState] = Counter()
         self.draining: list[WaitingHash] = []
         self.without_owner: list[WaitingHash] = []
@@ -53,7 +53,9 @@ class HeldBack:
             self.for_consumers[place] += max(1, hash_.entries)
 
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
-        """What of it these consumers keep others from, or wait for themselves; and all that is listed for single ones."""
+        """Return the part that these consumers block for others or wait for themselves, and all entries that are listed for single
+        consumers.
+        """
         found = HeldBack()
         found.for_consumers = self.for_consumers
         found.newcomers = Counter({each: entries for each, entries in self.newcomers.items() if each in consumers})
@@ -62,7 +64,7 @@ class HeldBack:
 
 
 def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[None, None, HeldBack]:
-    """What is held back, or of one hash alone."""
+    """Return the blocked entries, of all hashes or of one."""
     found = HeldBack()
     waiting, parked = key_order.waiting.waiting, key_order.parked
     hashes = list({*waiting, *parked.hashes}) if only is None else [only]
@@ -81,7 +83,7 @@ def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[Non
 def of_hashes(
     subscription: Subscription, key_order: KeyOrderView, found: HeldBack
 ) -> Generator[None, None, list[Finding]]:
-    """Hashes that drain, that nobody owns, and newcomers that wait."""
+    """Report draining hashes, hashes without an owner, and new consumers that wait."""
     findings: list[Finding] = []
     if found.draining:
         findings += yield from _of_draining(subscription, key_order, found.draining)

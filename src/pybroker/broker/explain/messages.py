@@ -1,10 +1,10 @@
-"""The state of a message: which consumer has it, what it waits for, or why no consumer receives it any more.
+"""The state of a message: the consumer that has it, the reason why it waits, or the reason why no consumer receives it any more.
 
-Each rule knows one state that a message can be in, and the first rule that applies answers; so the order of the rules matters: a
-state excludes the states of all later rules. Reasons that block a whole subscription, consumer, or key come from their own rules.
+Each rule knows one state of a message, and the first rule that applies answers. The order of the rules matters, because a state
+excludes the states of all later rules. Reasons that block a whole subscription, consumer, or key come from their own rules.
 
-Rules do no IO. A rule that needs the stored entry, or whether the compacted view has it, returns a `Want`. The caller reads that
-and asks again, and all rules start over, because the state may have changed meanwhile.
+Rules do no IO. A rule that needs the stored entry, or whether the compacted view contains it, returns a `Want`. The caller reads
+that and calls again, and all rules start over, because the state may have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Want(Enum):
-    """What has to be looked up before there is an answer."""
+    """Data that the caller must read before there is an answer."""
 
     ENTRY = "the entry as it is stored"
     VIEW = "whether the compacted view has it"
@@ -47,7 +47,7 @@ class Want(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """What a read of the entry gave: it, or why it gave nothing."""
+    """The result of a read of the entry: the entry, or the reason for the failure."""
 
     payload: bytes | None
     message_count: int = 0
@@ -58,7 +58,7 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class TransactionSeen:
-    """What the broker knows of an open transaction beyond the topic; times are milliseconds since 1970."""
+    """The broker's knowledge of an open transaction beyond the topic; times are in milliseconds since 1970."""
 
     opened_ms: int
     timeout_ms: int
@@ -67,7 +67,7 @@ class TransactionSeen:
 
 @dataclass(slots=True)
 class LookedUp:
-    """What was, so far."""
+    """The data that the caller has read so far."""
 
     entry: StoredEntry | None = None
     is_in_view: bool | None = None
@@ -75,7 +75,9 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """What is found of the message itself, and of what else to say why: who has it, its key's hash, or all of the subscription."""
+    """The finding about the message itself, and the further rules to ask: about its consumer, its key's hash, or the whole
+    subscription.
+    """
 
     findings: list[Finding]
     of_subscription: bool = False
@@ -95,7 +97,7 @@ class MessageQuestion:
         self.batch_index = batch_index
         self.known = LookedUp()
         self.transaction_of: Callable[[TxnId], TransactionSeen | None] = _unknown
-        """What its coordinator knows of a transaction, if that serves."""
+        """Returns the coordinator's knowledge of a transaction, if the coordinator is available."""
 
     @property
     def message_id(self) -> str:
@@ -144,7 +146,7 @@ def _is_being_stored(ledger: ManagedLedger, position: Position) -> bool:
 
 
 def replacement(asked: MessageQuestion) -> Reasons | Want | None:
-    """Whether who reads compacted does not get an entry that is there, as a later one has replaced it; None: no."""
+    """Return the later entry that replaces this one for consumers that read compacted; None if they receive it."""
     if not _may_be_in_view(asked):
         return None
     if asked.known.is_in_view is None:
@@ -251,7 +253,7 @@ def _what_there_is(ledger: ManagedLedger) -> dict[str, Any]:
 LISTED_INDEXES = 100
 """How many messages of a batch a finding names."""
 MAX_BATCH_INDEX = 1 << 24
-"""No batch is as large; what is asked for costs as many bits."""
+"""No batch is as large. A request costs this many bits."""
 
 
 def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
@@ -353,7 +355,7 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _never_delivered(asked: MessageQuestion) -> Reasons | Want | None:
-    """What was passed over as it is no message for consumers; as the entry and the filters of now say."""
+    """Return why an entry was skipped that is no message for consumers, according to the entry and the current filters."""
     subscription, position = asked.subscription, asked.position
     filters = subscription.filters
     may_be_marker = subscription.kinds.may_hold_markers(*position)
@@ -478,7 +480,7 @@ def _kept_by(
 ) -> Reasons:
     evidence, _ = _transaction_evidence(asked, txn)
     pending = asked.topic.broker_context.pending_end_of(txn)
-    # A transaction whose commit is pending cannot be aborted.
+    # A transaction with a pending commit cannot be aborted.
     last = actions.abort_transaction(txn) if pending is None else actions.show_coordinator(txn)
     finding = Finding(
         code,
@@ -491,7 +493,7 @@ def _kept_by(
 
 
 def _transaction_evidence(asked: MessageQuestion, txn: TxnId) -> tuple[dict[str, Any], int | None]:
-    """What its coordinator says of it, if it serves; and since when it is open."""
+    """Return the coordinator's knowledge, if it is available, and the time since which the transaction is open."""
     seen = asked.transaction_of(txn)
     if seen is None:
         return {"transaction": str(txn)}, None
@@ -597,7 +599,7 @@ def _chunk(asked: MessageQuestion) -> Chunk | Want | None:
 
 
 def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> list[Finding]:
-    """The consumer has some of the parts and not all, which nobody can make a message of."""
+    """The consumer has some chunks of the message but not all, and cannot assemble it."""
     individual = asked.subscription.individual
     if individual is None:
         return []
@@ -627,11 +629,11 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
     ]
 
 
-# --- what waits --------------------------------------------------------------------------------------------------------
+# --- waiting messages ------------------------------------------------------------------------------------------------
 
 
 def damaged(asked: MessageQuestion) -> Reasons | Want | None:
-    """Asked only where reads fail: everything else is in memory, or is read in its turn."""
+    """Asked only if reads fail: all other entries are in memory, or will be read."""
     stall = asked.subscription.stall
     entry = asked.known.entry
     if entry is None and stall is not None and stall.blocked_reason is BlockedReason.READ_FAILED:
@@ -675,7 +677,7 @@ def delayed(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def waiting(asked: MessageQuestion) -> Reasons | Want | None:
-    """What was read, or given back, and could not go."""
+    """The entry was read or redelivered, and could not be sent."""
     if (key_order := asked.subscription.key_order) is not None:
         return _waiting_for_key(asked, key_order)
     if (chunk_order := asked.subscription.chunk_order) is not None:
@@ -820,7 +822,7 @@ def _nth(number: int) -> str:
 
 
 def explain_message(asked: MessageQuestion) -> Reasons | Want:
-    """Where the message is, or what has to be looked up first."""
+    """Return the state of the message, or the data that must be read first."""
     rules: tuple[Callable[[MessageQuestion], Reasons | Want | None], ...] = (
         absence,
         out_of_batch,

@@ -1,4 +1,4 @@
-"""Why a producer, asked for by its name, does not publish: what keeps it out, what it waits for, what it was told last."""
+"""Why a producer, given by its name, does not publish: refusals, waits, and its last error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN_LIVE = {
     ProducerBlockedQuotaExceededException: Code.BACKLOG_QUOTA,
     TopicTerminatedError: Code.TOPIC_TERMINATED,
 }
-"""Refusals whose reason is looked at now, where it still holds."""
+"""Refusals with a reason that can be checked now, if it still holds."""
 _OF_EVERYBODY = {
     Code.COMPACTION_RUNNING,
     Code.COMPACTION_FAILED,
@@ -50,11 +50,11 @@ _OF_EVERYBODY = {
 
 
 def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> list[Finding]:
-    """What holds it up, the first thing to mend first; nothing where all is well."""
+    """Return the reasons, the first one to be solved first; nothing without a problem."""
     present = topic.producers.get(name)
     findings = [each for each in explain_topic(topic, quota) if each.code not in _OF_EVERYBODY]
     if present is not None:
-        # A quota keeps out who comes; who is there goes on until the next check disconnects it.
+        # A quota refuses new producers. Connected ones continue until the next check disconnects them.
         findings = [each for each in findings if each.code is not Code.BACKLOG_QUOTA]
         findings += _attached(topic, present)
         return ordered(findings + _not_heard(present, findings) + _messages_refused(topic, name))
@@ -69,7 +69,7 @@ def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> lis
 
 
 def producer_subject(topic: TopicBase, name: str) -> dict[str, Any]:
-    """What is answered as the subject."""
+    """Return the subject of the answer."""
     present = topic.producers.get(name)
     is_waiting = any(each.name == name for each in topic.producer_registry.waiting)
     state = "connected" if present is not None else "waiting" if is_waiting else "not connected"
@@ -118,7 +118,7 @@ def _waits(topic: TopicBase, producer: Producer) -> Finding:
 
 
 def _kept_out(topic: TopicBase, name: str, found: set[Code]) -> list[Finding]:
-    """What it was told when it came last, and who would be in its way now."""
+    """Return the last refusal, and the producer that blocks it now."""
     clock = topic.runtime.clock
     now_ms = clock.wall_ms()
     findings = []

@@ -1,4 +1,4 @@
-"""What rules have in common: findings that are looked for piece by piece, times, and numbers in sentences."""
+"""The common part of the rules: findings in steps, times, and numbers in sentences."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 Steps = Generator[None, None, list[Finding]]
-"""Findings in the making: whoever has them made lets others run at each pause."""
+"""Findings in the making. The caller yields to the event loop at each pause."""
 
 LISTED = 10
 """How many of a kind a finding names; it says how many more there are."""
 PIECE = 200
-"""How many objects are looked at between two pauses."""
+"""The number of objects between two pauses."""
 
 
 def wall_ms(monotonic_ms: float, clock: Clock) -> int:

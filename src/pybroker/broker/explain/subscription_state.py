@@ -1,6 +1,6 @@
-"""What a subscription has to deliver, what stops all of it, and facts about transactions, delays, and chunks that delay messages.
+"""The waiting entries of a subscription, the reasons that stop all of them, and facts about transactions, delays, and chunks.
 
-The number of waiting entries is counted without reading anything, so it is approximate; whether there are any is exact.
+The number of waiting entries is computed without reads, so it is approximate; whether there are any is exact.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """What waits now. `entries`: about how many, and at least 1 while there is anything."""
+    """The waiting entries. `entries`: the approximate number, at least 1 if there are any."""
 
     entries: int
     has_unread: bool
@@ -58,7 +58,7 @@ class BehindTransaction(NamedTuple):
 
 
 def waiting_of(subscription: Subscription) -> Waiting:
-    """What could be delivered to somebody, and is not yet."""
+    """Return the entries that could be delivered to a consumer and are not yet."""
     dispatcher = subscription.dispatcher
     deferred = 0 if subscription.filters is None else subscription.filters.deferred_entries
     is_listed = bool(subscription.consumers) and (
@@ -74,7 +74,7 @@ def waiting_of(subscription: Subscription) -> Waiting:
         entries -= delayed.entry_count - overdue
     has_unread = subscription.reads.has_more
     if has_unread and subscription.reads.compacted is None and not is_listed and entries - deferred <= 0:
-        has_unread = False  # All that comes is hidden: markers, and messages of aborted transactions.
+        has_unread = False  # # All following entries are markers or messages of aborted transactions.
     is_listed = is_listed or overdue > 0
     if not (has_unread or is_listed or deferred):
         return Waiting(0, False, False, 0)
@@ -82,7 +82,7 @@ def waiting_of(subscription: Subscription) -> Waiting:
 
 
 def behind_transaction(topic: Topic) -> BehindTransaction | None:
-    """What the topic's open transactions hold back; None while there is none."""
+    """Return the entries behind open transactions of the topic; None without an open transaction."""
     buffer, read_limit = topic.transactions.buffer, topic.ledger.read_limit
     if buffer is None or not buffer.open or read_limit.limit is None:
         return None
@@ -108,7 +108,7 @@ def _undelivered(subscription: Subscription) -> int:
     else:
         start = cursor.first_unacked_position
         entries = cursor.backlog_entries
-        if not subscription.consumers:  # What transactions have acknowledged comes again only if they abort.
+        if not subscription.consumers:  # # Pending transaction acks are only delivered again after an abort.
             entries -= sum(len(each) for hold in cursor.state.held.open.values() for each in hold.entries.values())
     if read_limit.limit is not None:
         entries -= ledgers.entries_after(ledgers.previous_position(max(start, read_limit.limit)))
@@ -127,7 +127,7 @@ def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
-    """Entries between there and the first open transaction that nobody ever sees, and that are not acknowledged."""
+    """Return the number of unacknowledged entries between `start` and the first open transaction that no consumer can ever receive."""
     read_limit, hidden = cursor.ledger.read_limit, 0
     for ledger_id, bitmap in read_limit.hidden.items():
         if ledger_id < start.ledger_id or not cursor.ledger.ledgers.has_ledger(ledger_id):
@@ -162,7 +162,7 @@ STOP_ALL = {
 
 
 def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
-    """Why nothing is read or sent, whoever it is for, while there are consumers and something waits."""
+    """Return the reasons why nothing is read or sent for any consumer, while there are consumers and waiting entries."""
     found: list[Finding] = []
     stall = subscription.stall
     blocked_reason = None if stall is None else stall.blocked_reason
@@ -302,7 +302,7 @@ def _unacked_limit(
 
 
 def _of_most_holding(subscription: Subscription) -> Sequence[Action]:
-    """What helps when it is about the one that holds most."""
+    """Return the actions for the consumer with most unacknowledged messages."""
     most = max(subscription.consumers, key=lambda each: each.state.unacked_messages, default=None)
     if most is None or not most.state.unacked_messages:
         return ()
@@ -354,7 +354,7 @@ _RATE_OWNERS = {
 def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) -> list[Finding]:
     used_up = [] if subscription.throttle is None else subscription.throttle.used_up()
     if not used_up:
-        return []  # It was used up when it was looked at last, and goes on by itself in a moment.
+        return []  # # The limit was used up at the last check. Dispatch resumes by itself in a moment.
     clock = subscription.runtime.clock
     rates: list[dict[str, Any]] = []
     for limit, unit, wait_ms in used_up:

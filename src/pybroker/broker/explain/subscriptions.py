@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def explain_subscription(topic: Topic, subscription: Subscription) -> Steps:
-    """What holds its messages up, the first thing to mend first; nothing where all is well."""
+    """Return the reasons, the first one to be solved first; nothing without a problem."""
     waiting = waiting_of(subscription)
     found = subscription_state.transaction_open(topic)
     if waiting:
@@ -55,7 +55,7 @@ def _of_waiting(subscription: Subscription, waiting: Waiting) -> Steps:
     elif (chunk_order := subscription.chunk_order) is not None:
         waits_for = consumers.waits_for_parts(chunk_order)
     if dispatcher is not subscription.dispatcher:
-        return found  # Everybody left meanwhile.
+        return found  # # All consumers have left meanwhile.
     if waiting.is_for_consumers and not any(finding.code in STOP_ALL for finding in stops):
         stuck = consumers.stuck_consumers(subscription, waits_for)
         found += yield from consumers.of_stuck(subscription, stuck, waiting.entries)
@@ -65,7 +65,7 @@ def _of_waiting(subscription: Subscription, waiting: Waiting) -> Steps:
 
 HASHES_PER_PIECE = 2000
 SAME_NAME = 20
-"""How many consumers of one name are looked at: names are chosen by clients, and need not differ."""
+"""The maximum number of consumers of one name that are examined. Clients choose the names, which need not be unique."""
 
 
 def named(subscription: Subscription, name: str) -> list[Consumer]:
@@ -83,7 +83,7 @@ def consumer_subject(subscription: Subscription, name: str) -> dict[str, Any]:
 
 
 def consumers_named(subscription: Subscription, name: str) -> Generator[None, None, list[dict[str, Any]]]:
-    """What is known of each consumer of that name."""
+    """Return the state of each consumer of that name."""
     dispatcher = subscription.dispatcher
     shown = []
     drained: Counter[ConsumerState] = Counter()
@@ -107,7 +107,7 @@ def consumers_named(subscription: Subscription, name: str) -> Generator[None, No
 
 
 def explain_consumer(topic: Topic, subscription: Subscription, name: str) -> Steps:
-    """What keeps messages from the consumers of that name, and what they keep from others."""
+    """Return the reasons why the consumers of that name receive no messages, and why they block others."""
     waiting = waiting_of(subscription)
     mine = named(subscription, name)[:SAME_NAME]
     found = subscription_state.transaction_open(topic)
@@ -162,9 +162,9 @@ def _stands_by(consumer: Consumer, active: ConsumerState) -> Finding:
 
 
 def explain_key(topic: Topic, subscription: Subscription, sticky_hash: int | None) -> Steps:
-    """What holds messages of a key up: of its hash, None where the type looks at none.
+    """Return the reasons that block messages of a key. `sticky_hash` is None for types that do not look at keys.
 
-    Of what is not read yet nobody knows the keys: what stops all of it is found, too.
+    The keys of unread entries are unknown, so the reasons that stop the whole subscription are included.
     """
     waiting = waiting_of(subscription)
     found = subscription_state.transaction_open(topic) + subscription_state.delayed(subscription)

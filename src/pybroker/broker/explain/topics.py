@@ -182,8 +182,9 @@ REFUSED_LATELY_MS = 120_000
 
 
 class Whereabouts(NamedTuple):
-    """What is known of a topic that cannot be looked at now. `has_conflict`: somebody else has changed what is stored of it.
-    `failure`: why its last load failed."""
+    """The state of a topic that is not available now. `has_conflict`: another process has changed its stored data. `failure`: the
+    error of its last load.
+    """
 
     ending: Ending | None = None
     load: LoadUnderWay | None = None
@@ -193,7 +194,7 @@ class Whereabouts(NamedTuple):
 
 
 def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[Finding]:
-    """Why a topic is not there to be looked at; nothing when nothing keeps it from being loaded."""
+    """Return the reasons why a topic is not available; nothing if it can be loaded."""
     ending, load = found.ending, found.load
     findings = []
     if ending is not None:
@@ -250,7 +251,7 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
 
 
 def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
-    """Of a topic that is loaded; `quota` is what of its backlog quotas is exceeded, as was measured."""
+    """Explain a loaded topic. `quota`: its exceeded backlog quota, as measured by the caller."""
     findings = _publishing(topic, quota)
     refused = topic.broker_context.refusals.of(str(topic.name), topic.runtime.clock.wall_ms())
     if refused:
@@ -281,7 +282,7 @@ def _readers(topic: TopicBase) -> list[Finding]:
 
 
 def _publishing(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
-    """What keeps everybody from publishing."""
+    """Return the reasons that stop all publishing."""
     findings = [_quota(topic, quota)] if quota is not None else []
     findings += used_up_rates(topic)
     return findings + _stored(cast("Topic", topic)) if topic.name.is_persistent else findings
@@ -326,7 +327,7 @@ def _stored(topic: Topic) -> list[Finding]:
 
 
 def terminated(topic: Topic, *, waits: bool) -> Finding:
-    """It has come to its end; `waits` when somebody wants to publish all the same."""
+    """Report a terminated topic. `waits`: whether a producer tries to publish."""
     last = topic.ledger.last_confirmed
     return Finding(
         Code.TOPIC_TERMINATED,
@@ -344,7 +345,7 @@ def _quota(topic: TopicBase, found: Exceeded) -> Finding:
     else:
         measured = f"{found.age_s:,} s old, with a limit of {quota.limitTime:,}"
         evidence = {"backlogAgeSeconds": found.age_s, "limitSeconds": quota.limitTime}
-    # A limit of 0 is exceeded before anybody has subscribed.
+    # A limit of 0 is exceeded even without a subscription.
     whose = f"of subscription {found.subscription}" if found.subscription else f"of topic {name}"
     return Finding(
         Code.BACKLOG_QUOTA,

@@ -1,6 +1,7 @@
-"""Ack holes: where a subscription's acknowledgements have gaps, how old the first is, and what keeps ledgers from being trimmed.
+"""Ack holes: the gaps between a subscription's acknowledgements, the age of the first one, and the reasons that keep ledgers from
+being trimmed.
 
-All from memory, in steps: how many ledgers and cursors there are is for users to say.
+Computed from memory, in steps, because clients determine the number of ledgers and cursors.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class AcknowledgedRange(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """What keeps ledgers, and how many: a cursor or a reader by its name, or a rule."""
+    """A reason that keeps ledgers, and their number: a cursor or a reader by its name, or a rule."""
 
     kind: str
     name: str = ""
@@ -68,7 +69,7 @@ def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[Ac
 
 
 def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
-    """What cannot be trimmed, and why. A ledger that several things keep counts for each of them."""
+    """Return the ledgers that cannot be trimmed, and the reasons. A ledger counts for each of its reasons."""
     ledger, found = topic.ledger, Held()
     reasons: dict[tuple[str, str], Kept] = {}
     now_ms = topic.runtime.clock.monotonic_ms()
@@ -97,7 +98,7 @@ def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
         if not row.is_sealed or row.ledger_id == ledger.current_ledger_id:
             keep("open-ledger", "", row)
         elif not is_needed and row.entry_count:
-            # It would be gone, or goes when the next check comes.
+            # The next check deletes it.
             limits = ledger.retention
             keep("retention" if limits.time_ms and limits.size_bytes else "next-trim", "", row)
         yield

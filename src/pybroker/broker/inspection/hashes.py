@@ -1,6 +1,6 @@
-"""Hashes of a Key_Shared subscription, looked at: where a key goes, which hashes drain and what keeps them, what waits.
+"""Hashes of a Key_Shared subscription: the consumer of a key, draining hashes and the reasons, and waiting entries.
 
-Rows rise by hash, so pages are stable while hashes begin and end to drain.
+Rows are in the order of hashes, so pages are stable while hashes begin and end to drain.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def hash_of_key(key_order: KeyOrderView, key: bytes) -> int:
 
 
 def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
-    """What is known of a hash."""
+    """Return the state of a hash."""
     owner = key_order.owners.selector.owner(sticky_hash)
     draining = key_order.draining.of(sticky_hash)
     if draining is not None and draining.consumer is owner:
-        draining = None  # It came back to its owner, which nobody has noticed yet.
+        draining = None  # # It has moved back to its owner, which the dispatcher has not processed yet.
     waiting = key_order.waiting.waiting.get(sticky_hash)
     parked = key_order.parked
     return HashOfKey(
@@ -75,7 +75,7 @@ def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
 
 
 class DrainingRow(NamedTuple):
-    """A draining hash, who gets it afterwards, and the first entries that are to be acknowledged before."""
+    """A draining hash, its next consumer, and the first entries that must be acknowledged before."""
 
     sticky_hash: int
     draining: DrainingHash
@@ -84,8 +84,9 @@ class DrainingRow(NamedTuple):
 
 
 def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[DrainingRow], int]]:
-    """The draining hashes above `after`, and how many there are in all. One look through what is unacknowledged finds the
-    entries of all hashes of the page."""
+    """Return the draining hashes above `after`, and the total. One pass over the unacknowledged entries finds those of all hashes
+    of the page.
+    """
     draining = key_order.draining
     hashes = sorted(each for each in draining.hashes() if each > after)[:limit]
     yield
@@ -116,7 +117,7 @@ def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tupl
 
 
 class WaitingRow(NamedTuple):
-    """What waits of one hash, and because of whom."""
+    """The waiting entries of one hash, and the consumer that blocks them."""
 
     at: HashOfKey
     filler: ConsumerState | None

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-"""Something in the making: whoever has it made lets others run at each pause."""
+"""A result in the making. The caller yields to the event loop at each pause."""
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
-"""How many rows a page has."""
+"""The number of rows of a page."""
 ENTRIES_PER_STEP = 500
 """Between two pauses: a fraction of a millisecond."""
 
 
 class Place(NamedTuple):
-    """The last row of a page: an entry, and the message in it that was shown last, -1 for all of it."""
+    """The last row of a page: an entry, and the last listed message in it, -1 for the whole entry."""
 
     position: Position
     batch_index: int = -1
@@ -51,7 +51,7 @@ def cursor_text(kind: str, *values: int) -> str:
 
 
 def cursor_values(kind: str, text: str, count: int) -> list[int]:
-    """What `cursor_text` was given, `count` numbers. Raises BadCursor."""
+    """Return the `count` numbers that `cursor_text` encoded. Raises BadCursor."""
     try:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         found: list[Any] = msgspec.json.decode(data, type=list[str | int])
@@ -63,9 +63,10 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
 
 
 def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, Hold]]]:
-    """All that is unacknowledged, rising, in pieces of one ledger: its entries, and the holds of the ledger as they are now.
+    """Return all unacknowledged entries in ascending order, in pieces of one ledger: its entries, and the current consumers of the
+    ledger's entries.
 
-    Whoever pauses behind a piece finds nothing more of what is acknowledged meanwhile; within a piece he must not.
+    After a pause behind a piece, entries that were acknowledged meanwhile are omitted. The caller must not pause within a piece.
     """
     for ledger_id in pending.ledger_ids():
         entry_ids = pending.entries_in(ledger_id)

@@ -1,11 +1,11 @@
 """The unacknowledged messages of a subscription, page by page: their consumers, delivery times, and redelivery counts.
 
-Rows rise by position, and a page starts where the previous page ended, whatever was acknowledged, redelivered, or delivered
+Rows are in the order of positions, and a page starts where the previous page ended, regardless of acknowledgements and deliveries
 meanwhile: no message is listed twice, and a message that stays unacknowledged is listed once. The candidates are selected from
 memory; only the entries of the page are read, a few at a time, for their keys, sizes, and properties.
 
-Subscription types with one active consumer keep no hashes and approximate times (`delivery_log.py`): their list has the entries
-between the mark-delete position and the read position that are not acknowledged.
+Subscription types with one active consumer keep no hashes and approximate times (`delivery_log.py`): their list has the
+unacknowledged entries between the mark-delete position and the read position.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class UnackedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Candidates:
-    """The first entries behind a place, rising, and how many unacknowledged messages are wanted in all."""
+    """The first entries behind a position, in ascending order, and the total of matching unacknowledged messages."""
 
     entries: list[UnackedEntry] = field(default_factory=list)
     total: int = 0
 
 
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
-    """What is unacknowledged behind `after`. Without a filter only the entries of the page are looked at."""
+    """Return the unacknowledged entries behind `after`. Without a filter, only the entries of the page are examined."""
     dispatcher = subscription.dispatcher
     if dispatcher is not None and dispatcher.individual is not None:
         return (yield from _of_several(dispatcher.individual.pending, wanted, after, max_entries))
@@ -109,7 +109,7 @@ def _of_several(pending: PendingAcks, wanted: Wanted, after: Place, max_entries:
 
 
 def _first_of_several(pending: PendingAcks, after: Place, max_entries: int) -> Steps[Candidates]:
-    """Without a filter: nothing but the entries of the page is looked at."""
+    """Without a filter: only the entries of the page are examined."""
     found = Candidates(total=pending.total_messages)
     for ledger_id in pending.ledger_ids():
         if ledger_id < after.position.ledger_id or len(found.entries) >= max_entries:
@@ -141,7 +141,7 @@ def _of_one(
     after: Place,
     max_entries: int,
 ) -> Steps[Candidates]:
-    """What is not acknowledged in front of `end`, as far as `holder` has got it and is still the active consumer."""
+    """Return the unacknowledged entries before `end` that `holder` has received, if it is still the active consumer."""
     state = cursor.state
     found = Candidates()
     for each in cursor.ledger.ledgers.rows():
@@ -179,15 +179,15 @@ def unacked_indexes(subscription: Subscription, position: Position, batch_size: 
 
 
 MAX_ENTRIES_READ = 2000
-"""By one request that looks for a key where nobody knows the hashes: the page ends there, with what it has."""
+"""The limit of one request that searches for a key without known hashes. The page ends there, with the rows so far."""
 QUICK_BYTES = 64 * 1024
 """A larger entry is opened in a thread."""
 PAGE_CHARACTERS = 1024 * 1024
-"""Of keys and properties on a page: then it ends, though there may be more rows."""
+"""The limit of keys and properties on a page. The page ends there, even if there are more rows."""
 
 
 class UnackedMessage(NamedTuple):
-    """One row. `message` and `view` are None when the entry cannot be read: `problem` says why."""
+    """One row. `message` and `view` are None if the entry cannot be read; `problem` is the reason."""
 
     entry: UnackedEntry
     delivery_count: int | None
@@ -199,8 +199,9 @@ class UnackedMessage(NamedTuple):
 
 @dataclass(slots=True)
 class UnackedPage:
-    """Rows, where the next page begins (None: nowhere), and how many messages there are that the filters take, but for the key,
-    which only entries tell."""
+    """Rows, the start of the next page (None at the end), and the number of messages that match all filters but the key, which is
+    only known from entries.
+    """
 
     rows: list[UnackedMessage] = field(default_factory=list)
     after: Place | None = None
@@ -245,14 +246,15 @@ async def unacked_page(
 async def _rows(
     subscription: Subscription, entry: UnackedEntry, read: ReadEntry, key: bytes | None, after: Place, room: int
 ) -> tuple[list[UnackedMessage], int]:
-    """Return the rows of at most `room` messages of the entry, and the index of the last of them if the entry has more,
-    else -1. `_with_holders` adds the transactions that hold the messages."""
+    """Return the rows of at most `room` messages of the entry, and the index of the last of them if the entry has more, else -1.
+    `_with_holders` adds transactions with pending acks.
+    """
     delivery_count = _delivery_count(subscription, entry.position)
     if read.payload is None:
         unread = UnackedMessage(entry, delivery_count, None, None, None, read.problem)
         return ([unread] if key is None else []), -1
     config = subscription.runtime.config
-    # What the batch says of itself goes no further than what the broker takes.
+    # The batch size in the entry is limited to the size that the broker accepts.
     batch_size = min(max(1, read.message_count), max(1, config.max_messages_in_batch))
     indexes = list(islice(unacked_indexes(subscription, entry.position, batch_size, after), room + 1))
     opened = partial(entry_view, read.payload, indexes[:room], config.max_message_size)
@@ -271,7 +273,7 @@ async def _rows(
 
 
 def _delivery_count(subscription: Subscription, position: Position) -> int | None:
-    """How often it was sent; None where nobody counts."""
+    """Return the delivery count; None if it is not tracked."""
     individual = subscription.individual
     if individual is None:
         return None
