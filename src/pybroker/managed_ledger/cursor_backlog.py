@@ -1,7 +1,7 @@
-"""What a cursor has not acknowledged, exact: entries, messages and bytes, without reading an entry.
+"""The exact backlog of a cursor: entries, messages, and bytes, without reading an entry.
 
-Counts come from the list of ledgers; only the ledger of the mark-delete position, and those with entries acknowledged out of order
-among batches, are asked of the store, which answers from its index.
+The counts come from the list of ledgers. Only the ledger of the mark-delete position, and ledgers with batches among entries that
+were acknowledged out of order, need a query of the store, which answers from its index.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """`size_bytes` is that of everything behind the mark-delete position, with what is acknowledged there."""
+    """`size_bytes` is the size of all entries behind the mark-delete position, including acknowledged ones."""
 
     entries: int
     messages: int
@@ -36,7 +36,7 @@ async def count_backlog(ledgers: LedgerList, store: LedgerStore, state: CursorSt
 
 
 async def _count(ledgers: LedgerList, store: LedgerStore, state: CursorState) -> Backlog:
-    # Everything that may change while the store is asked is looked at before.
+    # Copied before the store is asked, because the state may change meanwhile.
     mark = state.mark_delete_position
     entries = state.backlog_entries
     if not entries:

@@ -1,19 +1,19 @@
-"""What one subscription has acknowledged: mark-delete position, entries deleted behind it, partly acknowledged batches.
+"""The acknowledgements of one subscription: mark-delete position, individually deleted entries behind it, partly acknowledged
+batches.
 
-Everything up to the mark-delete position is deleted. Behind it, single deleted entries are kept as one bitmap for each
-ledger, made when the first acknowledgement out of order arrives and dropped when the gap in front of it closes: ten
-million alternating holes take a few megabytes, and acknowledgements in order take none. A batch of which some messages
-are acknowledged has an entry of bits (`model/ack_set.py`).
+All entries up to the mark-delete position are deleted. Behind it, individually deleted entries are in one bitmap for each ledger,
+which is created by the first acknowledgement out of order and removed when the gap in front of it closes: ten million alternating
+holes take a few megabytes, and acknowledgements in order take none. A partly acknowledged batch has a bit set (`model/ack_set.py`).
 
-A ledger that was trimmed is in no bitmap and counts as deleted.
+A trimmed ledger has no bitmap and counts as deleted.
 
-Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets hold existing entries behind
-it only; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so that the
-backlog is exact without a scan.
+Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries behind it;
+a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog is exact without a
+scan.
 
-Durability belongs to others. They take what changed since the last take as a delta, or everything as a snapshot; a
-snapshot and the deltas taken after it give the state back, even when the snapshot already holds what the deltas say.
-Their bytes are in `cursor_record.py`.
+The caller makes the state durable. It takes the changes since the last call as a delta, or the whole state as a snapshot. A
+snapshot and the deltas after it restore the state, even if the snapshot already contains the deltas. Their encoding is in
+`cursor_record.py`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ AckSets = dict[int, dict[int, int]]  # ledger id → entry id → bits; no inner
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPart:
-    """What of one ledger is acknowledged behind the mark-delete position: whole entries, and parts of batches, of which
-    `remaining_messages` are left together."""
+    """The acknowledgements of one ledger behind the mark-delete position: whole entries, and parts of batches with
+    `remaining_messages` unacknowledged messages together.
+    """
 
     ledger_id: int
     deleted: BitMap
@@ -57,14 +58,14 @@ class CursorState:
         self._holes: dict[int, BitMap] = {}  # none is empty
         self._hole_count = 0
         self._ack_sets: AckSets = {}
-        # What changed since the last take. A replaced state keeps no list of changes, since the next delta carries it
-        # whole: so does a new one, and a cursor of which nothing is ever taken never makes such a list.
+        # The changes since the last delta. A replaced or new state has no list of changes, because the next delta contains the
+        # whole state. So a cursor whose deltas are never taken never builds such a list.
         self._is_changed = False
         self._is_replaced = True
         self._new_holes: dict[int, BitMap] = {}
         self._new_ack_sets: set[Position] = set()
         self.held = PendingTransactionAcks()
-        """What open transactions have acknowledged; `held_changed` says that it changed."""
+        """The pending transaction acks. `held_changed` reports a change."""
 
     @property
     def mark_delete_position(self) -> Position:
@@ -90,10 +91,10 @@ class CursorState:
         return deleted
 
     def acknowledge_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
-        """Acknowledge the messages of a batch whose bits are 0 in `words`. Returns how many of it are left.
+        """Acknowledge the messages of a batch with bit 0 in `words`. Return the number of unacknowledged messages in it.
 
-        0: the entry is deleted now, or was before, or never existed. `message_count` should be what the entry itself
-        says it holds: a client that says too much of it would never see it deleted.
+        0: the entry is deleted now, was deleted before, or never existed. `message_count` should be the size in the entry itself:
+        with a larger value of a client, the entry would never be deleted.
         """
         ledger_id, entry_id = position
         if not self._ledgers.has_entry(position) or self.is_deleted(ledger_id, entry_id):
@@ -116,9 +117,9 @@ class CursorState:
         return after.bit_count()
 
     def mark_delete_to(self, position: Position) -> int:
-        """Delete everything up to and including `position`; returns how many entries that deleted newly.
+        """Delete all entries up to and including `position`. Return the number of newly deleted entries.
 
-        A position behind the last entry is ignored: deleting the whole backlog is not what it can mean.
+        A position behind the last entry is ignored, because it cannot mean to delete the whole backlog.
         """
         if position > self._ledgers.last_position:
             return 0
@@ -137,7 +138,7 @@ class CursorState:
             self._move_mark(position)
 
     def mark_delete_to_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
-        """Delete what is before `position` and acknowledge a part of the batch there; returns as `mark_delete_to`."""
+        """Delete the entries before `position`, and acknowledge a part of the batch there. Return as `mark_delete_to`."""
         if not self._ledgers.has_entry(position):
             return 0
         before = self.backlog_entries
@@ -155,11 +156,11 @@ class CursorState:
         self.forget_deltas()
 
     def held_changed(self) -> None:
-        """Something of `held` did: it is to be stored."""
+        """Record a change of `held`, which must be stored."""
         self._is_changed = True
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers exist no more. Only once that is durable: what is forgotten about them is not stored again."""
+        """Forget these deleted ledgers. Their deletion must be durable, because the state without them is stored."""
         for ledger_id in ledger_ids:
             holes = self._holes.pop(ledger_id, None)
             if holes is not None:
@@ -261,7 +262,7 @@ class CursorState:
         return self._ledgers.last_position
 
     def acknowledged_behind(self) -> list[AcknowledgedPart]:
-        """What is acknowledged behind the mark-delete position, for each ledger with something of it; a copy."""
+        """Return a copy of the acknowledgements behind the mark-delete position, for each ledger that has some."""
         parts = []
         for ledger_id in self._holes.keys() | self._ack_sets.keys():
             sets = self._ack_sets.get(ledger_id, {})
@@ -289,7 +290,7 @@ class CursorState:
 
     @property
     def deleted_ranges_bytes(self) -> int:
-        """What these take when they are stored."""
+        """The size of the stored bitmaps and bit sets."""
         return sum(len(holes.serialize()) for holes in self._holes.values())
 
     def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
@@ -300,7 +301,7 @@ class CursorState:
         return f"[{','.join(ranges)}]"
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; slow, for tests."""
+        """Check the invariants; slow, for tests."""
         mark = self.mark_delete_position
         following = self._ledgers.next_position(mark)
         assert not self.is_deleted(*following), "the mark-delete position can move on"
@@ -319,7 +320,7 @@ class CursorState:
     # --- remembering -------------------------------------------------------------------------------------------------
 
     def take_delta(self) -> bytes | None:
-        """What changed since the last take, None for nothing. Who takes it must store it, or call `forget_deltas`."""
+        """Return the changes since the last call, None without any. The caller must store them, or call `forget_deltas`."""
         if not self._is_changed:
             return None
         if self._is_replaced:
@@ -358,9 +359,9 @@ class CursorState:
     def restore(
         ledgers: LedgerList, created_at: Position, snapshot: bytes | None, deltas: Iterable[bytes]
     ) -> CursorState:
-        """The state that was stored; as the cursor was created, with `created_at` as mark-delete, if nothing was.
+        """Return the stored state, or without one that of a new cursor with `created_at` as mark-delete position.
 
-        What the records say about entries that are not there is dropped. Raises StoreError.
+        Entries in the records that do not exist are dropped. Raises StoreError.
         """
         state = CursorState(ledgers, created_at)
         if snapshot is not None:
@@ -381,7 +382,7 @@ class CursorState:
                 self._move_mark(Position(ledger_id, entry_id))
                 self._advance()
             else:
-                # One entry in order: what nearly every acknowledgement is on a healthy subscription.
+                # The next entry in order: nearly every acknowledgement of a healthy subscription.
                 self._mark_entry_id = entry_id
                 self._is_changed = True
             return 1
@@ -456,7 +457,7 @@ class CursorState:
             self._move_mark(Position(following.ledger_id, end_of_run(holes, following.entry_id)))
 
     def _move_mark(self, position: Position) -> None:
-        """Set the mark-delete position, which moves forward, and forget what is kept about entries up to it."""
+        """Advance the mark-delete position, and remove the state of entries up to it."""
         before = self.mark_delete_position
         self.mark_ledger_id, self._mark_entry_id = position
         self._is_changed = True
@@ -490,7 +491,9 @@ class CursorState:
                 del self._ack_sets[ledger_id]
 
     def _apply(self, record: CursorRecord) -> None:
-        """Add a stored record; `_settle` must follow the last one, and forgets what lies before the mark: once for all."""
+        """Add a stored record. `_settle` must follow the last one, and removes the entries before the mark-delete position once for
+        all records.
+        """
         if record.is_whole:
             self.reset(record.mark_delete_position)
         self.mark_ledger_id, self._mark_entry_id = max(self.mark_delete_position, record.mark_delete_position)
@@ -505,7 +508,7 @@ class CursorState:
                 raise StoreError(f"a cursor record is damaged: {error}") from error
 
     def _settle(self) -> None:
-        """Make the invariants hold after records were added as they are; what was stored is no change to store."""
+        """Restore the invariants after records were added. Stored state is no change."""
         _drop_bitmaps(self._holes, self.mark_delete_position)
         self._drop_ack_sets_up_to(self.mark_delete_position, Position(-1, -1))
         for ledger_id in list(self._holes):

@@ -1,6 +1,6 @@
-"""Opens managed ledgers by name, makes and deletes them and their cursors; owns what they share.
+"""Opens, creates, and deletes managed ledgers and their cursors, by name; owns their shared resources.
 
-What the metadata store keeps of a managed ledger is in `managed_ledger_info.py`; `stored_info.py` writes it.
+`managed_ledger_info.py` has the format of the metadata; `stored_info.py` writes it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from pybroker.runtime import logs
 RESTORE_ON_LOOP_DELTAS = 1000
 """A cursor with fewer records is restored on the loop, others in a thread: no callback holds the loop for long."""
 LEAST_DOCUMENT_BYTES = 16 * 1024
-"""What a managed ledger that is being opened waits for, before anybody knows how much it has stored."""
+"""The memory that the opening of a managed ledger reserves before the size of its metadata is known."""
 READ_DOCUMENT_FACTOR = 6
-"""What was stored takes so many times its size while it is read: bytes, what they become, and what is kept of that."""
+"""The memory for reading metadata, as a multiple of its size: bytes, decoded form, and kept objects."""
 
 
 class ManagedLedgerFactory:
@@ -54,27 +54,27 @@ class ManagedLedgerFactory:
         self.clock = resources.clock
         self.tasks = resources.tasks
         self.counters = resources.counters
-        """What all managed ledgers together have read since the start."""
+        """The read counters of all managed ledgers since the start."""
         self._open: dict[str, ManagedLedger] = {}
 
     # --- open, make, delete ------------------------------------------------------------------------------------------
 
     async def exists(self, path: str) -> bool:
-        """Whether there is a managed ledger at metadata path `path`. One whose deletion a crash has cut off is none any more."""
+        """Return whether there is a managed ledger at the metadata path `path`. One with an interrupted deletion does not count."""
         if path in self._open:
             return True
         found = await self.metadata.get(path)
         return found is not None and not decode_info(path, found.value).deleted
 
     async def open(self, path: str) -> ManagedLedger:
-        """Open, or make, the managed ledger at `path`, recovering what an earlier run left open. Raises StoreError.
+        """Open or create the managed ledger at `path`, and recover ledgers that an earlier run left open. Raises StoreError.
 
-        Nothing of it is trimmed by retention before its `retention` is set.
+        Retention trims nothing of it before its `retention` is set.
         """
         assert path not in self._open, f"{path} is open already"
         room = Holding(self.resources.memory, self.resources.memory.documents)
         try:
-            await room.wait(path.rpartition("/")[0], LEAST_DOCUMENT_BYTES)  # Namespaces take turns.
+            await room.wait(path.rpartition("/")[0], LEAST_DOCUMENT_BYTES)  # # namespaces share memory by fair queuing
             return await self._open_in(room, path)
         finally:
             room.close()
@@ -101,10 +101,10 @@ class ManagedLedgerFactory:
         return managed
 
     async def create(self, path: str, properties: Mapping[str, str]) -> bool:
-        """Make an empty managed ledger at `path` without opening it, durably; False when there is one. Raises StoreError.
+        """Create an empty managed ledger at `path` without opening it, durably. Return False if there is one. Raises StoreError.
 
-        Its first ledger is made when it is opened. Nobody may be opening it now; who begins to once this has been called
-        finds it made.
+        Its first ledger is created when it is opened. No other task may be opening it; a task that begins after this call finds it
+        created.
         """
         ledgers = msgspec.Raw(LedgerList().encode())
         made = ManagedLedgerInfo(
@@ -117,20 +117,20 @@ class ManagedLedgerFactory:
                 return False
         else:
             return True
-        # One is there whose deletion a crash has cut off: opening it deletes and makes it.
+        # The existing one has an interrupted deletion: opening deletes it and creates a new one.
         managed = await self.open(path)
         await managed.document.change_properties(properties)
         await managed.close()
         return True
 
     async def _make(self, document: StoredInfo, info: ManagedLedgerInfo | None) -> ManagedLedger:
-        """With a new ledger; `info` is what was stored of it."""
+        """Create the object with a new ledger; `info` is the stored metadata."""
         ledger_id = await self.store.create_ledger()
         document.ledgers.add_ledger(ledger_id)
         return self._managed(document, info, ledger_id)
 
     def _managed(self, document: StoredInfo, info: ManagedLedgerInfo | None, ledger_id: int) -> ManagedLedger:
-        # A place before the first ledger that is known is of an earlier topic of that name.
+        # A position before the first known ledger belongs to an earlier topic of that name.
         document.gone = TrimmedLedgers(document.ledgers.ledger_ids()[0] - 1)
         if info is None:
             document.created_ms = self.clock.wall_ms()
@@ -143,7 +143,7 @@ class ManagedLedgerFactory:
         ledgers = LedgerList.decode(bytes(info.ledgers), now_ms)
         document = StoredInfo(self.metadata, path, ledgers, found)
         for ledger_id in ledgers.open_ledger_ids():
-            # An earlier run did not close it: what it holds now is what it will always hold.
+            # An earlier run did not close it, so its present entries are final.
             ledgers.close_ledger(await self._recover(path, ledger_id), now_ms)
         if info.terminated:
             managed = self._managed(document, info, ledgers.last_position.ledger_id)
@@ -153,8 +153,9 @@ class ManagedLedgerFactory:
         return managed
 
     async def _recover(self, path: str, ledger_id: int) -> LedgerSummary:
-        """What an open ledger holds. One that is not there holds nothing: with `journalSyncData=false` a power cut may leave
-        its name, which is durable, and nothing of the ledger. It is told as what it may be otherwise: damage."""
+        """Return the contents of an open ledger. A missing one is empty: with `journalSyncData=false` a power cut may lose the
+        ledger but keep its name, which is durable. It is reported because it could also be damage.
+        """
         try:
             return await self.store.recover(ledger_id)
         except NoSuchLedger as error:
@@ -171,10 +172,10 @@ class ManagedLedgerFactory:
         self._open.pop(managed.name, None)
 
     async def delete(self, managed: ManagedLedger) -> None:
-        """Drop the managed ledger with its entries and cursors. Raises StoreError.
+        """Delete the managed ledger with its entries and cursors. Raises StoreError.
 
-        That it is to be deleted is durable before anything goes: a crash or an error in between is made up for by the next
-        `open` or `delete`.
+        The deletion is recorded durably before anything is deleted: after a crash or an error, the next `open` or `delete`
+        completes it.
         """
         document = managed.document
         document.is_deleted = True
@@ -183,7 +184,7 @@ class ManagedLedgerFactory:
         await self._delete_stored(managed.name, document.info(), document.version)
 
     async def finish_deletion(self, path: str) -> bool:
-        """Delete what a crash has left of a deleted managed ledger at `path`, which nobody opens meanwhile; False if nothing."""
+        """Complete an interrupted deletion at `path`, which no task opens meanwhile. Return False without one."""
         found = await self.metadata.get(path)
         info = None if found is None or path in self._open else decode_info(path, found.value)
         if found is None or info is None or not info.deleted:
@@ -205,7 +206,7 @@ class ManagedLedgerFactory:
     async def _restore_cursor(
         self, managed: ManagedLedger, name: str, info: CursorInfo, room: Holding, document_bytes: int
     ) -> ManagedCursor:
-        """What is read for it is counted in `room` beside the document; only one cursor of a topic is restored at a time."""
+        """Restore a cursor. Its memory is counted in `room`. Only one cursor of a topic is restored at a time."""
         snapshot, deltas = await self.cursor_store.load(info.id)
         room.count(document_bytes + READ_DOCUMENT_FACTOR * (len(snapshot or b"") + sum(map(len, deltas))))
         stored_delayed: list[bytes] = []
@@ -216,7 +217,7 @@ class ManagedLedgerFactory:
         if len(deltas) < RESTORE_ON_LOOP_DELTAS:
             state = CursorState.restore(managed.ledgers, position, snapshot, deltas)
         else:
-            # After an unclean stop there may be 250,000, which take two seconds; nobody else knows `managed` yet.
+            # After an unclean stop there may be 250,000 entries, which takes two seconds. No other task knows `managed` yet.
             state = await asyncio.to_thread(CursorState.restore, managed.ledgers, position, snapshot, deltas)
         cursor = ManagedCursor(managed, name, info.id, state, self.cursor_store, info.properties)
         cursor.stored_delayed = stored_delayed
@@ -225,9 +226,9 @@ class ManagedLedgerFactory:
     async def create_cursor(
         self, managed: ManagedLedger, name: str, mark_delete: Position, properties: Mapping[str, str]
     ) -> ManagedCursor:
-        """Make a durable cursor whose next entry is the one behind `mark_delete`; durable when it returns.
+        """Create a durable cursor with the entry behind `mark_delete` as its next one. Durable on return.
 
-        There may be none of that name but a durable one that is being deleted.
+        No cursor of that name may exist, except a durable one that is being deleted.
         """
         present = managed.cursors.get(name)
         assert name not in managed.document.cursors, f"{managed.name} has a cursor {name}"
@@ -280,7 +281,7 @@ class ManagedLedgerFactory:
             await self.cursor_store.delete(record_id)
 
     async def close(self) -> None:
-        """Close what is still open."""
+        """Close all managed ledgers that are still open."""
         self.resources.flush()
         for managed in list(self._open.values()):
             try:

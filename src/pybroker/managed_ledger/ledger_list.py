@@ -1,18 +1,18 @@
-"""The ledgers of one managed ledger in order, with what each holds: neighbours of positions, exact counts.
+"""The ordered ledgers of one managed ledger with their sizes: neighbours of positions, exact counts.
 
-Positions are dense within a ledger (entry ids 0 to count - 1) and ledgers follow each other by id, so a list of counts
-answers every question about distance and neighbourhood without looking at an entry. Entries arrive in order; while the
-next ledger is in the list already, appends under way may still go to the one before.
+Positions are dense within a ledger (entry ids 0 to count - 1) and ledgers are ordered by id, so a list of counts answers all
+questions about distance and neighbourhood without reading an entry. Entries arrive in order; while the next ledger is already
+listed, pending appends may still go to the previous one.
 
-"The position behind the last entry" is spelled in the ledger of the last entry, not in an empty one after it: it stays
-right whichever of the two the next entry goes to. Positions in ledgers that are gone stay right too: they stand in front
-of the next ledger that is there.
+The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it: it stays correct in
+whichever of the two the next entry is stored. Positions in deleted ledgers also stay correct: they precede the next existing
+ledger.
 
-Trimming leaves gaps: ledgers that nobody needs go from between others too.
+Trimming leaves gaps, because unneeded ledgers between others are also deleted.
 
-Invariants: ledger ids rise; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries in
-front of ledger i. There is always a ledger once one was added, and `last_position` never moves back: while anything is left,
-the newest entry is.
+Invariants: ledger ids increase; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries before
+ledger i. Once a ledger was added, there is always one, and `last_position` never moves back: the newest entry exists while any
+entry does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _StoredList(_StoredVersion):
 
 
 class LedgerRow:
-    """One row of the list, which alone changes it. `closed_ms` counts once the ledger is sealed."""
+    """One ledger of the list, which alone changes it. `closed_ms` is valid once the ledger is sealed."""
 
     __slots__ = ("closed_ms", "entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
 
@@ -100,11 +100,11 @@ class LedgerList:
         index = len(self._ids) - 1
         if self._ids[index] != ledger_id:
             index = self._index_of(ledger_id)
-        if not self._ledgers[index].is_sealed:  # a summary told already
+        if not self._ledgers[index].is_sealed:  # # a summary that was reported before
             self._grow(index, entry_count, message_count, size_bytes)
 
     def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:
-        """The ledger is sealed and holds what `summary` says, for ever; it was closed at that time. Idempotent."""
+        """Record that the ledger is sealed with the final size of `summary`, and its closing time. Idempotent."""
         index = self._index_of(summary.ledger_id)
         ledger = self._ledgers[index]
         assert summary.entry_count >= ledger.entry_count, "entries that were visible are gone"
@@ -180,7 +180,7 @@ class LedgerList:
         return self._ledgers[index] if self._ids[index : index + 1] == [ledger_id] else None
 
     def summaries(self) -> list[LedgerSummary]:
-        """What each ledger holds now, oldest first."""
+        """Return the present size of each ledger, oldest first."""
         return [
             LedgerSummary(ledger.ledger_id, ledger.entry_count, ledger.message_count, ledger.size_bytes)
             for ledger in self._ledgers
@@ -303,9 +303,9 @@ class LedgerList:
 
     @staticmethod
     def decode(data: bytes, now_ms: int) -> LedgerList:
-        """The stored list; what its open ledgers hold is not known before `close_ledger`. Raises StoreError.
+        """Decode the stored list. The size of an open ledger is unknown before `close_ledger`. Raises StoreError.
 
-        A ledger of which it is not known when it was closed counts as closed at `now_ms`: rather kept too long than too short.
+        A ledger without a closing time counts as closed at `now_ms`: it is rather kept too long than too short.
         """
         try:
             version = msgspec.json.decode(data, type=_StoredVersion).version

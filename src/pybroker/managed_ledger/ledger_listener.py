@@ -1,4 +1,4 @@
-"""What a managed ledger tells the topic above it."""
+"""The events that a managed ledger reports to its topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pybroker.ledgers.ledger_store import AppendRun
 
 
 class ManagedLedgerListener(ABC):
-    """The topic above: told about its appends, in order."""
+    """The topic of a managed ledger: receives the results of its appends, in order."""
 
     @abstractmethod
     def entries_added(self, runs: list[AppendRun]) -> None:
@@ -21,4 +21,4 @@ class ManagedLedgerListener(ABC):
 
     @abstractmethod
     def fenced(self, error: LedgerFenced) -> None:
-        """Somebody else owns the managed ledger now: it takes no more appends and is to be closed. Told once at most."""
+        """Another process has taken over the managed ledger: it accepts no more appends and must be closed. Called at most once."""

@@ -1,13 +1,13 @@
-"""One subscription's place in a managed ledger: where it reads next, and what it has acknowledged.
+"""The cursor of one subscription in a managed ledger: its read position, and its acknowledgements.
 
-Durable cursors are written as deltas, at most one in flight for each cursor: what changes meanwhile goes with the next one, so a
-burst of acknowledgements costs a few records. Whoever asks for a receipt is answered once a delta that covers it is durable;
-what nobody asked about is written by the factory's flush timer.
+Durable cursors are written as deltas, at most one in flight for each cursor: changes meanwhile are in the next one, so a burst of
+acknowledgements costs a few records. A request for a receipt is answered when a delta that includes it is durable; changes without
+such a request are written by the factory's flush timer.
 
-Operations of an administrator (reset, skip, expire) change the state at once and return when that is durable: the record that they
-write follows every one that was in flight, and a reset's holds the whole state, so that nothing older undoes it.
+Operations of an administrator (reset, skip, expire) change the state immediately and return when it is durable. Their record
+follows all records in flight, and that of a reset contains the whole state, so no older record overrides it.
 
-Invariants: the mark-delete position never moves back but by `reset`; what is read lies behind the mark-delete position.
+Invariants: only `reset` moves the mark-delete position back; the read position is behind the mark-delete position.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.is_durable = store is not None
         self.read_position = EARLIEST
         self.reader: Hashable = None
-        """For whom it reads: those of one reader wait behind each other for memory."""
+        """The reader: reads of one reader share a queue position for memory."""
         self.stored_delayed: list[bytes] = []
-        """The records of its delayed entries that were found when it was restored, for whoever reads them."""
+        """The records of its delayed entries that were found at the restore, until they are read."""
         self.skipped_ranges: Sequence[SkippedRanges] = ()
-        """The last moves that were no acknowledgements, as whoever makes them has noted."""
+        """The last moves that were no acknowledgements."""
         # Deltas that were written, those that failed, and the bytes of all.
         self.writes = 0
         self.failed_writes = 0
@@ -72,7 +72,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._is_writing = False
         self._is_dirty = False
         self._waiting: list[PersistDone] = []
-        self._in_flight: list[PersistDone] = []  # who waits for the delta that is being written
+        self._in_flight: list[PersistDone] = []  # # the callbacks for the delta that is being written
         self._ahead: EntryRun | None = None
         self.oldest = OldestUnacked(
             state, ledger.ledgers, ledger.publish_time_at_hand, ledger.publish_time_of, ledger.clock
@@ -129,7 +129,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return run
 
     def _from_read_ahead(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """The entries at `position` out of what the last read from the store brought beyond what was asked."""
+        """Return the entries at `position` from the surplus of the last read from the store."""
         ahead = self._ahead
         if ahead is None:
             return None
@@ -140,7 +140,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return part_of(ahead, index, max_entries, max_bytes)
 
     def _hold(self, ahead: EntryRun, position: Position, max_entries: int, max_bytes: int) -> EntryRun:
-        """What is asked for of `ahead`, which holds the entry at `position`; the rest is kept for the next reads."""
+        """Return the requested part of `ahead`, which contains the entry at `position`, and keep the rest for the next reads."""
         run = part_of(ahead, position.entry_id - ahead.first_entry_id, max_entries, max_bytes)
         is_known = self.ledger.cursors.get(self.name) is self  # else dropped while the read was under way
         if is_known and run.first_entry_id + len(run.payloads) < ahead.first_entry_id + len(ahead.payloads):
@@ -152,7 +152,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return run
 
     def drop_ahead(self) -> None:
-        """Nothing more is read: what was read ahead is not needed."""
+        """Drop the entries that were read ahead."""
         if self._ahead is not None:
             self._ahead = None
             memory = self.ledger.memory
@@ -205,7 +205,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.ledger.cursor_dirty(self)
 
     def flush(self) -> None:
-        """Write what changed since the last delta, unless one is in flight: then the next one takes it along."""
+        """Write the changes since the last delta. While one is in flight, the changes wait for the next one."""
         if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return
         self._is_dirty = False
@@ -221,14 +221,14 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._store.append_delta(self.cursor_id, delta, self._written)
 
     def _written(self, error: StoreError | None) -> None:
-        """The delta that was in flight is durable, or not: tell who waited for it."""
+        """Call the waiting callbacks with the result of the delta in flight."""
         self._is_writing = False
         waiting, self._in_flight = self._in_flight, []
         if error is None:
             self.writes += 1
         else:
             self.failed_writes += 1
-            # What it held is no longer in the state's list of changes: the next one carries the whole state.
+            # Its changes are no longer in the state's list of changes, so the next delta contains the whole state.
             self.state.forget_deltas()
             self._is_dirty = True
             if not self._is_closed:
@@ -244,12 +244,12 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return self.state.snapshot()
 
     async def persist(self) -> None:
-        """Return once the state of now is durable, with what is on its way. Raises StoreError."""
+        """Return when the present state is durable, including records in flight. Raises StoreError."""
         written, done = completion()
         self.changed(done)
         await written
 
-    # --- what an administrator does ----------------------------------------------------------------------------------
+    # --- operations of an administrator -----------------------------------------------------------------------------
 
     async def reset(self, position: Position, unacked_words: Sequence[int] = ()) -> None:
         """Make the entry at `position`, or the first one behind it, the next one, forgetting all acknowledgements behind it.
@@ -273,9 +273,9 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return await self._delete_up_to(self.ledger.ledgers.last_position)
 
     async def expire(self, publish_time_ms: int) -> int:
-        """Acknowledge what was published before that time; how many entries that were. Durable when it returns.
+        """Acknowledge all entries that were published before that time. Return their number. Durable on return.
 
-        Publish times that do not rise make it stop early, but never before the first entry that is not acknowledged.
+        It stops early if publish times do not increase, but never before the first unacknowledged entry.
         """
         first = self.state.first_undeleted(EARLIEST)
         found = await self._first_readable(first)
@@ -302,7 +302,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.properties = dict(properties)
 
     async def announce_delayed(self) -> str:
-        """The id under which the cursor store may be given what is known of delayed entries of this durable cursor, from now on.
+        """Return the id under which the cursor store may from now on contain delayed entries of this durable cursor.
 
         Raises StoreError.
         """
@@ -311,7 +311,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def backlog(self) -> Backlog:
-        """What is not acknowledged now, exact. Raises StoreError."""
+        """Return the exact present backlog. Raises StoreError."""
         return await self.ledger.backlog_of(self)
 
     async def oldest_publish_time(self) -> int | None:
@@ -330,7 +330,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
                 # It was trimmed meanwhile: this is a reader's cursor.
 
     async def close(self) -> None:
-        """Write what is left and forget the live cursor. Raises StoreError; it is closed all the same."""
+        """Write pending changes and forget the live cursor. Raises StoreError; it is closed in any case."""
         self.drop_ahead()
         if self._store is None or self._is_closed:
             return
@@ -342,7 +342,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             await self._store.detach(self.cursor_id, is_changed=self._is_dirty)
         except StoreError as error:
             failure = error
-        # What waits behind a delta in flight is in the snapshot.
+        # Changes that wait for the delta in flight are in the snapshot.
         waiting, self._waiting = self._waiting, []
         for done in waiting:
             done(failure)

@@ -1,18 +1,18 @@
-"""Append and read of one topic's endless stream of entries, kept in numbered ledgers, and trim of what nobody needs any more.
+"""The endless stream of entries of one topic, stored in numbered ledgers: append, read, and trim.
 
-Operation: `append` numbers entries at once and hands them to the store; `append_completed` comes back when they are durable, and
-only then do they exist for readers. The next ledger is made before it is needed, in the background, so that the switch at a limit
-is one assignment; the ledger that was left is sealed in the background too. `trim` drops whole ledgers: out of the list in the
-metadata store first, then out of the one in memory and the cursors, then out of the cache and the store. So a cursor forgets what
-it has acknowledged of a ledger only when no crash can bring that ledger back.
+Operation: `append` assigns numbers immediately and passes the entries to the store. `append_completed` is called when they are
+durable, and only then do they exist for readers. The next ledger is created in the background before it is needed, so the switch at
+a limit is one assignment; the previous ledger is sealed in the background too. `trim` deletes whole ledgers: first from the list in
+the metadata store, then from the list in memory and the cursors, then from the cache and the store. So a cursor forgets the
+acknowledgements of a ledger only when no crash can restore that ledger.
 
-Concurrency: what changes the list of ledgers runs one at a time, under `_changing`, and so never beside `close`.
+Concurrency: changes of the list of ledgers run one at a time under `_changing`, and never beside `close`.
 
-Failure: when the store refuses an append, everything numbered after it in that ledger is refused too. The ledger is sealed at its
-last durable entry, and appends go on in the next one; until that is ready, appends are answered with the error.
+Failure: when the store refuses an append, all later appends to that ledger are refused too. The ledger is sealed at its last
+durable entry, and appends continue in the next one; until it is ready, appends are answered with the error.
 
-Invariants: `last_confirmed` never moves back; entry ids of a ledger have no gaps; the ledger list in the metadata store names a
-ledger before its first append and does not name it any more when it is deleted.
+Invariants: `last_confirmed` never moves back; entry ids of a ledger have no gaps; the ledger list in the metadata store contains a
+ledger before its first append, and does not contain it any more when it is deleted.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class ManagedLedger(AppendListener):
         ledger_id: int,
         closed: Callable[[ManagedLedger], None],
     ) -> None:
-        """`ledger_id`, one of the document's, is new and empty, or holds the last entry of a terminated managed ledger.
-        `closed` is told when it is, and may be opened again."""
+        """`ledger_id`, one of the listed ledgers, is new and empty, or contains the last entry of a terminated managed ledger.
+        `closed` is called when the managed ledger is closed and may be opened again.
+        """
         self.name = document.path
         self.document = document
         self.ledgers = document.ledgers
@@ -92,7 +93,7 @@ class ManagedLedger(AppendListener):
         self._prepare_not_before_ms = 0.0
 
     def listen(self, listener: ManagedLedgerListener) -> None:
-        """From now on `listener` is told about appends."""
+        """Report appends to `listener` from now on."""
         self._listener = listener
         if self.document.is_fenced:
             self._resources.tasks.start(self._tell_fenced(listener), f"fence {self.name}")
@@ -104,12 +105,12 @@ class ManagedLedger(AppendListener):
             listener.fenced(error)
 
     def _fenced(self, error: LedgerFenced) -> None:
-        """For what is under way nothing changes: it is stored in a ledger that the document names."""
+        """Pending appends are not affected: their ledger is in the stored list."""
         self.is_write_failed = True
         if self._listener is not None:
             self._listener.fenced(error)
 
-    # --- what is stored of it ------------------------------------------------------------------------------------------
+    # --- metadata ------------------------------------------------------------------------------------------
 
     @property
     def created_ms(self) -> int:
@@ -125,7 +126,7 @@ class ManagedLedger(AppendListener):
 
     @property
     def compacted(self) -> CompactedInfo | None:
-        """What is left of the entries up to its horizon, for those who read compacted."""
+        """The compacted view of the entries up to its horizon; None without one."""
         return self.document.compacted
 
     # --- positions ---------------------------------------------------------------------------------------------------
@@ -172,14 +173,15 @@ class ManagedLedger(AppendListener):
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
     async def backlog_of(self, cursor: ManagedCursor) -> Backlog:
-        """What `cursor` has not acknowledged now, exact. Raises StoreError."""
+        """Return the exact present backlog of `cursor`. Raises StoreError."""
         return await count_backlog(self.ledgers, self._store, cursor.state)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, payloads: list[bytes], message_counts: list[int], size_bytes: int, context: object) -> None:
-        """Store entries; the listener is told about the run. Raises LedgerTerminated, StorageFull, and LedgerFenced when closed
-        or after a failed write."""
+        """Store entries. The listener receives the run. Raises LedgerTerminated, StorageFull, and LedgerFenced when closed or after
+        a failed write.
+        """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
         run = AppendRun(self, self._ledger_id, self._next_entry_id, payloads, message_counts, size_bytes, context)
@@ -321,7 +323,7 @@ class ManagedLedger(AppendListener):
             self._resources.tasks.start(self._seal_left(), f"seal {self.name}")
 
     async def _seal_left(self) -> None:
-        """Seal the ledgers that appends have left; what is under way in them completes first."""
+        """Seal the ledgers before the current one. Their pending appends complete first."""
         try:
             async with self._changing:
                 if self.is_closed or not self._left_ledger_ids:
@@ -339,12 +341,12 @@ class ManagedLedger(AppendListener):
     async def _close_ledger(self, ledger_id: int) -> None:
         self.ledgers.close_ledger(await self._store.seal(ledger_id), self._resources.clock.wall_ms())
 
-    # --- what goes ---------------------------------------------------------------------------------------------------
+    # --- trimming ---------------------------------------------------------------------------------------------------
 
     async def trim(self) -> list[int]:
-        """Drop the ledgers that no durable cursor needs and `retention` does not keep; their ids. Raises StoreError.
+        """Delete the ledgers that no durable cursor needs and `retention` does not keep. Return their ids. Raises StoreError.
 
-        What could not be finished because of an error is finished by the next call.
+        After an error, the next call completes the deletion.
         """
         self.roll_if_old()
         return await self._trim()
@@ -362,14 +364,14 @@ class ManagedLedger(AppendListener):
             logs.error("ledger.trim_failed", managed_ledger=self.name, error=str(error))
 
     async def _trim(self, limits: RetentionLimits | None = None) -> list[int]:
-        """`limits` in place of `retention`, which may change meanwhile."""
+        """Trim by `limits` instead of `retention`, which may change meanwhile."""
         async with self._changing:
             self._is_trim_due = False
             if self.is_closed:
                 return []
             self.document.require_owned()
             dropped: list[int] = []
-            # What an earlier trim could not store goes first; then what may go by now.
+            # First the ledgers whose deletion an earlier trim could not store, then the ledgers that may be deleted now.
             while leaving := self.document.leaving_ledger_ids or self._removable(limits or self.retention):
                 self.document.leaving_ledger_ids = leaving
                 await self.document.save()
@@ -388,7 +390,7 @@ class ManagedLedger(AppendListener):
         return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
-        """It is stored that the leaving ledgers are gone: nobody in memory knows them any more."""
+        """Remove the ledgers from memory; their deletion is stored."""
         leaving, self.document.leaving_ledger_ids = self.document.leaving_ledger_ids, []
         self.document.gone.add(self.ledgers.entry_counts_of(leaving))
         self.ledgers.remove(leaving)
@@ -403,8 +405,9 @@ class ManagedLedger(AppendListener):
         return ids
 
     async def truncate(self, kept_cursors: Container[str] = ()) -> None:
-        """Acknowledge everything on all cursors but `kept_cursors`, and drop every closed ledger that these do not need,
-        whatever retention says. Raises StoreError."""
+        """Acknowledge all entries on all cursors but `kept_cursors`, and delete each closed ledger that those do not need,
+        regardless of retention. Raises StoreError.
+        """
         for cursor in list(self.cursors.values()):
             if cursor.name not in kept_cursors:
                 try:
@@ -435,7 +438,7 @@ class ManagedLedger(AppendListener):
                 await self.document.save()
                 self._left_ledger_ids.clear()
                 self._forget_leaving()
-                self._ledger_id = self.ledgers.last_position.ledger_id  # the one that stays, whatever is trimmed
+                self._ledger_id = self.ledgers.last_position.ledger_id  # # the ledger that trimming always keeps
             except BaseException:
                 # Its ledgers may be sealed: appends can only go on in a new one.
                 self.document.is_terminated = False
@@ -463,7 +466,9 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """`view`, written and sealed, follows on `before`, whose ledger is deleted; durable when it returns. Raises StoreError."""
+        """Replace the view `before` by `view`, which is written and sealed, and delete the ledger of `before`. Durable on return.
+        Raises StoreError.
+        """
         async with self._changing:
             if (
                 self.is_closed
@@ -480,7 +485,7 @@ class ManagedLedger(AppendListener):
         self.trim_soon()
 
     async def drop_compacted(self) -> None:
-        """Forget the compacted view, and what is being written as the next one. Raises StoreError."""
+        """Delete the compacted view, and an unfinished next one. Raises StoreError."""
         self.compacted_drops += 1
         async with self._changing:
             for ledger_id in list(self.document.unfinished_ledger_ids):
@@ -502,14 +507,16 @@ class ManagedLedger(AppendListener):
             raise
 
     def discard_compacted(self, ledger_id: int) -> None:
-        """A compaction has failed: what it wrote is deleted."""
+        """Delete the ledger of a failed compaction."""
         if ledger_id in self.document.unfinished_ledger_ids:
             self.document.unfinished_ledger_ids.remove(ledger_id)
             self.document.trimmed_ledger_ids.append(ledger_id)
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Where a cursor is marked whose next entry is the one at `position` or behind it, in the compacted view too."""
+        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also in the compacted
+        view.
+        """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
             return before
@@ -535,9 +542,9 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Entries from `position` on, of one ledger, once there is memory for them, in the turn of `group`. Raises StoreError."""
+        """Return entries from `position` on, of one ledger. Waits for memory in the queue of `group`. Raises StoreError."""
         memory = self.memory
-        # A read brings at least one entry, whatever its size.
+        # A read returns at least one entry, of any size.
         taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
         try:
             count = self._readable(position, max_entries)
@@ -579,9 +586,9 @@ class ManagedLedger(AppendListener):
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Take no more appends, write what cursors have left. Entries stay. Raises StoreError; it is closed all the same.
+        """Accept no more appends, and write pending changes of cursors. Entries stay. Raises StoreError; it is closed in any case.
 
-        Of one that is fenced no ledger is sealed and no document written; whether cursors are is up to their store.
+        A fenced managed ledger seals no ledger and writes no metadata; its cursors depend on their store.
         """
         if self.is_closed:
             return

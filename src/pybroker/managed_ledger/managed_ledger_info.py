@@ -1,4 +1,4 @@
-"""What the metadata store keeps of a managed ledger: one document, JSON, that names its ledgers and durable cursors.
+"""The managed ledger info in the metadata store: one JSON document with the ledgers and durable cursors of a managed ledger.
 
 It is written before anything that it names is used, and before anything that it no longer names is deleted, so that after a crash
 nothing receipted hangs in the air and nothing deleted takes space for ever:
@@ -28,8 +28,9 @@ from pybroker.errors import StoreError
 
 FORMAT_VERSION = 1
 TRANSACTIONS_CURSOR = "pulsar.transactions"
-"""The cursor that holds the snapshots of a topic's transactions, in the place of a record of delayed entries: what lies behind its
-mark-delete position is read again, and so kept from being trimmed."""
+"""The cursor with the snapshots of a topic's transactions, instead of a record of delayed entries. Entries behind its mark-delete
+position are read again, so they are not trimmed.
+"""
 
 
 class CursorInfo(msgspec.Struct, omit_defaults=True):
@@ -50,7 +51,7 @@ class CursorInfo(msgspec.Struct, omit_defaults=True):
 
 
 class CompactedInfo(msgspec.Struct, frozen=True):
-    """A compacted view: `ledger` holds what is left of everything up to and including `horizon`."""
+    """A compacted view: `ledger` contains the last messages of all keys up to and including `horizon`."""
 
     ledger: int
     entries: int
@@ -77,7 +78,7 @@ class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
 
 
 def delayed_record_id(cursor_id: str) -> str:
-    """Where the cursor store has what is known of the cursor's delayed entries."""
+    """The id of the cursor's delayed entries in the cursor store."""
     return f"{cursor_id}/delayed"
 
 

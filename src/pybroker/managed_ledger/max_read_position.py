@@ -1,6 +1,7 @@
-"""What readers may see of a managed ledger: nothing from the first message of an open transaction on, and never what is hidden.
+"""The max read position of a managed ledger: readers see nothing from the first message of an open transaction on, and no aborted
+messages.
 
-Pure. A managed ledger without transactions has no limit and nothing hidden, and pays a comparison for each read.
+Pure. A managed ledger without transactions has neither, and its cost is one comparison for each read.
 """
 
 from __future__ import annotations
@@ -85,6 +86,6 @@ def _start_of_run(bitmap: BitMap, entry_id: int) -> int:
 
 
 def without_ledgers(bitmaps: Mapping[int, BitMap], ledger_ids: Iterable[int]) -> dict[int, BitMap]:
-    """The same without what is said of these ledgers."""
+    """Return a copy without these ledgers."""
     gone = set(ledger_ids)
     return {ledger_id: bitmap for ledger_id, bitmap in bitmaps.items() if ledger_id not in gone}

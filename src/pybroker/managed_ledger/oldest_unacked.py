@@ -1,7 +1,7 @@
-"""How old the oldest unacknowledged message of a cursor is, without a read each time somebody asks.
+"""The age of the oldest unacknowledged message of a cursor, without a read at each query.
 
-The publish time is kept with the position that it is of: it is read again only when another entry has become the first that is
-not acknowledged, out of memory where it is there.
+The publish time is kept with its position. It is read again only when another entry has become the first unacknowledged one, from
+the cache if possible.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OldestUnacked:
         return position if self._ledgers.has_entry(position) else None
 
     def known_ms(self) -> int | None:
-        """When it was published, if that is known or at hand; None also when there is none."""
+        """The publish time if it is known or cached; None also without such an entry."""
         position = self.position
         if position is None:
             return None

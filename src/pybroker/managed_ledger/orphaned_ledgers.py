@@ -1,12 +1,12 @@
-"""Ledgers that are in the store and that no managed ledger names: what a crash leaves of them, and what only damage does.
+"""Orphaned ledgers: ledgers in the store that no managed ledger names, left by a crash or by damage.
 
-The rule: metadata names a ledger before its first entry, and names it until its deletion is durable in the store's journal. So
-whenever a process or a machine dies, a ledger without a name is empty: it was made, and not named in time. One that holds entries
-shows that metadata was lost, and nothing is served then, as topics may be missing. Excepted are ledgers of which the store knows
-that their deletion may be lost (`LedgerStore.is_name_certain`).
+The rule: metadata contains a ledger before its first entry, and until its deletion is durable in the store's journal. So after a
+crash of a process or a machine, an orphaned ledger is empty: it was created, and not recorded in time. One with entries proves that
+metadata was lost; then the broker does not start, because topics may be missing. The exception are ledgers whose deletion may have
+been lost (`LedgerStore.is_name_certain`).
 
-They are looked for once, at the start: a ledger of an earlier run is never named anew. What does not carry this broker's own mark
-(`LedgerStore.is_own`) is left alone, named or not: to recover it would already stop another broker from appending to it.
+The search runs once, at the start, because a ledger of an earlier run is never recorded later. Ledgers without this broker's mark
+(`LedgerStore.is_own`) are ignored, recorded or not: to recover one would stop another broker from appending to it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ class Leftovers:
     """Beside them: ledgers that have a name, and that the store never made, as it knows."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
-        """Those of `entries` whose names were lost, and nothing else explains them."""
+        """Return the ledgers of `entries` whose metadata was lost, without another explanation."""
         return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Those of `stored_ids` that nothing names; these are all the ledgers of earlier runs, listed before anything was opened.
+    """Return the ledgers of `stored_ids` that no metadata names. `stored_ids` are all ledgers of earlier runs, listed before any
+    managed ledger was opened.
 
-    Nothing while one document cannot be read: who knows what it names. That, and a ledger that cannot be looked at, is logged.
+    Returns nothing if one metadata value cannot be read, because it may name any of them. This, and a ledger that cannot be
+    examined, is logged.
     """
     found = Leftovers()
     left = {ledger_id for ledger_id in stored_ids if store.is_own(ledger_id)}
@@ -75,7 +77,7 @@ async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, sto
 
 
 async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
-    """Delete those that are empty. What holds entries is kept, for whoever repairs that."""
+    """Delete the empty ones. Ledgers with entries are kept for a repair."""
     deleted = 0
     for ledger_id in found.empty_ids:
         try:
@@ -94,7 +96,7 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
 
 
 def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) -> str:
-    """What is wrong where `lost` ledgers, with so many entries each, have no name, and what to do."""
+    """Return an error text for lost metadata of `lost` ledgers with their entry counts, and the remedy."""
     count = sum(lost.values())
     entries = "1 entry" if count == 1 else f"{count} entries"
     names = "names no topic" if not has_topics else "does not name them"
@@ -117,7 +119,7 @@ def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
 
 
 class _Named(msgspec.Struct):
-    """Of a document, what names a ledger; each part as in `managed_ledger_info.py` and `ledger_list.py`."""
+    """The part of the metadata that names ledgers; fields as in `managed_ledger_info.py` and `ledger_list.py`."""
 
     id: int
     sealed: bool = True
@@ -146,13 +148,14 @@ _NAMES = msgspec.json.Decoder(_Names)
 
 
 def ledger_ids_in(path: str, value: bytes) -> list[int]:
-    """What `named_ledger_ids` says of the document at `path`, at a twentieth of its cost: a start asks this of every topic.
+    """Return the result of `named_ledger_ids` for the metadata at `path`, at a twentieth of its cost, because a start needs this of
+    each topic.
 
     Raises StoreError.
     """
     names = _names_in(value)
     if names is None:
-        return named_ledger_ids(decode_info(path, value))  # which says what is wrong with it
+        return named_ledger_ids(decode_info(path, value))  # # raises the precise error
     found = [ledger.id for ledger in names.ledgers.ledgers]
     found += names.trimmed
     if names.compacted is not None:

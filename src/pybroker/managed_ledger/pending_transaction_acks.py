@@ -35,7 +35,7 @@ from pybroker.model.txn_id import TxnId, passed_by
 
 _HELD, _ENDED, _LOW_WATER_MARK = range(3)
 MAX_ENDED_REMEMBERED = 1000
-"""Ended transactions above the low-water mark whose late acknowledgements are refused, the latest."""
+"""The number of remembered ended transactions above the low-water mark, the latest, whose late acknowledgements are refused."""
 HOLDS_PER_STEP = 256
 """Open transactions or messages between two pauses of `holders_of`, which take a fraction of a millisecond."""
 _NO_PARTS: Mapping[int, int] = {}
@@ -43,11 +43,11 @@ _NO_ENTRIES = FrozenBitMap()
 
 Groups = Sequence[tuple[int, Sequence[int]]]
 Parts = Sequence[tuple[Position, Sequence[int], int]]
-"""Position, the words of what stays unacknowledged, and how many messages the batch holds."""
+"""Position, bit set of the messages that stay unacknowledged, and number of messages in the batch."""
 
 
 class Hold:
-    """What one transaction holds."""
+    """The pending acks of one transaction."""
 
     __slots__ = ("entries", "first", "parts", "up_to")
 
@@ -67,7 +67,7 @@ class Hold:
 
     @property
     def left_parts(self) -> list[tuple[Position, list[int], int]]:
-        """The batches, with the words of what stays unacknowledged."""
+        """The batches, with the bit sets of the messages that stay unacknowledged."""
         return [
             (position, ack_set.to_words(ack_set.full(count) & ~bits), count)
             for position, (bits, count) in self.parts.items()
@@ -75,7 +75,7 @@ class Hold:
 
     @property
     def entry_count(self) -> int:
-        """Entries of which it holds something, but for what a cumulative one covers."""
+        """The entries with pending acks, without those of a cumulative acknowledgement."""
         return sum(map(len, self.entries.values())) + len(self.parts)
 
 
@@ -154,7 +154,7 @@ class PendingTransactionAcks:
     def __init__(self) -> None:
         self.open: dict[TxnId, Hold] = {}
         self._entries: dict[int, BitMap] = {}  # of all
-        self._parts: dict[int, dict[int, int]] = {}  # of all: held bits
+        self._parts: dict[int, dict[int, int]] = {}  # # of all transactions: bits of pending messages
         self._part_holders = _PartHolders()
         self._firsts = _FirstPositions()
         self.cumulative: TxnId | None = None
@@ -193,11 +193,11 @@ class PendingTransactionAcks:
 
     @property
     def up_to(self) -> Position | None:
-        """Up to where everything is held."""
+        """The position of the pending cumulative acknowledgement."""
         return None if self.cumulative is None else self.open[self.cumulative].up_to
 
     def among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Which of these entries, rising, are held whole, by whomever."""
+        """Return the entries among these, in ascending order, that have a pending ack as a whole."""
         up_to, bitmap = self.up_to, self._entries.get(ledger_id)
         if bitmap is None and (up_to is None or ledger_id > up_to.ledger_id):
             return BitMap()
@@ -211,7 +211,7 @@ class PendingTransactionAcks:
         return found
 
     def parts_of(self, ledger_id: int) -> Mapping[int, int]:
-        """By entry, the bits of messages that are held of batches in this ledger."""
+        """Return the bits of messages with pending acks, by entry, for batches in this ledger."""
         return self._parts.get(ledger_id, _NO_PARTS)
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
@@ -251,7 +251,7 @@ class PendingTransactionAcks:
         return [whole.get(position) or parts.get((position, index)) for position, index in messages]
 
     def _holders_of_whole(self, positions: Iterable[Position]) -> Generator[None, None, dict[Position, TxnId]]:
-        """Return the holders of the entries that are held whole or by a cumulative acknowledgement."""
+        """Return the transactions with a pending ack of these whole entries, or with a cumulative one that includes them."""
         found: dict[Position, TxnId] = {}
         left: dict[int, BitMap] = {}
         up_to, cumulative = self.up_to, self.cumulative
@@ -275,10 +275,10 @@ class PendingTransactionAcks:
         return found
 
     def conflict(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
-        """A position of which something is held already; None when there is none.
+        """Return a position that has a pending ack already; None without one.
 
-        By another transaction, or by `txn` itself: a message that it acknowledges twice came to its consumer twice, and would
-        have its effect twice. But what `txn` holds one by one may be covered by a cumulative one that says more.
+        The ack may be of another transaction, or of `txn` itself: a message that it acknowledges twice was delivered twice, and
+        would have its effect twice. But a cumulative acknowledgement of `txn` may include its individual ones.
         """
         if up_to is not None:
             return self._conflict_up_to(txn, up_to, parts)
@@ -385,8 +385,9 @@ class PendingTransactionAcks:
             self.cumulative = txn
 
     def end(self, txn: TxnId) -> Hold | None:
-        """Nothing is held by it any more, and no more of it is taken; what it held, None for nothing. That it has ended is a change
-        to be stored, also when it held nothing: an acknowledgement that comes late, after a restart, would be held for long."""
+        """Remove and return the pending acks of the transaction, None without any, and accept no more. The end is a change to be
+        stored even then, because a late acknowledgement after a restart would stay pending for long.
+        """
         if txn in self.open or not self.has_ended(txn):
             self._changes.append([_ENDED, txn.most, txn.least])
         return self._end(txn)
@@ -428,7 +429,7 @@ class PendingTransactionAcks:
         return late
 
     def _raise(self, coordinator: int, least: int) -> list[TxnId]:
-        """What it passes now and is open all the same: nothing that it has passed before is."""
+        """Return the open transactions that the mark passes now. It has passed no open one before."""
         before = self._low_water_marks.get(coordinator, 0)
         if least <= before:
             return []
@@ -438,7 +439,7 @@ class PendingTransactionAcks:
         return passed_by(self.open, coordinator, before, least)
 
     def clear(self) -> None:
-        """Nothing is held any more: the cursor was moved on purpose."""
+        """Remove all pending acks, because the cursor was moved on purpose."""
         for txn in list(self.open):
             self._end(txn)
             self._ended.pop(txn, None)
@@ -450,7 +451,7 @@ class PendingTransactionAcks:
         return bool(self._changes)
 
     def take_changes(self) -> bytes:
-        """What changed since the last time; empty for nothing."""
+        """Return the changes since the last call; empty without any."""
         changes, self._changes = self._changes, []
         return msgspec.msgpack.encode(changes) if changes else b""
 
@@ -491,7 +492,7 @@ class PendingTransactionAcks:
             raise ValueError(f"held acknowledgements: {error}") from error
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; slow, for tests."""
+        """Check the invariants; slow, for tests."""
         entries: dict[int, BitMap] = {}
         parts: dict[int, dict[int, int]] = {}
         for hold in self.open.values():

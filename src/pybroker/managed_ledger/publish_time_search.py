@@ -1,8 +1,8 @@
-"""Entries by the time at which they were published: bisection over ledgers, over a ledger's index, and over single entries.
+"""Search for entries by publish time: bisection over ledgers, over a ledger's index, and over single entries.
 
-A search reads about as many single entries as the number of ledgers and the entries between two points of an index have binary
-digits. Publish times come from clients, whose clocks differ: where they do not rise, what is found is late enough and follows
-an entry that is not. An entry that cannot be read counts like the next one that can.
+A search reads about as many single entries as the binary logarithms of the number of ledgers, and of the entries between two points
+of an index. Publish times come from clients, whose clocks differ: where they do not increase, the result is late enough and follows
+an entry that is not. An unreadable entry counts like the next readable one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PublishTimes:
             except StoreError:
                 if set(before) <= set(self._ledgers.ledger_ids()):
                     raise
-                # A ledger was trimmed while it was looked at.
+                # A ledger was trimmed during the search.
 
     async def first_readable(self, position: Position) -> tuple[Position, int] | None:
         """The first entry at or behind `position` that can be read, with its publish time. Raises StoreError."""
@@ -78,7 +78,7 @@ class PublishTimes:
         count = ledgers.entry_count_of(ledger_id)
         try:
             low, high = await self._store.publish_time_span(ledger_id, publish_time_ms)
-        except DamagedEntries:  # of the whole ledger, whose index cannot be read
+        except DamagedEntries:  # # of the whole ledger: its index cannot be read
             low, high = 0, count
         low = min(max(low, start.entry_id if ledger_id == start.ledger_id else 0), count)
         high = max(low, min(high, count))

@@ -1,4 +1,4 @@
-"""Reading ahead for the cursors of one managed ledger that catch up: those that stand at nearly the same place share a read."""
+"""Read-ahead for the cursors of one managed ledger that catch up: cursors at nearly the same position share a read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pybroker.model.position import Position
 
 READ_AHEAD_ENTRIES = 1000
 READ_AHEAD_BYTES = 256 * 1024
-"""What one read from the store brings for a cursor that catches up, at most: a hop to the reading thread and back costs more
-than a hundred entries of dispatch, and four times as much is no faster where many read."""
+"""The maximum size of a read from the store for a cursor that catches up. A call of the reading thread costs more than the dispatch
+of a hundred entries, and a size four times as large is no faster with many readers.
+"""
 FEW_READ_BYTES = 1024 * 1024
 """The same while few read: for one that reads batches alone, a third less of the processor."""
 FEW = 8
@@ -23,7 +24,7 @@ Read = Callable[[Position, int, int, Hashable], Awaitable[EntryRun | None]]
 
 
 class ReadAhead:
-    """Owned by its managed ledger. Invariant: of reads from one place at most one is under way."""
+    """The read-ahead of one managed ledger, which owns it. Invariant: at most one read from a position is in progress."""
 
     def __init__(self, resources: LedgerResources, read: Read) -> None:
         self._resources = resources
@@ -31,7 +32,7 @@ class ReadAhead:
         self._under_way: dict[Position, asyncio.Event] = {}
 
     def find(self, position: Position) -> EntryRun | None:
-        """What somebody has read lately that holds the entry at `position`."""
+        """Return a recent read that contains the entry at `position`."""
         return self._resources.recent_reads.find(position)
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:

@@ -1,13 +1,13 @@
-"""Which ledgers of a managed ledger may go: acknowledged by every durable cursor, and not kept by the retention policy.
+"""The ledgers of a managed ledger that may be deleted: acknowledged by all durable cursors, and not kept by retention.
 
-A ledger goes when no durable cursor needs an entry of it and when it was closed longer ago than the retention time, or what
-would be left without it is still as much as the retention size. So 0 of either keeps nothing, -1 of both keeps everything, and
--1 of one leaves the decision to the other. One that is needed keeps itself and no other: an entry that waits for days, delayed
-or with a consumer that does not acknowledge it, does not hold back what was published after it.
+A ledger may be deleted when no durable cursor needs an entry of it and either it was closed longer ago than the retention time, or
+the remaining size is at least the retention size. So 0 of either keeps nothing, -1 of both keeps everything, and -1 of one leaves
+the decision to the other. A needed ledger keeps only itself: an entry that waits for days, delayed or unacknowledged, does not keep
+the ledgers behind it.
 
-Invariants: only sealed ledgers go, never the current one; the policy keeps the newest ones, without a gap; the newest entry stays
-as long as any older one does, so that the end of the stream never moves back. Empty ledgers go whatever the policy says: no
-position needs them. What readers hold by a lease is needed like what a cursor has not acknowledged.
+Invariants: only sealed ledgers are deleted, never the current one; retention keeps the newest ones, without a gap; the newest entry
+stays as long as any older one, so the end of the stream never moves back. Empty ledgers are deleted regardless of retention, because
+no position needs them. Ledgers under a reader's lease count as needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """What is kept of entries that no durable cursor needs: 0 nothing, -1 (`UNLIMITED`) without limit."""
+    """The retention of entries that no durable cursor needs: 0 keeps none, -1 (`UNLIMITED`) is no limit."""
 
     time_ms: int = 0
     size_bytes: int = 0
@@ -45,7 +45,7 @@ def removable(
 
     `held_from`: readers hold that ledger and all that follow.
     """
-    # The slowest first: it is mostly the one that needs what is needed.
+    # The slowest first, because it mostly determines which ledgers are needed.
     states = sorted(durable, key=lambda state: state.mark_delete_position)
     newest_ledger_id = ledgers.last_position.ledger_id
     held = inf if held_from is None else held_from

@@ -1,4 +1,4 @@
-"""What all managed ledgers of a broker share: where they store, when they begin a ledger, who does what in the background."""
+"""The shared resources of all managed ledgers of a broker: stores, ledger limits, cache, and background tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LedgerLimits:
 
 
 class LedgerResources:
-    """Made by who builds a broker; the factory hands it to each managed ledger, and ends its tasks."""
+    """Created by the builder of a broker. The factory passes it to each managed ledger, and ends its tasks."""
 
     def __init__(
         self,
@@ -47,8 +47,9 @@ class LedgerResources:
         publish_time_of: Callable[[bytes], int],
         memory: Memory | None = None,
     ) -> None:
-        """`publish_time_of` reads when an entry was published, in milliseconds, out of it; it never raises. Without `memory`
-        nobody waits for it."""
+        """`publish_time_of` returns the publish time of an entry in milliseconds; it never raises. Without `memory` there is no
+        memory limit.
+        """
         self.store = store
         self.cache = cache
         self.memory = memory or Memory.ample(clock)
@@ -58,7 +59,7 @@ class LedgerResources:
         self.publish_time_of = publish_time_of
         self.tasks = TaskOwner("managed ledgers")
         self.counters = LedgerCounters()
-        """What all managed ledgers together have read since the start."""
+        """The read counters of all managed ledgers since the start."""
         self._flushes: list[Callable[[], None]] = []
         self._flush_interval_s = cursor_flush_interval_ms / 1000
 
@@ -69,7 +70,7 @@ class LedgerResources:
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
 
     def resize_cache(self, limit_bytes: int) -> None:
-        """From now on keep so much, or what there is for it if that is less."""
+        """Set the size of the cache, limited by the memory budget."""
         before_bytes = self.cache.size_bytes
         self.cache.resize(min(limit_bytes, self.memory.cache.highest_bytes))
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))

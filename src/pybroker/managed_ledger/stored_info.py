@@ -36,47 +36,48 @@ from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versio
 from pybroker.runtime import logs
 
 MAX_UNKNOWN_PUTS = 100
-"""Of so many puts without an answer it is remembered what they tried to store; an older one that shows up late is taken for
-somebody else's."""
+"""The number of unanswered puts with a remembered value. The value of an older one that is stored late is taken for that of another
+owner.
+"""
 _PUTS = 3
-"""The first one meets the wrong version when an earlier one has come late, the second one only when somebody else writes."""
+"""The first put finds the wrong version if an earlier one was stored late, the second one only if another owner writes."""
 
 
 class StoredInfo:
     """Owned by its managed ledger. `ledgers` may be empty, and must not be any more when it is saved."""
 
     def __init__(self, metadata: MetadataStore, path: str, ledgers: LedgerList, found: Versioned | None) -> None:
-        """`found` is what is stored at `path` now."""
+        """`found` is the value at `path` now."""
         self.path = path
         self.ledgers = ledgers
         self.created_ms = 0
         self.properties: dict[str, str] = {}
         self.last_index: int | None = None
-        """Of the last durable message, for who counts them; None while nobody ever did."""
+        """The index of the last durable message; None without indexes."""
         self.cursors: dict[str, CursorInfo] = {}
         self.cursor_serial = 0
         self.is_terminated = False
         self.is_deleted = False
         self.leaving_ledger_ids: list[int] = []
-        """Still in `ledgers`, and not in what is stored from now on: they go whatever cursors do meanwhile."""
+        """Ledgers that are still in `ledgers`, and not in the stored list from now on: they are deleted regardless of cursors."""
         self.trimmed_ledger_ids: list[int] = []
         """Perhaps still in the ledger store, and to be deleted."""
         self.unfinished_ledger_ids: list[int] = []
         """Being written by a compaction; stored as ledgers to be deleted, which they are after a crash."""
         self.compacted: CompactedInfo | None = None
-        """What is left of the entries up to its horizon, for those who read compacted."""
+        """The compacted view of the entries up to its horizon, for consumers that read compacted."""
         self.gone = TrimmedLedgers(-1)
         self.is_fenced = False
-        """Somebody else has written it: the managed ledger is theirs."""
+        """Whether another owner has written the value."""
         self.when_fenced: Callable[[LedgerFenced], None] = _nobody
-        """Told once, in the middle of a save, when that is found out."""
+        """Called once, during a save, when that is detected."""
         self._metadata = metadata
         self._saving = asyncio.Lock()
         self._asked_saves = 0
         self._covered_saves = 0  # of these, the saves called before the stored state was encoded
         self._version = NOT_EXISTING if found is None else found.version
         self._stored = b"" if found is None else _digest(found.value)
-        self._unknown: list[bytes] = []  # of what puts that follow `_version` tried, and perhaps have stored
+        self._unknown: list[bytes] = []  # # values of puts that follow `_version` and may have been stored
 
     def take(self, info: ManagedLedgerInfo) -> None:
         """Everything but the list of ledgers as it was stored. That has a first ledger by now, new or not."""
@@ -95,7 +96,7 @@ class StoredInfo:
         return msgspec.json.encode(self.info())
 
     def info(self) -> ManagedLedgerInfo:
-        """What is to be stored."""
+        """Return the value to be stored."""
         gone = self.gone.with_rows(self.ledgers.entry_counts_of(self.leaving_ledger_ids))
         return ManagedLedgerInfo(
             FORMAT_VERSION,
@@ -117,11 +118,13 @@ class StoredInfo:
 
     @property
     def version(self) -> int:
-        """Of what was stored last, as far as that is known; NOT_EXISTING before the first time."""
+        """The known version of the last stored value; NOT_EXISTING before the first one."""
         return self._version
 
     async def save(self) -> None:
-        """Store what is here now; durable when it returns. Raises StoreError, LedgerFenced for ever once it is somebody else's."""
+        """Store the present state. Durable on return. Raises StoreError, and LedgerFenced permanently once another owner has
+        written.
+        """
         self._asked_saves += 1
         asked = self._asked_saves
         async with self._saving:
@@ -163,12 +166,12 @@ class StoredInfo:
         return True
 
     def _is_stored(self, version: int, digest: bytes) -> None:
-        """What followed an earlier version can not be stored any more."""
+        """Puts that followed an earlier version can no longer be stored."""
         self._version, self._stored = version, digest
         self._unknown.clear()
 
     def require_owned(self) -> None:
-        """Raises LedgerFenced once it is known that somebody else has written it."""
+        """Raises LedgerFenced once it is known that another owner has written the value."""
         if self.is_fenced:
             raise self._fenced()
 
@@ -184,7 +187,7 @@ class StoredInfo:
         try:
             await self.save()
         except StoreError:
-            # What others have changed meanwhile stays.
+            # Concurrent changes of other keys stay.
             undone = {key: before[key] for key, value in changes.items() if self.properties.get(key) == value}
             _apply(self.properties, undone)
             raise
@@ -200,7 +203,7 @@ class StoredInfo:
             raise
 
     async def announce_delayed(self, name: str, cursor_id: str) -> str:
-        """The id under which the cursor store may be given what is known of delayed entries of a durable cursor, from now on.
+        """Return the id under which the cursor store may from now on contain delayed entries of a durable cursor.
 
         Raises StoreError.
         """
@@ -226,7 +229,7 @@ def _digest(value: bytes) -> bytes:
 
 
 def _nobody(error: LedgerFenced) -> None:
-    """Nobody uses it yet."""
+    """The default listener: does nothing."""
 
 
 def _apply(properties: dict[str, str], changes: Mapping[str, str | None]) -> None:

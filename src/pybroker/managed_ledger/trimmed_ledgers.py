@@ -1,11 +1,12 @@
-"""Which entries of a managed ledger are gone: told to who kept a place in it and asks for what followed.
+"""The deleted entries of a managed ledger, for readers that keep a position and ask whether entries behind it are complete.
 
-Ledger ids of a topic have gaps, since all topics share them, so that a list of what is left does not say whether something between
-was trimmed. Hence the last ledgers that went are remembered with their counts; of older ones only that they were.
+All topics share the ledger ids, so the ids of a topic have gaps, and the list of existing ledgers does not show whether a ledger
+between them was trimmed. So the last trimmed ledgers are remembered with their entry counts; of older ones, only that they were
+trimmed.
 
-What must hold: entries that were trimmed behind a place are always told, and none are told where there were none. Empty ledgers are
-not remembered. A place in a ledger at or before `until` has lost something for sure: either so many ledgers with entries went after
-it that they are not remembered any more, or the place belongs to an earlier topic of the same name.
+Invariants: trimmed entries behind a position are always reported, and none are reported where there were none. Empty ledgers are
+not remembered. A position in a ledger at or before `until` has certainly lost entries: either too many ledgers were trimmed after
+it to be remembered, or the position belongs to an earlier topic of the same name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MAX_REMEMBERED = 64
 
 
 class TrimmedLedgers:
-    """Owned by the managed ledger. Rows are (ledger id, entries), rising."""
+    """Owned by the managed ledger. Rows are (ledger id, entries), in ascending order."""
 
     def __init__(self, until: int, rows: Iterable[tuple[int, int]] = ()) -> None:
         self.until = until

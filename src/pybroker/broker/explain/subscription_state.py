@@ -127,7 +127,7 @@ def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
-    """Return the number of unacknowledged entries between `start` and the first open transaction that no consumer can ever receive."""
+    """Return the number of unacknowledged entries from `start` to the first open transaction that no consumer can receive."""
     read_limit, hidden = cursor.ledger.read_limit, 0
     for ledger_id, bitmap in read_limit.hidden.items():
         if ledger_id < start.ledger_id or not cursor.ledger.ledgers.has_ledger(ledger_id):

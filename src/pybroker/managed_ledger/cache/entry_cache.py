@@ -1,11 +1,11 @@
-"""Recent entries in memory, by ledger, bounded in bytes over all topics of the broker.
+"""The entry cache: recent entries in memory, by ledger, with a limit in bytes over all topics of the broker.
 
-Entries enter in the order in which they became durable and leave in that same order, oldest first, whoever reads what: a consumer
-that catches up on an old backlog never pushes out the tail that the others read. Tailing readers are served from here alone.
-Entries are also evicted by age while the cache is not read, so that an idle broker releases the memory. A cache in use keeps
-them: a Key_Shared subscription with a backlog rescans the same entries many times, and each rescan would read the disk.
+Entries are added when they become durable and evicted in the same order, oldest first, regardless of reads: a consumer that catches
+up on an old backlog never evicts the tail that the others read. Tailing readers are served from here alone. Entries are also
+evicted by age while the cache is not read, so that an idle broker releases the memory. A cache in use keeps them: a Key_Shared
+subscription with a backlog rescans the same entries many times, and each rescan would read the disk.
 
-Invariant: the entries held of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls, at most
+Invariant: the cached entries of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls, at most
 `limit_bytes` unless a single run is larger.
 """
 
@@ -21,7 +21,7 @@ _RUNS_AT_ONCE = 256
 
 
 class _LedgerTail:
-    """The consecutive entries held of one ledger; those before `start` have been evicted."""
+    """The consecutive cached entries of one ledger; those before `start` have been evicted."""
 
     __slots__ = ("first_entry_id", "message_counts", "payloads", "start")
 
@@ -53,7 +53,8 @@ class EntryCache:
         """Keep the entries of `run`, which follow the last ones inserted of that ledger; evict the oldest of all."""
         tail = self._tails.get(run.ledger_id)
         if tail is None or tail.first_entry_id + len(tail.payloads) != run.first_entry_id:
-            # A gap (nobody was reading meanwhile): what is held lies before it and can only be read from the store.
+            # There is a gap, because no reader was connected meanwhile. The cached entries before it can only be read from the
+            # store.
             self.drop_ledger(run.ledger_id)
             tail = self._tails[run.ledger_id] = _LedgerTail(run.first_entry_id)
         tail.payloads += run.payloads
@@ -109,7 +110,7 @@ class EntryCache:
         self.evictions_total += 1
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Entries from `first_entry_id` on (at least one, about `max_bytes`), or None when that entry is not held."""
+        """Return entries from `first_entry_id` on (at least one, about `max_bytes`), or None if that entry is not cached."""
         tail = self._tails.get(ledger_id)
         if tail is None:
             self.misses_total += 1
@@ -136,7 +137,7 @@ class EntryCache:
         self._runs = kept
 
     def check_invariants(self) -> None:
-        """For tests: the counters agree with what is held."""
+        """Check the invariants, for tests."""
         held = sum(len(payload) for tail in self._tails.values() for payload in tail.payloads)
         assert held == self.size_bytes, (held, self.size_bytes)
         assert self.entry_count == sum(len(tail.payloads) - tail.start for tail in self._tails.values())

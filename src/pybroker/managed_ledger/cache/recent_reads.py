@@ -1,7 +1,7 @@
-"""What was read from the store last, for cursors that stand at nearly the same place: one read serves all of them.
+"""The last reads from the store, for cursors at nearly the same position: one read serves all of them.
 
-Pure. Each cursor holds what it reads ahead by itself; this is what its neighbours find. Invariants: `size_bytes` is the sum of
-what is held, at most `limit_bytes`, in at most `MAX_RUNS` runs; whoever was put in first leaves first.
+Pure. Each cursor keeps the entries that it reads ahead; this is for the other cursors. Invariants: `size_bytes` is the sum of the
+kept runs, at most `limit_bytes`, in at most `MAX_RUNS` runs; the oldest run is evicted first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RecentReads:
         self._by_ledger: dict[int, list[EntryRun]] = {}
 
     def put(self, run: EntryRun) -> None:
-        """Keep `run`, with nobody changing its lists, until others take its place."""
+        """Keep `run` until newer runs replace it. Its lists must not change."""
         size_bytes = sum(map(len, run.payloads))
         if size_bytes > self.limit_bytes:
             return
@@ -36,7 +36,7 @@ class RecentReads:
             self._forget(*self._runs.popleft())
 
     def find(self, position: Position) -> EntryRun | None:
-        """What was read last that holds the entry at `position`."""
+        """Return the last run that contains the entry at `position`."""
         ledger_id, entry_id = position
         for run in reversed(self._by_ledger.get(ledger_id, ())):
             if run.first_entry_id <= entry_id < run.first_entry_id + len(run.payloads):
@@ -60,7 +60,7 @@ class RecentReads:
             del self._by_ledger[run.ledger_id]
 
     def check_invariants(self) -> None:
-        """For tests: the counters agree with what is held."""
+        """Check the invariants, for tests."""
         assert self.size_bytes == sum(len(payload) for run, _ in self._runs for payload in run.payloads)
         assert self.size_bytes <= self.limit_bytes
         assert len(self._runs) == sum(map(len, self._by_ledger.values())) <= MAX_RUNS
