@@ -77,9 +77,10 @@ class StartError(Exception):
 
 
 def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk: Disk | None = None) -> int:
-    """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for what only shows while building.
+    """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors that only occur during the
+    construction.
 
-    `disk` is the file system of the ledger store; tests give one with faults.
+    `disk` is the file system of the ledger store; tests pass one with faults.
     """
     logs.configure(config.log_level)
     for warning in warnings:
@@ -98,7 +99,7 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
 
 
 def tune_process() -> None:
-    """What the interpreter has to be told for a broker."""
+    """Set interpreter options for a broker."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     raise_limit()
 
@@ -123,7 +124,9 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
     try:
         print(broker.banner(), flush=True)
         if ready_file is not None:
-            _write_ready_file(ready_file, broker.description())  # last: who waits for it finds everything said
+            _write_ready_file(
+                ready_file, broker.description()
+            )  # # last: a reader of the file finds everything complete
         await stop.wait()
     finally:
         is_clean = await broker.close()
@@ -144,9 +147,10 @@ class Broker:
         connect: Callable[[ServerContext], Connection] = Connection,
         storage_is_lost: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`request_stop` makes who runs this broker call `close` soon. `stores` stand for those that the configuration names, and
-        are closed by who gives them; `connect` makes the connection of each client; `storage_is_lost` is called when a durable
-        write has failed, instead of ending the process."""
+        """`request_stop` makes the caller call `close` soon. `stores` replace those of the configuration, and the caller closes
+        them; `connect` creates the connection object of each client; `storage_is_lost` is called after a failed durable write,
+        instead of ending the process.
+        """
         self.runtime = runtime
         self.config = runtime.config
         self._request_stop = request_stop
@@ -243,7 +247,7 @@ class Broker:
         if not leftovers.entries or self.config.metadata_store == "memory":
             return
         has_topics = bool(await metadata.children(metadata_paths.MANAGED_LEDGERS))
-        # Not one topic beside so many entries: nobody deletes them all in the seconds before a power cut.
+        # No topic beside so many entries: they cannot all have been deleted in the seconds before a power cut.
         is_foreign = self.config.journal_sync_data and not has_topics
         if lost := leftovers.entries if is_foreign else leftovers.lost_names(store):
             raise StartError(lost_names_text(self._directory, lost, has_topics=has_topics))
@@ -314,7 +318,7 @@ class Broker:
         except CannotListen as error:
             problems += error.problems
         if problems:
-            # What was bound all the same is free again: an embedded broker tries once more.
+            # # release bound ports, so an embedded broker can retry
             await self.listener.close()
             await self.http.close()
             problems[-1] += " (another broker? --port and --http-port choose other ports)"
@@ -338,7 +342,7 @@ class Broker:
             await resources.put_cluster(self.config.cluster_name, current)
 
     async def _run_background(self, refresher: CertificateRefresher | None) -> None:
-        """The loops that last as long as the broker; each catches what it can meet, so that none ends the others."""
+        """Run the background loops of the broker. Each catches expected errors, so that none ends the others."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.listener.watch(), name="keep-alive")
             group.create_task(self._check_expired_credentials(), name="credentials")
@@ -358,8 +362,9 @@ class Broker:
                 check_expiry(connection)
 
     async def crash(self) -> None:
-        """Vanish as a process does that is killed, for everybody outside: clients are told nothing more. What runs is taken down,
-        and what it still writes goes to the stores, of which who wants to go on from here has to have a copy."""
+        """Stop like a killed process: clients are not notified. Running work is stopped, and may still write to the stores, so a
+        caller that continues with the stored data needs a copy.
+        """
         self.listener.stop_reading()
         self.listener.abort()
         await self.http.close(deadline_s=0)
@@ -367,7 +372,9 @@ class Broker:
         await self._take_down()
 
     async def close(self) -> bool:
-        """Tell the clients, write what is left, release. False when `brokerShutdownTimeoutMs` was not enough."""
+        """Notify the clients, write pending state, and release everything. Return False if `brokerShutdownTimeoutMs` was
+        too short.
+        """
         logs.info("broker.stopping")
         if self._garbage is not None:
             self._garbage.rest()
@@ -394,10 +401,10 @@ class Broker:
             if asyncio.iscoroutine(closing):
                 await closing
 
-    # --- what people and scripts read --------------------------------------------------------------------------------
+    # --- status output --------------------------------------------------------------------------------
 
     def description(self) -> dict[str, object]:
-        """What the ready file holds."""
+        """The contents of the ready file."""
         found = self.service.presence.addresses.resolve(None)
         return {
             "pid": os.getpid(),
@@ -413,7 +420,7 @@ class Broker:
         }
 
     def banner(self) -> str:
-        """A few lines that say where the broker is, where its data is, and what a receipt means."""
+        """A few lines with the broker's addresses, its data directory, and the meaning of a receipt."""
         found = self.service.presence.addresses.resolve(None)
         urls = "  ".join(
             url for url in (found.broker_url, found.broker_url_tls, found.http_url, found.http_url_tls) if url
@@ -439,13 +446,15 @@ class Broker:
 
 
 def _storage_is_lost(error: BaseException) -> None:
-    """A durable write failed: what the disk holds is unknown, and trying again would lie. Recovery at the next start knows."""
+    """A durable write has failed: the contents of the disk are unknown, and a retry could report a false success. The recovery of
+    the next start determines them.
+    """
     logs.error("storage.lost", error=str(error), action="the process ends; start it again once the disk is sound")
     os._exit(EXIT_FATAL_STORAGE)
 
 
 def _write_ready_file(path: Path, description: dict[str, object]) -> None:
-    """Whole or not at all: who waits for the file never reads half of it. Raises StartError."""
+    """Write the file atomically, so that a reader never finds a part of it. Raises StartError."""
     partial = path.with_name(path.name + ".partial")
     try:
         partial.write_text(json.dumps(description) + "\n")

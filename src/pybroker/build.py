@@ -1,6 +1,6 @@
-"""A whole broker from its surroundings and its stores: no process, no socket, no signal and no file of its own.
+"""Builds a broker from its runtime and its stores, without process, socket, signal, or file of its own.
 
-The app, tests and whoever embeds a broker build it here and then open its doors (`Listener`, `HttpServer`).
+The application, tests, and embedding programs build it here and then open its ports (`Listener`, `HttpServer`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where a broker keeps what it stores; opened, and closed, by who builds it."""
+    """The stores of a broker; opened and closed by the builder."""
 
     metadata: MetadataStore
     ledgers: LedgerStore
@@ -33,7 +33,7 @@ class Stores:
 
 
 def ledger_limits(config: BrokerConfig) -> LedgerLimits:
-    """When a managed ledger goes on in a new ledger."""
+    """Return the limits at which a managed ledger begins a new ledger."""
     return LedgerLimits(
         config.managed_ledger_max_entries_per_ledger,
         config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
@@ -44,9 +44,9 @@ def ledger_limits(config: BrokerConfig) -> LedgerLimits:
 
 
 async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
-    """A broker with everything loaded that it serves from; not `ready` yet, and without addresses. To be closed by who builds it.
+    """Return a broker with loaded metadata, not `ready` yet and without addresses. The builder must close it.
 
-    `limits` stands for those of the configuration. Raises ConfigError for a cluster or namespaces that cannot be, and StoreError.
+    `limits` replace those of the configuration. Raises ConfigError for an invalid cluster or namespace, and StoreError.
     """
     config = runtime.config
     resources = Resources(stores.metadata, config.default_number_of_namespace_bundles)

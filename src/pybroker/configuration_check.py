@@ -1,7 +1,7 @@
-"""What is wrong with a configuration besides single values: all of it at once, before anything is opened.
+"""Checks of a configuration beyond single values: all problems at once, before anything is opened.
 
-Each check makes what the broker will make of its keys. The same refusals stand where the broker makes them, for whoever builds
-one without the command line; entry filters, which are code of others, are made there alone.
+Each check creates the object that the broker will create from its keys. The broker refuses the same values when it creates them,
+for programs that build one without the command line. Entry filters, which are code of others, are only created there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _WORDS = re.compile(r"\w+")
 
 
 def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
-    """Add to `problems` what cannot work together, or leads nowhere.
+    """Add contradictions and ineffective settings to `problems`.
 
-    What is said of one of `refused_keys` is left out: a value that is not used explains nothing.
+    Problems of the `refused_keys` are omitted, because their values are not used.
     """
     found = Problems()
     checks: list[Callable[[BrokerConfig], object]] = [

@@ -1,14 +1,14 @@
-"""Every error that a client or an operator can be answered with.
+"""All errors that a client or an operator can receive.
 
 Families (see docs/architecture.md):
 
-* `ProtocolViolation`: the peer broke the protocol; its connection is closed, nobody else notices.
-* `BrokerError`: expected and answered. One subclass for each `ServerError` of the protocol, with that very name; the class
-  holds the code and the HTTP status, and only the two edges (connection, HTTP) read them.
-* `AdminError`: a refusal that only REST has a code for (conflict, precondition).
-* `StoreError`: storage failed, a full disk among it; `told_as` is the `BrokerError` that clients get.
+* `ProtocolViolation`: the peer broke the protocol. Its connection is closed; no other connection is affected.
+* `BrokerError`: expected and answered. One subclass for each `ServerError` of the protocol, with the same name. The class has the
+  code and the HTTP status, and only the two edges (connection, HTTP) use them.
+* `AdminError`: a refusal with a code of REST only (conflict, precondition).
+* `StoreError`: storage failed, for example on a full disk; `told_as` is the `BrokerError` for clients.
 
-Anything else that reaches an edge is a bug: it is answered `UnknownError`, logged with its stack and counted.
+Any other exception that reaches an edge is a bug: it is answered with `UnknownError`, logged with its stack trace, and counted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class CannotListen(Exception):
 
 
 class ProtocolViolation(Exception):
-    """The peer sent what no client may send; the text says what, the connection is closed."""
+    """The peer sent an invalid command. The text describes it, and the connection is closed."""
 
 
 class BrokerError(Exception):
-    """An expected failure with a code that Pulsar's clients understand; the text says what to do next where that helps."""
+    """An expected failure with a code that Pulsar's clients understand. The text says what to do next if that helps."""
 
     code: ClassVar[int] = 0
     http_status: ClassVar[int] = 500
@@ -44,7 +44,7 @@ class BrokerError(Exception):
         if http_status is not None:
             cls.http_status = http_status
         if code is not None:
-            # One class for each code: two would make the answer depend on who raised it.
+            # # one class for each code: otherwise the answer would depend on the raising code
             assert code not in BrokerError.by_code, f"ServerError {code} has two classes"
             cls.code = code
             BrokerError.by_code[code] = cls
@@ -79,7 +79,7 @@ class ServiceNotReady(BrokerError, code=6, http_status=503):
 
 
 class TopicChanging(ServiceNotReady):
-    """What the topic belongs to is being made, changed or deleted: whoever waits for that and looks again may be served."""
+    """The namespace or partitioned topic is being created, changed, or deleted. A caller that waits and retries may succeed."""
 
 
 class TopicFenced(ServiceNotReady):
@@ -99,7 +99,7 @@ class ChecksumError(BrokerError, code=9, http_status=400):
 
 
 class UnsupportedVersionError(BrokerError, code=10, http_status=400):
-    """The client is too old for what it asks."""
+    """The client is too old for the requested feature."""
 
 
 class TopicNotFound(BrokerError, code=11, http_status=404):
@@ -173,18 +173,18 @@ class AdminError(Exception):
 
 
 class StoreError(Exception):
-    """A storage or metadata back end failed; the text says how. What a client is told of it is said here alone."""
+    """A storage or metadata back end failed; the text describes it. Only this class determines the error for clients."""
 
     told_as: ClassVar[type[BrokerError]] = PersistenceError
     """Its code for clients, and its HTTP status; a subclass may say another."""
 
     def answer(self, what: str = "") -> BrokerError:
-        """The error for who asked; `what` says of what, if the text does not."""
+        """Return the error for the client. `what` names the object if the text does not."""
         return self.told_as(f"{what}{self}")
 
 
 class BadVersionError(StoreError):
-    """A versioned put or delete met another version: somebody else changed the value."""
+    """A versioned put or delete found another version: another writer has changed the value."""
 
 
 class LedgerFenced(StoreError):
@@ -204,7 +204,7 @@ class NoSuchLedger(StoreError):
 
 
 class DamagedEntries(StoreError):
-    """Stored entries cannot be read back, now or ever: exactly these, whose neighbours are read as before."""
+    """Stored entries cannot be read, permanently: exactly these; their neighbours are readable."""
 
     def __init__(self, ledger_id: int, first_entry_id: int, last_entry_id: int, reason: str) -> None:
         super().__init__(reason)

@@ -1,9 +1,9 @@
-"""One compaction of one topic: reads the view of before and what was published since, twice, and writes the next view.
+"""One compaction of one topic: reads the previous view and all entries since, twice, and writes the next view.
 
-Operation: the first pass notes which messages stay, the second writes them into a new ledger, at most one append under way. Then
-that ledger is sealed, and one change of the managed ledger's document makes it the view and the ledger of before one to be deleted.
-Concurrency: on the loop, in slices; a single entry that is large, or becomes so when it is opened, in a thread.
-Failure: whatever is raised, the old view stays and the new ledger is to be deleted.
+Operation: the first pass determines the remaining messages, the second writes them into a new ledger, with at most one append in
+flight. Then that ledger is sealed, and one change of the managed ledger info makes it the view, and the previous ledger one to be
+deleted. Concurrency: on the event loop, in slices; a single entry that is large, or large after decompression, in a thread.
+Failure: after any error, the old view stays and the new ledger is deleted.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ READ_ENTRIES = 1000
 READ_BYTES = 1024 * 1024
 WRITE_BYTES = 256 * 1024
 BUFFERS_BYTES = 2 * READ_BYTES + WRITE_BYTES
-"""What is read and what is to be written; it waits for memory before it begins."""
+"""The buffers of reads and writes. The compaction waits for this memory before it begins."""
 SLICE_MS = 1.0
 THREAD_COST_BYTES = 128 * 1024
-"""An entry that costs more is opened in a thread: it would hold the loop for too long. What it is before compression counts."""
+"""A more expensive entry is decoded in a thread, because it would block the event loop for too long. The uncompressed size counts.
+"""
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a compaction has done so far; of both passes together."""
+    """The progress of a compaction, over both passes."""
 
     read_entries: int = 0
     read_bytes: int = 0
@@ -75,8 +76,9 @@ class Compactor:
         self._drops = 0  # of the view, when this began
 
     async def run(self, end: Position) -> None:
-        """Compact everything up to and including `end`, an entry that exists. Raises StoreError, also soon after the view, and
-        with it what this would make, was dropped, and NotAllowedError when its keys take more memory than there is."""
+        """Compact all entries up to and including `end`, an existing entry. Raises StoreError, also soon after the view was deleted
+        together with the result of this compaction, and NotAllowedError if its keys need too much memory.
+        """
         try:
             await self._room.wait(self, BUFFERS_BYTES)
             await self._run(end)
@@ -127,7 +129,7 @@ class Compactor:
         return act(entry.position, entry.payload)
 
     async def _read(self, before: CompactedInfo | None, end: Position) -> AsyncIterator[list[CompactedEntry]]:
-        """Everything up to `end`, in order: what is left of earlier compactions, then what came since."""
+        """Yield all entries up to `end`, in order: the previous view, then the entries since."""
         position = self._ledger.ledgers.first_position
         if before is not None:
             index = 0
@@ -156,7 +158,7 @@ class Compactor:
         ]
 
     def _without_hidden(self, entries: list[CompactedEntry]) -> list[CompactedEntry]:
-        """Messages of aborted transactions are nobody's latest value."""
+        """Messages of aborted transactions are ignored."""
         is_hidden = self._ledger.read_limit.is_hidden
         return [entry for entry in entries if not is_hidden(entry.position)]
 
@@ -168,8 +170,8 @@ class Compactor:
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
 
     def _require_room(self, entries: list[CompactedEntry]) -> None:
-        """Count what is in memory now. Raises NotAllowedError."""
-        # What was opened of one entry is gone when the next one is.
+        """Count the present memory. Raises NotAllowedError."""
+        # The decoded form of an entry is released before the next one.
         opened_bytes = max((opening_cost(entry.payload) for entry in entries), default=0)
         noted_bytes = self._survivors.size_bytes
         self._room.count(BUFFERS_BYTES + noted_bytes + opened_bytes)
@@ -225,7 +227,7 @@ class _Writer(AppendListener):
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         written = self._written
-        if written is None or written.done():  # who waited was cancelled
+        if written is None or written.done():  # # the waiter was cancelled
             return
         if error is None:
             written.set_result(None)

@@ -1,11 +1,11 @@
-"""What compaction has to know of an entry: its messages, their keys, and whether they say that a key is gone.
+"""The view of compaction on an entry: its messages, their keys, and whether they delete a key.
 
-A batch is opened, one message after the other, without copying payloads. What cannot be opened, encrypted batches among it, counts
-as one thing that stays as it is: nobody here can say which keys are in it.
+A batch is decoded message by message, without copying payloads. An entry that cannot be decoded, such as an encrypted batch, counts
+as one unit that stays unchanged, because its keys are unknown.
 
-Opening costs what the batch is before compression, which can be thousands of times what is stored: `opening_cost` says so from the
-metadata, so that callers know beforehand. Memory stays at that size and 16 bytes for each message; keys that follow one another and
-are the same are kept once.
+The cost of decoding is the uncompressed size of the batch, which can be thousands of times the stored size: `opening_cost`
+determines it from the metadata, so callers know it in advance. Memory is limited to that size and 16 bytes for each message; equal
+consecutive keys are kept once.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ MAX_BATCH_BYTES = 64 * 1024 * 1024
 MAX_BATCH_MESSAGES = 1_000_000
 """Nor one of more messages, which was stored before such batches were refused."""
 _MESSAGE_COST_BYTES = 128
-"""What looking at one message costs, in bytes that could be decompressed meanwhile: about a microsecond."""
+"""The cost of one message, in bytes that could be decompressed in the same time: about a microsecond."""
 _IS_TOMBSTONE = 1
 _IS_REMOVED = 2
 _SIZE_BYTES = 4
 _MAGIC = MAGIC_CRC32C.to_bytes(2, "big")
 _NO_LONGER_THERE = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _REMOVED_MESSAGE = len(_NO_LONGER_THERE).to_bytes(_SIZE_BYTES, "big") + _NO_LONGER_THERE
-"""What stands in a batch for a message that is gone, so that the others keep their numbers."""
+"""The placeholder in a batch for a removed message, so that the others keep their indexes."""
 
 
 class Message(NamedTuple):
@@ -62,7 +62,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Nobody can say what is in it."""
+    """An entry with unknown contents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Single:
 
 
 class Batch:
-    """Several messages, or one in the form of several. Columns in place of an object for each message."""
+    """Several messages, or one in the form of a batch. Columns instead of an object for each message."""
 
     __slots__ = ("_ends", "_flags", "_keys", "metadata", "payload")
 
@@ -96,7 +96,7 @@ class Batch:
         key: bytes | None = None
         flags = 0
         for single, _, end in messages_of_batch(payload, metadata.num_messages_in_batch):
-            if single is not previous:  # Neighbours are often alike, and in what compresses best nearly all are.
+            if single is not previous:  # # neighbours are often equal, in highly compressed batches nearly always
                 previous = single
                 if single.HasField("partition_key"):
                     own_key = single.partition_key.encode()
@@ -124,7 +124,7 @@ Content = Whole | Marker | Single | Batch
 
 
 def read_entry(entry: bytes) -> Content:
-    """What is in `entry`; never raises."""
+    """Return the contents of `entry`; never raises."""
     try:
         start, end = metadata_span(entry)
         head = metadata_head(entry, start, end)
@@ -147,7 +147,7 @@ def _single(head: MetadataHead, payload_bytes: int) -> Single:
 
 
 def opening_cost(entry: bytes) -> int:
-    """What it takes to look into `entry`, in bytes that are gone through; never raises."""
+    """Return the cost of decoding `entry`, in processed bytes; never raises."""
     try:
         start, end = metadata_span(entry)
         if entry.find(NUM_MESSAGES_BYTE, start, end) < 0:  # no batch
@@ -189,6 +189,6 @@ def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
     metadata = pb.MessageMetadata()
     metadata.CopyFrom(batch.metadata)
     metadata.uncompressed_size = len(payload)
-    start = message_start(entry)  # what the broker has put in front of it stays
+    start = message_start(entry)  # # the broker entry metadata stays
     compressed = compress(metadata.compression, bytes(payload))
     return entry[:start] + framed(metadata, compressed, has_checksum=entry[start : start + 2] == _MAGIC)

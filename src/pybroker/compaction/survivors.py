@@ -1,9 +1,9 @@
-"""Which messages stay: of each key the last one, unless that one says that the key is gone.
+"""The remaining messages: of each key the last one, unless it deletes the key.
 
-Two passes over the same entries in the same order: `note` takes what there is, `kept` then says what is left of each entry.
+Two passes over the same entries in the same order: `note` records the messages, `kept` returns the remainder of each entry.
 
-Memory: one dictionary entry for each key that has a value, whatever its messages hold: the key (a digest of 32 bytes in place of a
-longer one) and one number that stands for its last message, about 200 bytes together; and one for each chunked message.
+Memory: one dictionary entry for each key with a value, whatever its messages contain: the key (a digest of 32 bytes instead of a
+longer one) and a number for its last message, about 200 bytes together; and one for each chunked message.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pybroker.model.position import Position
 MAX_KEY_BYTES = 32
 KEY_BYTES = 200
 CHUNKED_BYTES = 200
-"""What is noted of a key, or of a chunked message, takes so much."""
+"""The memory for a key, or for a chunked message."""
 _DIGEST_MARK = b"#"
 
 
 class Survivors:
-    """Owned by one compaction. Invariant: `_last` has, of what was noted, the last message of each key that has a value."""
+    """Owned by one compaction. Invariant: `_last` has the last recorded message of each key with a value."""
 
     def __init__(self, *, keeps_messages_without_key: bool) -> None:
         self._keeps_messages_without_key = keeps_messages_without_key
@@ -38,7 +38,7 @@ class Survivors:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory what is noted takes."""
+        """The approximate memory."""
         return KEY_BYTES * len(self._last) + CHUNKED_BYTES * len(self._last_chunks)
 
     # --- the first pass ----------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class Survivors:
     # --- the second pass ---------------------------------------------------------------------------------------------
 
     def kept(self, position: Position, entry: bytes) -> bytes | None:
-        """What is left of the entry; itself when that is everything, None when nothing is."""
+        """Return the remainder of the entry; the entry itself if it is unchanged, None if nothing remains."""
         content = read_entry(entry)
         if isinstance(content, Whole):
             return entry
@@ -100,7 +100,7 @@ class Survivors:
     def _keeps_single(self, single: Single, number: int) -> bool:
         if not single.chunk_uuid or single.key is None:
             return self._keeps(single.key, number)
-        # A chunk stays with its message, which counts from its last chunk on. That one may come behind what is compacted now.
+        # A chunk stays with its message, whose position is that of its last chunk, which may be behind the compacted range.
         last = self._last_chunks.get(_short(single.chunk_uuid))
         return last is None or self._keeps(single.key, last)
 

@@ -1,9 +1,10 @@
-"""The plug for cursors: what must be remembered about a subscription's acknowledgements.
+"""The interface of cursor stores: durable state of a subscription's acknowledgements.
 
 A cursor's state is a snapshot plus the deltas after it, both opaque bytes here (`managed_ledger/cursor_state.py` encodes them).
-Deltas are durable in the order written. The store asks for a new snapshot when it wants to forget deltas (a checkpoint).
+Deltas are durable in the order in which they are written. The store asks for a new snapshot when it wants to forget deltas (a
+checkpoint).
 
-Concurrency: every method is called from the loop's thread; completions come back on it.
+Concurrency: every method is called on the event loop; completions are called on it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class CursorStore(ABC):
 
     @abstractmethod
     async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:
-        """Write a last snapshot if there were deltas since the one before, and forget the owner. Unknown ids: no effect.
+        """Write a last snapshot if there were deltas since the previous one, and forget the owner. Unknown ids: no effect.
 
-        `is_changed`: the owner's state holds what no delta does, so that only the snapshot can store it. Raises StoreError.
+        `is_changed`: the owner's state has changes that are in no delta, so only the snapshot can store them. Raises StoreError.
         """
 
     @abstractmethod

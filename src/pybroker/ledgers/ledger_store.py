@@ -1,12 +1,11 @@
-"""The plug: what a managed ledger asks of the place where entries rest.
+"""The interface of ledger stores, which managed ledgers use to store entries.
 
 A ledger is an append-only run of entries numbered from 0, written once, sealed, read many times, deleted whole.
 
-Operation: `append` is called on the event loop and never blocks; the store answers through `AppendListener` on the loop, in the
-order of the appends of a ledger, only after the entries are as durable as the configuration promises.
-Concurrency: every method is called from the loop's thread.
-Failure: when an append fails, every later append of that ledger fails too (`LedgerFenced`): entry ids have no gaps. The owner
-seals the ledger and goes on in a new one.
+Operation: `append` is called on the event loop and never blocks; the store answers through `AppendListener` on the event loop, in
+the order of the appends of a ledger, only after the entries are as durable as the configuration promises. Concurrency: every method
+is called on the event loop. Failure: after a failed append, all later appends of that ledger fail too (`LedgerFenced`), because
+entry ids have no gaps. The owner seals the ledger and continues in a new one.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class AppendListener(ABC):
 class AppendRun:
     """Entries of one producer that arrived together: consecutive entry ids of one ledger.
 
-    The unit of the publish path: its cost is shared by the messages of one read of a socket.
-    `context` is the owner's own (producer and sequence ids); the store never looks at it.
+    The unit of the publish path: the messages of one read of a socket share its cost. `context` belongs to the owner (producer and
+    sequence ids); the store never uses it.
     """
 
     __slots__ = (
@@ -100,7 +99,7 @@ class EntryRun:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """What a ledger holds: entries, messages (a batch counts its messages) and payload bytes."""
+    """The contents of a ledger: entries, messages (each message of a batch counts), and payload bytes."""
 
     ledger_id: int
     entry_count: int
@@ -117,7 +116,7 @@ class LedgerTotals:
 
 
 class LedgerPoint(NamedTuple):
-    """A place where a ledger can be cut cheaply: in front of that entry, with so many payload bytes and messages before it."""
+    """A position at which a ledger can be split cheaply: before that entry, with the payload bytes and messages before it."""
 
     entry_id: int
     bytes_before: int
@@ -149,9 +148,9 @@ class LedgerStore(ABC):
 
     @abstractmethod
     def append(self, run: AppendRun) -> None:
-        """Store `run`; answers `run.listener.append_completed` later, never inside this call.
+        """Store `run`. Calls `run.listener.append_completed` later, never inside this call.
 
-        Raises StorageFull while `refusal` gives a reason: then nothing has happened, and the ledger goes on afterwards.
+        Raises StorageFull while `refusal` returns a reason: nothing was stored then, and the ledger can continue afterwards.
         """
 
     def refusal(self) -> str | None:
@@ -160,8 +159,9 @@ class LedgerStore(ABC):
 
     @abstractmethod
     def read_buffered(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Entries that need no IO, from `first_entry_id` on; None when that entry is not at hand. May hold appended
-        entries that are not durable yet: the caller never asks beyond what it was told is durable."""
+        """Return entries that need no IO, from `first_entry_id` on; None if that entry is not in memory. They may include appended
+        entries that are not durable yet: the caller must not request entries that have not been reported as durable.
+        """
 
     @abstractmethod
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
@@ -173,9 +173,9 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals:
-        """Of the entries 0 to `entry_id` - 1: exact, and read from the index and the columns of a few blocks.
+        """Return the totals of the entries 0 to `entry_id` - 1: exact, from the index and the columns of a few blocks.
 
-        Entries whose columns are damaged count as one message each. Raises NoSuchLedger, StoreError.
+        Entries with damaged columns count as one message each. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod
@@ -184,22 +184,24 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
-        """Ids [low, high): the first entry published at or after that time is among them, or is `high`.
+        """Return ids [low, high): the first entry published at or after that time is among them, or is `high`.
 
-        From memory and the index alone. Publish times come from clients, whose clocks differ: where they do not rise, what is
-        meant is the first entry of a block that is so late, as a search by bisection would find it.
+        From memory and the index alone. Publish times come from clients, whose clocks differ: where they do not increase, the first
+        entry of a block with such a time counts, as a bisection would find it.
         """
 
     async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
-        """Where the ledger can be cut, rising, so many payload bytes apart or a little more; none where nobody keeps any.
+        """Return the positions at which the ledger can be split, ascending, at least that many payload bytes apart; none if the
+        store has none.
 
-        Those of a sealed ledger never change, those of an open one are only added to. Raises NoSuchLedger, StoreError.
+        Those of a sealed ledger never change, those of an open one are only extended. Raises NoSuchLedger, StoreError.
         """
         return []
 
     async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
-        """Where these entries are in the ledger's file, or the first of them as far as the file goes; None when the first
-        one is not in a file. Never changes but by the ledger's deletion. Raises NoSuchLedger, StoreError."""
+        """Return the location of these entries in the ledger's file, or of the first of them up to the end of the file; None if the
+        first one is not in a file. It never changes until the ledger is deleted. Raises NoSuchLedger, StoreError.
+        """
         return None
 
     async def with_file(self, ledger_id: int, work: Callable[[LedgerFile], T]) -> T:
@@ -212,8 +214,9 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def recover(self, ledger_id: int) -> LedgerSummary:
-        """Fence and seal a ledger left open by an earlier run; what it holds now is what it will always hold.
-        Also answers for a sealed ledger."""
+        """Fence and seal a ledger that an earlier run left open; its present contents are final. Also answers for a
+        sealed ledger.
+        """
 
     @abstractmethod
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -224,19 +227,20 @@ class LedgerStore(ABC):
         """The ids of all ledgers that exist, rising."""
 
     def is_own(self, ledger_id: int) -> bool:
-        """Whether the ledger carries this broker's mark, who made it. Only such a one may be recovered or deleted although nothing
-        names it: any other is somebody else's, who may write it now and name it next."""
+        """Return whether the ledger has the mark of this broker. Only such a ledger may be recovered or deleted although no
+        metadata names it: any other belongs to another broker, which may be writing it and record it later.
+        """
         return False
 
     def is_name_certain(self, ledger_id: int) -> bool:
-        """Whether what metadata says of a ledger is never older than what is here; asked for one of an earlier run.
+        """Return whether the metadata of a ledger of an earlier run is never older than the stored data.
 
-        Not so where deletions are not synced: a power cut may bring a ledger back that metadata does not name any more.
+        Not so if deletions are not synced: a power cut may restore a ledger that metadata does not name any more.
         """
         return True
 
     def is_id_given(self, ledger_id: int) -> bool:
-        """Whether an earlier run may have given this id; if not, whoever has it knows more than the store."""
+        """Return whether an earlier run may have assigned this id. If not, a user of the id knows more than the store."""
         return True
 
     @abstractmethod
@@ -244,11 +248,11 @@ class LedgerStore(ABC):
         """Return once everything appended before this call is durable, proving that the store can write. Raises StoreError."""
 
     def figures(self) -> dict[str, float]:
-        """What the store counts, by name, for the metrics page; plain reads, no IO."""
+        """Return the store's counters by name, for the metrics page; plain reads, no IO."""
         return {}
 
     def histograms(self) -> dict[str, Buckets]:
-        """The same for what it measures one by one."""
+        """Return the store's histograms by name."""
         return {}
 
     @abstractmethod

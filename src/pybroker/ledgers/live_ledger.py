@@ -1,9 +1,9 @@
-"""A ledger that has no index on disk yet: its state, its buffered entries, and how far its segment file reaches.
+"""A ledger without index on disk: its state, its buffered entries, and the extent of its segment file.
 
-What must always hold: the entries of a ledger are its committed extent, then `writing` (a checkpoint is moving them), then
-`buffer`, without gap or overlap. `buffer` may hold entries that are not durable yet; those that the journal refuses are cut
-off again before a checkpoint can see them.
-Pure state, used on the loop; a checkpoint reads the lists of `writing`, which nobody changes meanwhile.
+Invariants: the entries of a ledger are its committed extent, then `writing` (a checkpoint is moving them), then `buffer`, without
+gap or overlap. `buffer` may contain entries that are not durable yet; entries that the journal refuses are removed before a
+checkpoint can see them. Pure state, used on the event loop; a checkpoint reads the lists of `writing`, which do not change
+meanwhile.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class EntryBuffer:
         self.payloads: list[bytes] = []
         self.message_counts: list[int] = []
         self.size_bytes = 0
-        """What was put here, with what was cut off again; counted by who fills it."""
+        """The size of all entries that were added, including removed ones; counted by the caller."""
         self._messages_before = array("Q", (0,))
         self._bytes_before = array("Q", (0,))
 
@@ -137,7 +137,7 @@ class LiveLedger:
         self.state = LedgerState.OPEN
         self.extent = extent
         self.index = SegmentIndex(publish_time_of)
-        # A ledger that an earlier run left open is looked through when it is first needed.
+        # A ledger that an earlier run left open is scanned at its first use.
         self.is_index_known = extent.end_offset == 0
         self.next_entry_id = extent.entry_count
         self.pending_runs = 0
@@ -181,7 +181,7 @@ class LiveLedger:
         self.next_entry_id = min(self.next_entry_id, first_refused_id)
 
     def freeze(self) -> EntryBuffer | None:
-        """What a checkpoint shall write; later appends go into a new buffer."""
+        """Freeze the entries for a checkpoint. Later appends use a new buffer."""
         assert self.writing is None, "one checkpoint at a time"
         if self.buffer.payloads:
             self.writing = self.buffer

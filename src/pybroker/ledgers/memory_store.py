@@ -28,8 +28,9 @@ class MemoryLedgerStore(LedgerStore):
         self._waiting: list[tuple[AppendRun, StoreError | None]] = []
 
     def copied(self) -> Self:
-        """A store with what this one holds now, as a process finds it that comes after a crash: appends that nobody was told of are
-        among it."""
+        """Return a store with the present contents, as a process finds them after a crash, including appends that were not
+        confirmed.
+        """
         copy = type(self)(self._publish_time_of)
         copy._ledgers = {ledger_id: ledger.copied() for ledger_id, ledger in self._ledgers.items()}  # noqa: SLF001
         copy._next_ledger_id = self._next_ledger_id  # noqa: SLF001
@@ -89,7 +90,7 @@ class MemoryLedgerStore(LedgerStore):
         self._ledgers.pop(ledger_id, None)
 
     def is_own(self, ledger_id: int) -> bool:
-        return True  # Nobody else has it.
+        return True  # # no other process can own it
 
     async def list_ledgers(self) -> list[int]:
         return sorted(self._ledgers)
@@ -123,7 +124,7 @@ class MemoryCursorStore(CursorStore):
         self._owners: dict[str, CursorOwner] = {}
 
     def copied(self) -> MemoryCursorStore:
-        """A store with what this one holds now; what its owners have not written yet is not in it."""
+        """Return a store with the present contents, without unwritten changes of owners."""
         copy = MemoryCursorStore()
         copy._cursors = {cursor_id: (snapshot, list(deltas)) for cursor_id, (snapshot, deltas) in self._cursors.items()}
         return copy

@@ -1,11 +1,11 @@
-"""Opening a data directory: replay what the journal holds beyond the last checkpoint, and start with fresh journal files.
+"""Opening of a data directory: replay the journal behind the last checkpoint, and start with new journal files.
 
-What must always hold: start-up can be cut off anywhere and run again; it makes everything that it found durable (segment
-files and table) before the journal files that held it may be used again; it changes nothing when it finds damage it cannot
-explain, except that the undamaged journal before it has been moved to its place.
+Invariants: the start can be interrupted anywhere and repeated; it makes all replayed data durable (segment files and table) before
+the journal files with it may be reused; on damage that it cannot explain, it changes nothing, except that the intact journal before
+the damage has been replayed.
 
-One journal file after the other is replayed and committed, so that memory is bounded by two files whatever the backlog.
-Blocking: runs in a thread, before any other thread of the store exists but the one that it uses itself.
+The journal files are replayed and committed one by one, so two files bound the memory for any backlog. Blocking: runs in a thread,
+before any other thread of the store exists except its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pybroker.storage_format.segment_layout import EMPTY_EXTENT, LedgerExtent, S
 
 # Ledger ids are reserved in blocks: one commit for each block, and no id is ever given twice.
 LEDGER_ID_BLOCK = 1000
-# What fits into a column of the table, and then some blocks.
+# The limit of a column of the table, reduced by some blocks of ids.
 MAX_LEDGER_ID = 1 << 62
 
 
@@ -72,7 +72,7 @@ class StoreDirectories:
 
 @dataclass(slots=True)
 class OpenedStore:
-    """What the store starts from."""
+    """The initial state of the store."""
 
     table: CheckpointTable
     facts: Facts
@@ -115,7 +115,7 @@ def open_store(
             logs.error("checkpoint.cursor_damaged", file=directories.table.name, cursor=cursor_id)
         extents = table.load_extents()
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
-        # Whatever the clean mark says: a table that lost its last commits may show the mark of an earlier stop.
+        # Regardless of the mark of a clean stop: a table that lost its last commits may contain the mark of an earlier stop.
         covered_sequence = facts.sequence
         end = _journal_end(disk, directories, names, facts, known.mark)
         if not what_is_there and facts.commit == 0 and end is not None:
@@ -213,13 +213,13 @@ def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
 
 
 def describe_files(segment_count: int, journal_file_count: int) -> str:
-    """What a store holds beside its table, in words; empty for nothing."""
+    """Return the files of a store beside its table, in words; empty without any."""
     counts = ((segment_count, "segment files"), (journal_file_count, "journal files"))
     return " and ".join(f"{count} {what}" for count, what in counts if count)
 
 
 def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
-    """Above every ledger that exists, whatever the facts say: an id that is given twice would mix two topics."""
+    """Return an id above all existing ledgers, regardless of the facts: a repeated id would mix two topics."""
     return max((0, *segments, *extents)) + 1
 
 
@@ -229,7 +229,7 @@ def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
 
 
 def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
-    """What is wrong where there are ledgers whose ids were never given, and what to do."""
+    """Return the error text for ledgers with ids that were never assigned, with the remedy."""
     return (
         f"{table} is older than the ledgers: it does not know ledger {told_ids(ledger_ids)} yet, so its last changes are"
         f" lost, cursors among them. Put the right one back, with {table}-wal if there was one; or see what `pybroker ledger"
@@ -238,10 +238,10 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """What a run that begins with `facts` says of the ledgers that there are, and of those that it makes."""
+    """Return the id from which on a run that begins with `facts` can rely on the metadata of existing and new ledgers."""
     if not is_synced:
         return NAMES_NOT_CERTAIN
-    # The first synced run after one that was not: what exists stays as uncertain as it is.
+    # # the first synced run after an unsynced one: existing ledgers stay uncertain
     return min(facts.first_named_ledger_id, facts.ledger_id)
 
 
@@ -296,7 +296,7 @@ def _check_leftovers(
     require_none([found for found in short if found.ledger_id in known])
     for ledger_id in suspects:
         if (extent := known.get(ledger_id)) is None:
-            continue  # sealed or deleted: nobody writes to it
+            continue  # # sealed or deleted: not written any more
         with disk.open_for_read(segment_path(directories.ledgers, ledger_id)) as file:
             for held in held_entries(file, extent):
                 if held.ledger_id != ledger_id or held.entry_id >= ends[ledger_id]:
@@ -315,9 +315,9 @@ def _replay(
     *,
     is_synced: bool,
 ) -> dict[int, LedgerExtent]:
-    """Move everything of the journal to its place; returns the extents afterwards. Raises DamagedJournal.
+    """Replay the whole journal. Return the extents afterwards. Raises DamagedJournal.
 
-    A thread stores one file while the next one is read and applied here: half of each is waiting for the device.
+    A thread stores one file while the next one is read and applied here: half of the time of each is spent waiting for the device.
     """
     disk = environment.disk
     order = BatchOrder(facts.sequence, is_synced=is_synced)
@@ -331,7 +331,7 @@ def _replay(
         storing: Future[None] | None = None
         for generation in live_generations:
             name = generations[generation]
-            # What was stored from this buffer last is done: only the file before this one may be under way.
+            # The last file that was stored from this buffer is done: only the previous file may be in progress.
             data = _read_file(disk, directories.journal / name, buffers.popleft())
             buffers.append(data)
             live = _apply_file(replay, order, name, generation, data)
@@ -378,7 +378,7 @@ def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, d
 
 
 class _ReplayStore:
-    """Puts what was replayed into its place; used by one thread at a time."""
+    """Stores replayed changes; used by one thread at a time."""
 
     def __init__(
         self, disk: Disk, directories: StoreDirectories, table: CheckpointTable, extents: Mapping[int, LedgerExtent]
@@ -404,7 +404,7 @@ class _ReplayStore:
             for cursor in shelf.dirty()
         ]
         works = [
-            # The index of what was there before is made when the ledger is sealed; only its blocks are written here.
+            # The index of older blocks is created when the ledger is sealed; only the new blocks are written here.
             LedgerWork(
                 ledger_id,
                 self.extents[ledger_id],

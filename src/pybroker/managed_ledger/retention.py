@@ -5,9 +5,9 @@ the remaining size is at least the retention size. So 0 of either keeps nothing,
 the decision to the other. A needed ledger keeps only itself: an entry that waits for days, delayed or unacknowledged, does not keep
 the ledgers behind it.
 
-Invariants: only sealed ledgers are deleted, never the current one; retention keeps the newest ones, without a gap; the newest entry
-stays as long as any older one, so the end of the stream never moves back. Empty ledgers are deleted regardless of retention, because
-no position needs them. Ledgers under a reader's lease count as needed.
+Invariants: only sealed ledgers are deleted, never the current one; retention keeps the newest ones, without a gap; the newest
+entry stays as long as any older one, so the end of the stream never moves back. Empty ledgers are deleted regardless of retention,
+because no position needs them. Ledgers under a reader's lease count as needed.
 """
 
 from __future__ import annotations

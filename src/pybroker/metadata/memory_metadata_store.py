@@ -1,6 +1,6 @@
-"""MetadataStore in memory, for tests and for brokers whose data may go with the process.
+"""MetadataStore in memory, for tests and for brokers without durable data.
 
-Behaves exactly as the durable back ends do: one contract test runs against all of them.
+It behaves exactly like the durable implementations: one contract test runs against all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MemoryMetadataStore(MetadataStore):
         self._closed = False
 
     def copied(self) -> MemoryMetadataStore:
-        """A store with the values of this one, which nobody watches yet."""
+        """Return a store with the values of this one, without watches."""
         copy = MemoryMetadataStore()
         copy._values = dict(self._values)
         return copy

@@ -90,7 +90,7 @@ def schema_version(schema_path: str, version: int) -> str:
 
 
 def schema_name(topic: TopicName) -> str:
-    """What the schema of a topic is called: `tenant/ns/encoded-name`."""
+    """Return the name of a topic's schema: `tenant/ns/encoded-name`."""
     return f"{topic.namespace}/{quote(topic.partitioned_name.local_name, safe='')}"
 
 
@@ -100,7 +100,7 @@ def resource_group(name: str) -> str:
 
 
 def resource_group_of_segment(segment: str) -> str:
-    """The group whose path ends in `segment`, a child of RESOURCE_GROUPS."""
+    """Return the group whose path ends in `segment`, a child of RESOURCE_GROUPS."""
     return unquote(segment)
 
 
@@ -125,10 +125,10 @@ def managed_ledger(topic: TopicName) -> str:
 
 
 def cursors(topic: TopicName) -> str:
-    """The parent of what is kept for each durable cursor of a topic."""
+    """Return the parent path of the durable cursors of a topic."""
     return f"{managed_ledger(topic)}/cursors"
 
 
 def topic_of_segment(namespace: NamespaceName, domain: str, segment: str) -> TopicName:
-    """The topic whose path ends in `segment`, a child of `managed_ledgers` or `partitioned_topics`."""
+    """Return the topic whose path ends in `segment`, a child of `managed_ledgers` or `partitioned_topics`."""
     return TopicName(domain, namespace, unquote(segment))

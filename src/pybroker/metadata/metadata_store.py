@@ -1,9 +1,9 @@
-"""The plug for metadata: a tree of small values with versions.
+"""The interface of metadata stores: a tree of small values with versions.
 
-Paths look like `/admin/policies/public/default`. A value has a version that rises by one with each put; a put or delete may name
-the version it expects, so that two writers never overwrite each other unseen. Everything returned by `put` is durable.
+Paths look like `/admin/policies/public/default`. A value has a version that each put increments. A put or delete may state the
+version that it expects, so two writers never overwrite each other unnoticed. Everything returned by `put` is durable.
 
-Concurrency: called from the loop's thread. Watches are told on the loop after the change is durable.
+Concurrency: called on the event loop. Watches are called on it after the change is durable.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MetadataStore(ABC):
 
     @property
     def latencies(self) -> OperationLatencies | None:
-        """None when nobody measures."""
+        """None without measurement."""
         return None
 
     @abstractmethod

@@ -1,11 +1,11 @@
-"""Which topics are partitioned, in how many partitions, and their properties: read from memory, written through.
+"""The partitioned topics with their partition counts and properties: read from memory, written through.
 
-What must hold: what a write method changed is durable when it returns, and only then visible to reads; the cache never
-holds what the store does not. A partitioned topic exists as long as its document does, whether or not its partitions
-do: these are topics of their own, which the broker makes and deletes.
+Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values that the
+store does not. A partitioned topic exists as long as its stored metadata, whether its partitions exist or not: partitions are
+topics that the broker creates and deletes.
 
-Reads are synchronous, because every load of a topic asks. What they return must not be changed. Refusals are AdminErrors
-with the codes that Pulsar's REST clients know.
+Reads are synchronous, because each load of a topic needs them. Callers must not change the results. Refusals are AdminErrors with
+the codes of Pulsar's REST API.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PartitionedTopics:
         return sorted(self._by_namespace.get((namespace, domain), ()), key=str)
 
     def being_deleted(self) -> list[TopicName]:
-        """The partitioned topics whose deletion has begun."""
+        """The partitioned topics with a deletion in progress."""
         return [name for topics in self._by_namespace.values() for name, each in topics.items() if each.deleted]
 
     async def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
@@ -73,9 +73,9 @@ class PartitionedTopics:
             self._remember(topic, metadata)
 
     async def update(self, topic: TopicName, change: Callable[[PartitionedTopicMetadata], None]) -> None:
-        """Apply `change` to the stored document; it may be called again when another broker changed it meanwhile.
+        """Apply `change` to the stored document; it may be called again if another broker has changed the document meanwhile.
 
-        Refused: 404 when `topic` is none, 409 when others keep changing it, and whatever `change` itself refuses.
+        Refused: 404 if `topic` is not partitioned, 409 after repeated concurrent changes, and the refusals of `change`.
         """
         path = metadata_paths.partitioned_topic(topic)
         async with self._writing:

@@ -1,7 +1,7 @@
 """Resource groups: rates that all topics of some namespaces share. Read from memory, written through to the metadata store.
 
-What must hold: what a write method changed is durable when it returns, only then visible to reads. Refusals are AdminErrors with
-the codes that Pulsar's REST clients know. Which namespaces name a group is for the namespaces' policies to say.
+Invariants: a change is durable when its method returns, and only then visible to reads. Refusals are AdminErrors with the codes of
+Pulsar's REST API. The policies of namespaces name their group.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -30,7 +30,7 @@ class ResourceGroup(msgspec.Struct):
 
 
 class ResourceGroupChange(msgspec.Struct):
-    """What a request says of a group; what it leaves out stays as it is."""
+    """The values of a request; absent ones stay unchanged."""
 
     publishRateInMsgs: int | None = None
     publishRateInBytes: int | None = None
@@ -39,7 +39,7 @@ class ResourceGroupChange(msgspec.Struct):
 
 
 class ResourceGroupListener(ABC):
-    """Told of changed groups once they are durable and visible. Must not fail: others are told behind it."""
+    """Called for changed groups once they are durable and visible. Must not fail: other listeners follow."""
 
     @abstractmethod
     def resource_group_changed(self, name: str) -> None:
@@ -58,7 +58,7 @@ class ResourceGroups:
         """How often a group that existed was changed."""
 
     def listen(self, listener: ResourceGroupListener) -> None:
-        """From now on `listener` is told about changed groups, after those that listened before."""
+        """Call `listener` for changed groups from now on, after earlier listeners."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
@@ -79,7 +79,7 @@ class ResourceGroups:
         return self._groups.get(name)
 
     async def put(self, name: str, change: ResourceGroupChange) -> None:
-        """Make the group, or change what `change` names of it. Refused: 412 for a name that is none."""
+        """Create the group, or apply `change` to it. Refused: 412 for an invalid name."""
         if not name.strip():
             raise AdminError(412, "a resource group has a name")
         async with self._writing:

@@ -1,11 +1,11 @@
-"""Clusters, tenants and namespaces: read from memory, written through to the metadata store. Policies of single topics.
+"""Clusters, tenants, and namespaces: read from memory, written through to the metadata store. Policies of single topics.
 
-What must hold: what a write method changed is durable when it returns, and only then visible to reads; the cache
-never holds what the store does not. Refusals are AdminErrors with the codes that Pulsar's REST clients know.
+Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values that the
+store does not. Refusals are AdminErrors with the codes of Pulsar's REST API.
 
-Reads are synchronous, because every lookup makes several. What they return belongs to the cache: callers must not
-change it. Policies of single topics are read from the store: a loaded topic keeps its own, and is told of changes by
-the listener. Whether a namespace still holds topics is for the broker to find out before it asks for the deletion.
+Reads are synchronous, because each lookup needs several. The results belong to the cache: callers must not change them. Policies of
+single topics are read from the store: a loaded topic keeps its own, and the listener reports changes. The broker checks whether a
+namespace contains topics before it requests the deletion.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class PolicyListener(ABC):
-    """Told of changed policies once they are durable and visible. Must not fail: others are told behind it."""
+    """Called for changed policies once they are durable and visible. Must not fail: other listeners follow."""
 
     @abstractmethod
     async def namespace_changed(self, namespace: NamespaceName) -> None:
@@ -44,7 +44,7 @@ class PolicyListener(ABC):
 
 
 class Resources:
-    """The clusters, tenants and namespaces of one metadata store. `load` comes first, then `bootstrap`."""
+    """The clusters, tenants, and namespaces of one metadata store. `load` comes first, then `bootstrap`."""
 
     def __init__(self, store: MetadataStore, default_bundle_count: int = documents.DEFAULT_BUNDLE_COUNT) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Resources:
         self._listeners: list[PolicyListener] = []
 
     def listen(self, listener: PolicyListener) -> None:
-        """From now on `listener` is told about changed policies, after those that listened before."""
+        """Call `listener` for changed policies from now on, after earlier listeners."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
@@ -74,9 +74,9 @@ class Resources:
             self._namespaces.setdefault(tenant, {})[namespace] = policies
 
     async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
-        """Create what every broker needs, where it is missing: its cluster, two tenants, and their namespaces.
+        """Create missing objects that every broker needs: its cluster, two tenants, and their namespaces.
 
-        Raises InvalidTopicName when one of `bootstrap_namespaces` is no namespace name.
+        Raises InvalidTopicName if one of `bootstrap_namespaces` is no namespace name.
         """
         self._local_cluster = cluster_name
         if cluster_name not in self._clusters:
@@ -131,7 +131,7 @@ class Resources:
                 for namespace, policies in tenant.items():
                     if name in policies.replication_clusters:
                         raise AdminError(412, f"Cluster {name} is not empty: namespace {namespace} lives there")
-            await self._store.delete_tree(metadata_paths.cluster(name))  # With what is known of it besides.
+            await self._store.delete_tree(metadata_paths.cluster(name))  # # with its further documents
             del self._clusters[name]
 
     async def create_tenant(self, name: str, info: TenantInfo, limit: int = 0) -> None:
@@ -187,7 +187,7 @@ class Resources:
                     f"Exceed the maximum number of namespace in tenant: {namespace.tenant} (maxNamespacesPerTenant={limit})",
                 )
             created = documents.copy_of(policies)
-            created.deleted = False  # What only a deletion says.
+            created.deleted = False  # # set by deletions only
             created.replication_clusters = created.replication_clusters or [self._local_cluster]
             for cluster in created.replication_clusters:
                 if cluster not in tenant.allowedClusters:
@@ -204,10 +204,10 @@ class Resources:
             self._namespaces.setdefault(namespace.tenant, {})[namespace] = created
 
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
-        """Apply `change` to the stored policies; it may be called again when another broker changed them meanwhile.
+        """Apply `change` to the stored policies; it may be called again if another broker has changed them meanwhile.
 
-        Returns once all listeners have acted on them. Refused: 404 when the namespace is missing, 409 when others keep
-        changing it, and whatever `change` itself refuses.
+        Returns when all listeners have processed the change. Refused: 404 without the namespace, 409 after repeated concurrent
+        changes, and the refusals of `change`.
         """
         async with self._writing:
             await self._change_namespace(namespace, change)
@@ -241,14 +241,16 @@ class Resources:
             await self._store.delete(metadata_paths.local_policies(namespace))
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
-        """What is set for `topic` alone. Whoever keeps it, and was registered with the listener at once, misses no change."""
+        """Return the policies of `topic` itself. A caller that registers the listener in the same event loop iteration misses no
+        change.
+        """
         path = metadata_paths.topic_policies(topic)
         async with self._writing:
             found = await self._store.get(path)
         return TopicPolicies() if found is None else _decoded(path, found.value, TopicPolicies)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
-        """Apply `change` to what is set for `topic` alone, as `update_namespace` does. Refused: 409."""
+        """Apply `change` to the policies of `topic` itself, like `update_namespace`. Refused: 409."""
         path = metadata_paths.topic_policies(topic)
         async with self._writing:
             for _ in range(_UPDATE_ATTEMPTS):
@@ -276,7 +278,7 @@ class Resources:
             listener.topic_changed(topic, policies)
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """Drop what is set for a topic that goes: a topic of that name that is made later must not inherit it.
+        """Delete the policies of a topic that is being deleted: a later topic of that name must not inherit them.
 
         The policies of a partition are those of its partitioned topic, and stay. Refused: 409.
         """
@@ -291,13 +293,13 @@ class Resources:
             await self.update_namespace(topic.namespace, change)
 
     async def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
-        """What holds for a namespace in this cluster alone."""
+        """Return the policies of a namespace in this cluster only."""
         path = metadata_paths.local_policies(namespace)
         found = await self._store.get(path)
         return LocalPolicies() if found is None else _decoded(path, found.value, LocalPolicies)
 
     async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
-        """Apply `change` to what holds in this cluster alone. Refused: 404 when the namespace is missing, 409."""
+        """Apply `change` to the policies in this cluster only. Refused: 404 without the namespace, 409."""
         path = metadata_paths.local_policies(namespace)
         async with self._writing:
             if self.namespace(namespace) is None:

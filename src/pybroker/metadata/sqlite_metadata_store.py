@@ -1,18 +1,16 @@
 """MetadataStore in one SQLite file: the default of a single broker.
 
-Layout: the tables of `sqlite_table.py`, in WAL mode with `synchronous=FULL`, so that a commit that returned survives power
-loss. `user_version` holds the layout's version; a newer one is refused, an older one is converted. A start reads everything once
-and refuses what is not what was stored; a value is checked again whenever it is read.
+Layout: the tables of `sqlite_table.py`, in WAL mode with `synchronous=FULL`, so a committed transaction survives power loss.
+`user_version` has the version of the layout; a newer one is refused, an older one is converted. A start reads all rows once and
+refuses damaged ones; a value is checked again at each read.
 
-Operation: the loop queues operations; one thread, the only one that ever touches the connection, runs all that is
-queued as one transaction and so pays one disk flush for a burst of puts. Operations take effect in the order in which
-they were called.
+Operation: the event loop queues operations; one thread, the only user of the connection, runs all queued operations as one
+transaction, so a burst of puts costs one disk flush. Operations take effect in the order of their calls.
 
-What must hold: no answer is given before the transaction that holds it is committed; when the commit fails, every
-operation of the batch fails and none of it took effect. A version mismatch fails only the operation that met it.
-Failure: without space an operation fails with StorageFull, and the next one is tried as ever. A commit that fails otherwise may
-have reached the log: before the next transaction, an empty one is written over it, so that what was refused is never in force
-after a crash.
+Invariants: no operation is answered before its transaction is committed; if the commit fails, all operations of the batch fail and
+none took effect. A version mismatch fails only its own operation. Failure: without disk space an operation fails with StorageFull,
+and the next one is tried as usual. A commit that fails otherwise may have reached the log: before the next transaction, an empty
+one is written over it, so a refused change never takes effect after a crash.
 """
 
 from __future__ import annotations
@@ -41,18 +39,18 @@ MAX_BATCH_OPERATIONS = 1000
 
 
 class _Outcome(NamedTuple):
-    """What one operation answers, and the paths that it changed."""
+    """The result of one operation, and the paths that it changed."""
 
     result: Any
     changed: Sequence[str] = ()
 
 
 class _Table:
-    """The connection and what is known of its tables. Belongs to the thread."""
+    """The connection, and the state of its tables. Belongs to the thread."""
 
     def __init__(self, connection: sqlite3.Connection, totals: Totals, mark: CommitMark | None) -> None:
         self.connection = connection
-        self.totals = totals  # with what the transaction under way has changed
+        self.totals = totals  # # including the changes of the transaction in progress
         self._stored = replace(totals)
         self._mark = mark
         self._must_undo = False
@@ -113,7 +111,7 @@ class _Table:
             self.totals.removed(row[0])
 
     def _undo(self) -> None:
-        """Commit nothing in the place of what was refused. Raises sqlite3.Error."""
+        """Commit an empty transaction in place of the refused one. Raises sqlite3.Error."""
         try:
             with transaction(self.connection):
                 self._count_commit()
@@ -138,7 +136,7 @@ _Work = Callable[[_Table], _Outcome]
 
 
 class _Operation(NamedTuple):
-    """One queued call: what the thread does, and the future of the caller on the loop."""
+    """One queued call: the work of the thread, and the future of the caller on the event loop."""
 
     work: _Work
     writes: bool
@@ -165,7 +163,7 @@ class SqliteMetadataStore(MetadataStore):
         mark: Path | None = None,
         threads: Threads | None = None,
     ) -> SqliteMetadataStore:
-        """Open or create the file at `path`, whose directory exists. Raises StoreError, also for what is damaged.
+        """Open or create the file at `path`, in an existing directory. Raises StoreError, also for damage.
 
         `mark` is the file of `CommitMark`. The default of `disk` is the file system itself.
         """
@@ -272,7 +270,7 @@ class SqliteMetadataStore(MetadataStore):
         self._watches.add(prefix, watch)
 
     async def close(self) -> None:
-        """Finish what was queued, then release the file."""
+        """Finish queued operations, then release the file."""
         if self._closing is None:
             self._closing = self._loop.create_future()
             self._flush()
@@ -284,7 +282,7 @@ class SqliteMetadataStore(MetadataStore):
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append(_Operation(work, writes, answer))
         if not self._flush_scheduled:
-            # At the end of the turn, so that a burst of calls becomes one transaction.
+            # At the end of the iteration, so a burst of calls becomes one transaction.
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
         return await answer
@@ -312,7 +310,7 @@ class SqliteMetadataStore(MetadataStore):
             if isinstance(outcome, _Outcome):
                 changed.extend(outcome.changed)
             if operation.answer.done():
-                continue  # The caller was cancelled; what it asked for is done all the same.
+                continue  # # the caller was cancelled; the operation is performed
             if isinstance(outcome, _Outcome):
                 operation.answer.set_result(outcome.result)
             else:

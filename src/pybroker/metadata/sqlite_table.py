@@ -1,8 +1,8 @@
-"""The table of the SQLite metadata store, and what proves that it is whole.
+"""The table of the SQLite metadata store, with checksums that prove its integrity.
 
-Each row carries a checksum over its path, version and value. `totals` says how many rows there are, the sum of their checksums, and
-how many transactions were committed; each transaction updates it. So a changed bit is found in its row, and a row that is gone,
-comes back or is older than it should be is found by the sums.
+Each row has a checksum over its path, version, and value. `totals` has the number of rows, the sum of their checksums, and the
+number of committed transactions; each transaction updates it. So a changed bit is detected in its row, and a missing, restored, or
+outdated row by the sums.
 
 Concurrency: functions of the one thread that owns the connection.
 """
@@ -55,7 +55,7 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def prepare(connection: sqlite3.Connection) -> Totals:
-    """Make the tables, or convert those of an earlier layout, or check them. Raises StoreError for what is damaged."""
+    """Create the tables, convert those of an earlier layout, or check them. Raises StoreError for damage."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found > LAYOUT_VERSION:
         raise StoreError(f"it has layout {found}, and this version reads {LAYOUT_VERSION} at most")
@@ -87,7 +87,7 @@ def _create_or_convert(connection: sqlite3.Connection, found: int) -> Totals:
 
 
 def check(connection: sqlite3.Connection) -> Totals:
-    """Read everything once. Raises StoreError that names what is damaged."""
+    """Read all rows once. Raises StoreError that names the damage."""
     check_pages(connection)
     row = connection.execute("SELECT commits, row_count, row_sum FROM totals").fetchone()
     if row is None:
@@ -111,7 +111,7 @@ def check_pages(connection: sqlite3.Connection) -> None:
 
 
 def require_whole(path: str, value: object, version: object, checksum: int) -> None:
-    """Raises StoreError when a row is not what was stored."""
+    """Raises StoreError if a row is damaged."""
     is_typed = isinstance(path, str) and isinstance(value, bytes) and isinstance(version, int)
     if not is_typed or row_checksum(path, value, version) != checksum:  # type: ignore[arg-type]
         raise StoreError(f"it is damaged: the value of {path!r} is not what was stored")

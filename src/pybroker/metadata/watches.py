@@ -1,6 +1,6 @@
-"""Who wants to hear of changes below which path; shared by the back ends.
+"""Listeners for changes below paths; shared by the implementations.
 
-Invariant: one failing watch neither stops the others nor the store: it is logged and the rest are told.
+Invariant: a failing watch stops neither the others nor the store: it is logged and the others are called.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.topic_watchers: dict[int, TopicWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.memory_waits = MemoryWaits()
-        self.list_turn = asyncio.Lock()  # of whoever makes a list of topics for it
+        self.list_turn = asyncio.Lock()  # # of the task that builds a list of topics for it
         self.close_reason = ""
-        # Which was logged: whoever is refused asks again and again, until there is room.
+        # Log once: a client repeats its refused requests until there is disk space.
         self._has_met_full_disk = False
         self._requests = 0  # handlers that run, or are to, by weight
         self._decoder = Decoder()
@@ -86,9 +86,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._deferred: list[Event] = []
         self._held_by: WaitingPublishers | None = None  # the queue that the first deferred event waits in
         self._held_producer: OpenProducer | None = None  # the producer of that message
-        self._many_ids: Iterator[Slice] | None = None  # or what is worked off before them
+        self._many_ids: Iterator[Slice] | None = None  # # or ids that are processed before them
         self._is_watched = False  # whether so much is unsent that each more counts
-        self.is_writable = True  # whether the client takes what it is sent; who attaches meanwhile waits as well
+        self.is_writable = True  # # whether the client reads; consumers that attach meanwhile wait as well
         self._alive_waiters, self.room_waiters = Waiters(), Waiters()  # until it says or takes something
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -119,7 +119,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
 
     def _detach_all(self) -> None:
-        """The client is gone: its places on topics and subscriptions are free."""
+        """Detach all producers and consumers of a client that is gone."""
         for opened in list(self.producers.values()):
             if opened is not None:
                 opened.detach()
@@ -156,7 +156,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """The next turn: decode what waits, and read again once nothing does."""
+        """In the next iteration: decode waiting data, and resume reading when none waits."""
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self._take(lambda: self._decoder.feed(b""))
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
@@ -196,7 +196,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._failed(failure)
 
     def _failed(self, failure: Exception) -> None:
-        """What escapes this boundary ends the connection."""
+        """Process an exception that escapes this fault boundary: it closes the connection."""
         if isinstance(failure, ProtocolViolation):
             self._violated("any", failure)
             return
@@ -220,7 +220,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
-        self.abort("by the client")  # closing would wait until it reads what is queued, which it never will
+        self.abort("by the client")  # # closing would wait until the client reads queued data, which it never will
         return False
 
     def pause_writing(self) -> None:
@@ -275,7 +275,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def hold_publish_memory(self, is_held: bool) -> None:
-        """The broker's bound on unanswered sends is reached, or has room again."""
+        """Pause or resume by the broker's limit of unanswered sends."""
         self.memory_waits.publishes_since_ms = self.context.now_s() * 1000 if is_held else None
         (self._hold if is_held else self._release)(read_pauses.PUBLISH_MEMORY)
 
@@ -284,7 +284,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._hold(read_pauses.STOP)
 
     def close(self, reason: str) -> None:
-        """Write what is queued, then close the connection; nothing of it is read any more."""
+        """Write queued data, then close the connection; nothing more is read from it."""
         if self.session.state is SessionState.CLOSED:
             return
         self.session.move_to(SessionState.CLOSED)
@@ -295,7 +295,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.context.loop.call_soon(self._detach_all)
 
     def abort(self, reason: str) -> None:
-        """Drop the connection without waiting for what is queued."""
+        """Close the connection without writing queued data."""
         self.session.move_to(SessionState.CLOSED)
         self.close_reason = self.close_reason or reason
         self._detach_all()  # Not in `connection_lost`, one iteration later: other clients wait for it.
@@ -328,7 +328,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         topic.publish(opened.producer, run)
 
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle, opened: OpenProducer) -> SendRun:
-        """Read nothing more until the rest of `run` may be published; what of it may be now."""
+        """Stop reading until the rest of `run` may be published, and return the part that may be published now."""
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
         self._hold(read_pauses.PUBLISH_RATE)
         self._held_by, self._held_producer = throttle.wait(self), opened
@@ -341,13 +341,13 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._release(read_pauses.PUBLISH_RATE)
 
     def _take_deferred(self) -> None:
-        """Go on with what waited; some of it may wait again."""
+        """Continue with deferred runs, some of which may wait again."""
         events, self._deferred = self._deferred, []
         if self.session.state is not SessionState.CLOSED:
             self._take(lambda: events)
 
     def _published(self, count: int, size_bytes: int) -> None:
-        """`count` sends were answered: make room."""
+        """Release the capacity of `count` answered sends."""
         self._pending_publishes -= count
         if (
             self._held & read_pauses.PENDING_PUBLISHES
@@ -372,7 +372,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self.send_ack_response(ack.consumer_id, ack.request_id, ConsumerNotFound(f"no consumer {ack.consumer_id}"))
 
     def _begin_many_ids(self, ids: ManyIds) -> None:
-        """Work off the ids slice by slice, a slice a turn; meanwhile nothing else of this client is."""
+        """Process the ids in slices, one per iteration; other commands of this client wait meanwhile."""
         self._require_connected(ids.command)
         self._many_ids = ids.slices()
         self._hold(read_pauses.MANY_IDS)
@@ -420,7 +420,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.tasks.start(self._run(handler, command, weight), handler.name)
 
     async def _run(self, handler: Handler[Connection], command: pb.BaseCommand, weight: int) -> None:
-        """Await a handler and answer what it raises."""
+        """Await a handler and answer its exception."""
         try:
             await handler.run(self, command)
         except ProtocolViolation as violation:
@@ -435,7 +435,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 self._release(read_pauses.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
-        """The error that the client is told; what nobody expected is logged here, once, and of a full disk the first refusal."""
+        """Return the error for the client. Unexpected exceptions are logged here, once; of a full disk only the first refusal."""
         if isinstance(failure, BrokerError):
             return failure
         if isinstance(failure, StoreError):
@@ -454,7 +454,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._outbox.add(data)
             if self._is_watched and len(data) >= JOIN_BELOW_BYTES:
                 self._report_unsent()
-            # Reading goes on while a client does not read, or nobody would see it leave; but answers to it are memory, too.
+            # The broker keeps reading from a client that does not read, to notice its disconnect; but answers to it take memory,
+            # too.
             if not self.is_writable and self._outbox.size_bytes > 2 * self.context.max_outbound_bytes:
                 self._hold(read_pauses.OUTBOUND)
 
@@ -464,7 +465,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._closed_producers.add(producer_id)
 
     def tell_ready(self, opened: OpenProducer) -> None:
-        """Its producer is attached: take what it sends from now on."""
+        """Accept messages of its producer, which is attached now."""
         producer = opened.producer
         self.producers[producer.producer_id] = opened
         self._closed_producers.discard(producer.producer_id)  # The client has reused the id.
@@ -545,7 +546,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self.send_error("PRODUCER", waiting.producer.request_id, refusal, str(waiting.topic.name))
 
     def producer_fenced(self, producer_id: int) -> None:
-        # Not among those that were closed lately, whose messages on the way are dropped: these end the connection.
+        # It is not among recently closed producers, whose messages in flight are dropped: these messages end the connection.
         self.producers.pop(producer_id, None)
 
     def close_consumer(self, consumer_id: int) -> None:

@@ -22,7 +22,7 @@ class Listener:
     """The bound ports of the binary protocol. Owned by the app."""
 
     def __init__(self, context: ServerContext, connect: Callable[[ServerContext], Connection] = Connection) -> None:
-        """`connect` makes the connection of who has connected."""
+        """`connect` creates the connection object of a client."""
         self.context = context
         self._connect = connect
         self.port: int | None = None
@@ -54,7 +54,7 @@ class Listener:
         return bound.number
 
     async def start(self) -> None:
-        """Serve what was bound."""
+        """Accept connections on the bound ports."""
         for bound, tls in self._ports:
             await bound.serve(lambda: self._connect(self.context), tls, self.context.connect_timeout_s)
 
@@ -82,10 +82,10 @@ class Listener:
             self.context.close_stalled(2 * interval_s)
 
     def stop_reading(self) -> None:
-        """Refuse new connections, and take nothing more from those that are there; what they sent is still answered.
+        """Refuse new connections, and read nothing more from existing ones. Received commands are still answered.
 
-        Clients that are told that their producers and consumers are closed ask for them again at once. To answer thousands of
-        these questions, all in vain, takes longer than to close the topics.
+        Clients whose producers and consumers are closed create them again immediately. Thousands of refusals would take longer than
+        closing the topics.
         """
         self._close_ports()
         self.context.is_stopping = True
@@ -93,7 +93,7 @@ class Listener:
             connection.hold_for_stop()
 
     async def close(self) -> None:
-        """Close all connections, writing out what is queued for them."""
+        """Close all connections after writing their queued data."""
         self.stop_reading()
         for connection in list(self.context.connections):
             connection.close("the broker is stopping")
@@ -101,7 +101,7 @@ class Listener:
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self.context.all_closed.wait()
         except TimeoutError:
-            self.abort()  # who does not read what is queued must not keep the broker from ending
+            self.abort()  # # a client that does not read must not delay the end of the broker
             await self.context.all_closed.wait()
 
     def _close_ports(self) -> None:

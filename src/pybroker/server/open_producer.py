@@ -1,4 +1,4 @@
-"""A producer of a connection, and the topic that takes what it sends."""
+"""A producer of a connection, and the topic that it publishes to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OpenProducer:
         return ThrottledPublish(self.producer.name, self.topic.name, limit, rate, since_ms, len(limit))
 
     def detach(self) -> None:
-        """Give its place on the topic up."""
+        """Detach it from its topic."""
         self.producer.detach()
 
 

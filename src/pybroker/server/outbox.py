@@ -1,7 +1,7 @@
-"""What waits to be written to one connection: one write for each turn of the loop.
+"""The data that wait to be written to one connection: one write per event loop iteration.
 
-Small parts are joined, since a system call or a buffer object for each costs more than the copy; parts of 16 KiB and more are
-handed over as they are. What happens when a client does not read, and this grows, is `pause_writing` in `connection.py`.
+Small parts are joined, because a system call or a buffer object for each costs more than the copy; parts from 16 KiB on are passed
+as they are. `pause_writing` in `connection.py` handles clients that do not read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Outbox:
         return self._size_bytes + self._transport.get_write_buffer_size()
 
     def add(self, data: bytes) -> None:
-        """Write `data` with what else this turn brings."""
+        """Write `data` with the other data of this iteration."""
         if not self._parts:
             self._loop.call_soon(self.flush)
         self._parts.append(data)
         self._size_bytes += len(data)
 
     def add_parts(self, parts: list[bytes], size_bytes: int, largest_bytes: int) -> None:
-        """Write `parts` in order; at once when a lot has gathered, so that back-pressure is felt inside the turn."""
+        """Write `parts` in order; immediately above a threshold, so that backpressure takes effect within the iteration."""
         if not self._parts:
             self._loop.call_soon(self.flush)
         self._parts += parts

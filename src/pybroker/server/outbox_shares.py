@@ -1,9 +1,9 @@
-"""Which connections get messages while their clients have not taken those of before: what waits for them is memory.
+"""Limits outbound buffers: which connections receive messages while their clients have not read earlier ones.
 
-Pure. Only connections with more than a little unsent are known here. While half of what outboxes may take together is free, each
-may fill its own up to the bound of one connection; above that those stop that have more than their share; when nothing is free, all
-stop. A connection without anything unsent never does, so that clients that do not read stop nobody else. Who has stopped goes on
-when its client has taken nearly everything.
+Pure. Only connections with more than a small amount of unsent data are known here. Below 50 % of the total, each connection may use
+its full per-connection limit. Above 50 %, connections over their fair share pause. At 100 %, all connections with unsent data
+pause. A connection without unsent data never pauses, so clients that do not read stop no others. A paused connection resumes when
+its client has read nearly everything.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Generic, TypeVar
 from pybroker.memory.memory_budget import Part, Settled
 
 WATCHED_BYTES = 128 * 1024
-"""From so much unsent on a connection is known here: less is what the next write takes."""
+"""The amount of unsent data from which on a connection is known here; the next write takes less."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class OutboxShares(Generic[K]):
-    """Owned by the server context. Invariant: the part counts what is known of all connections, and nothing else."""
+    """Owned by the server context. Invariant: the memory part is the sum over all known connections."""
 
     def __init__(self, part: Part[object], max_bytes: int) -> None:
-        """`max_bytes`: what one connection may have unsent, however much there is for all."""
+        """`max_bytes`: the limit of unsent data of one connection."""
         self._part = part
         self._max_bytes = max_bytes
         self._unsent: dict[K, int] = {}
         self.settled: Settled[object] | None = None
-        """What follows from the last report for others that wait for memory."""
+        """The effect of the last report on other waiters for memory."""
 
     def __len__(self) -> int:
         """How many connections have something unsent."""

@@ -1,8 +1,8 @@
-"""Ids of a connection's producers, or consumers, that are being set up: one request for each at a time.
+"""The ids of a connection's producers, or consumers, that are being set up: one request for each id at a time.
 
-A client may close what is being set up and use its id again. Who comes then waits until the one before is through and, since it was
-closed, gone: else each would take the other for its own, and one would stay on its topic although nobody knows it any more. How
-many wait is bounded by `maxConcurrentRequestsPerConnection`, and how long by what a set-up may take.
+A client may close a producer during its setup and use the id again. The second request waits until the first one has ended and its
+closed producer is gone; otherwise one of the two would stay attached to its topic unnoticed. The number of waiters is limited by
+`maxConcurrentRequestsPerConnection`, and the time by the duration of a setup.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ class Attached(Protocol):
     """A producer or consumer on its topic."""
 
     def detach(self) -> None:
-        """Give its place up."""
+        """Detach it."""
 
 
 T = TypeVar("T", bound=Attached)
 
 
 class PendingSetups(Generic[T]):
-    """Owned by a connection, whose producers or consumers by id are `held`: None stands for one that is being set up."""
+    """Owned by a connection, with its producers or consumers by id in `held`; None for one that is being set up."""
 
     def __init__(self, held: dict[int, T | None]) -> None:
         self._held = held
         self._ended: dict[int, asyncio.Event] = {}
 
     async def passed(self, used_id: int) -> None:
-        """Return once nobody sets up that id; in the same turn of the loop nobody else begins to."""
+        """Return when no request sets up that id; in the same event loop iteration, no other one begins."""
         while (ended := self._ended.get(used_id)) is not None:
             await ended.wait()
 
     async def set_up(self, used_id: int, attaching: Awaitable[T]) -> T | None:
-        """What `attaching` attaches; None, and it is detached, when it was closed, or the connection lost, meanwhile."""
+        """Return the object that `attaching` attaches; None, and it is detached, if it was closed or the connection lost
+        meanwhile.
+        """
         self._held[used_id] = None
         with self._begun(used_id):
             try:
@@ -52,7 +54,7 @@ class PendingSetups(Generic[T]):
 
     @contextmanager
     def _begun(self, used_id: int) -> Iterator[None]:
-        """Within this that id is being set up; nobody else does."""
+        """Mark that id as being set up within this context."""
         assert used_id not in self._ended
         ended = self._ended[used_id] = asyncio.Event()
         try:

@@ -1,7 +1,7 @@
-"""What all connections of the binary protocol share, and what bounds them together.
+"""The shared state of all connections of the binary protocol, and their common limits.
 
 Invariants: `connections` are those between `connection_made` and `connection_lost`; the receive buffer is only used inside one
-`buffer_updated` at a time, so that one buffer serves all connections of the loop.
+`buffer_updated` at a time, so one buffer serves all connections of the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECEIVE_BUFFER_BYTES = 64 * 1024
 
 
 class ServerContext:
-    """What all connections of the binary protocol share."""
+    """The shared state of all connections of the binary protocol."""
 
     def __init__(self, broker: BrokerService, command_table: Mapping[pb.BaseCommand.Type, Handler[Connection]]) -> None:
         config = broker.runtime.config
@@ -140,7 +140,7 @@ class ServerContext:
         )
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """A connection has ended, whoever ended it."""
+        """Remove a connection that has ended."""
         stats = self.runtime.stats
         stats.connections_closed += 1
         stats.active_connections -= 1
@@ -160,7 +160,9 @@ class ServerContext:
         logs.info("connection.closed", connection=connection.address, reason=reason)
 
     def connection_limit(self, connection: Connection) -> str:
-        """The name of the limit that `connection` exceeds, empty when there is none; strangers take nobody's place."""
+        """Return the name of the limit that `connection` exceeds, empty without one. Unauthenticated connections displace no
+        others.
+        """
         config = self.runtime.config
         if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated):
             return "brokerMaxConnections"
@@ -179,9 +181,9 @@ class ServerContext:
         return publishes.room() <= 0
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Read nothing more from `connection`, which publishes, until half of all unanswered sends are answered.
+        """Stop reading from the publishing `connection` until half of all unanswered sends are answered.
 
-        Each is held when it has published something: those that only consume go on.
+        Each connection is paused when it publishes; consuming connections continue.
         """
         if connection not in self._held_publishers:
             if not self._held_publishers:
@@ -196,7 +198,7 @@ class ServerContext:
         stats.pending_publish_bytes -= size_bytes
         assert stats.pending_publish_bytes >= 0, "answered more than was published"
         self.memory.follow(publishes.count(-size_bytes))
-        # With nothing unanswered there is room: the part's floor.
+        # Without unanswered sends there is capacity: the part's guaranteed minimum.
         if self._held_publishers and publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
             held, self._held_publishers = self._held_publishers, {}
             stats.throttled_connections = 0
@@ -211,11 +213,13 @@ class ServerContext:
 
     @property
     def most_outbound_bytes(self) -> int:
-        """What one connection may have unsent while others have little: who stops with less waits because of them."""
+        """The unsent data that one connection may have while others have little. Connections that pause with less wait
+        for others.
+        """
         return min(self.max_outbound_bytes, self.memory.outboxes.most_bytes // 4)
 
     def stalled(self, connection: Connection) -> None:
-        """The client does not read what it is sent."""
+        """Record that the client does not read."""
         unsent_bytes, waits = connection.unsent_bytes, connection.memory_waits
         if waits.outboxes_since_ms is None and unsent_bytes < self.most_outbound_bytes:
             waits.outboxes_since_ms = self.now_s() * 1000
@@ -227,7 +231,7 @@ class ServerContext:
         self._stalled.pop(connection, None)
 
     def close_stalled(self, longest_s: float) -> None:
-        """Drop connections that have read nothing for `longest_s`: what waits for them is memory. Slow ones stay."""
+        """Close connections that have read nothing for `longest_s`, because their unsent data take memory. Slow ones stay."""
         now_s = self.now_s()
         for connection, (since_s, bytes_then) in list(self._stalled.items()):
             if connection.unsent_bytes < bytes_then:

@@ -14,7 +14,7 @@ class Waiters:
         self._events: list[asyncio.Event] = []
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """Return whether there are waiters."""
         return bool(self._events)
 
     async def wait(self) -> None:

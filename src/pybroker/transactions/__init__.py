@@ -1,6 +1,5 @@
-"""Transaction coordinators: which transactions there are, what takes part in them, how they end, and the log that says so.
+"""Transaction coordinators: the open transactions, their participants, their ends, and the durable log.
 
-Begin at `coordinator_state.py`, the rules; `coordinator.py` performs them on `transaction_log.py`, and `coordinators.py` owns them
-all.
-What becomes of messages and acknowledgements is up to topics and subscriptions (`broker/transactions/`).
+Start with `coordinator_state.py`, the rules. `coordinator.py` performs them on `transaction_log.py`, and `coordinators.py` owns all
+coordinators. Topics and subscriptions process messages and acknowledgements (`broker/transactions/`).
 """

@@ -1,13 +1,14 @@
-"""One coordinator: opens and ends transactions by the rules of `coordinator_state.py`, in a log, and tells those that take part.
+"""One coordinator: opens and ends transactions by the rules of `coordinator_state.py`, in a log, and notifies participants.
 
-Operation: each request asks the state for a record, appends it, has it applied at once, and is answered when it is durable. What is
-COMMITTING or ABORTING durably goes on to its end by itself, whoever asked for it.
+Operation: each request asks the state for a record, appends it, applies it immediately, and is answered when it is durable. A
+durable COMMITTING or ABORTING continues to its end by itself, without a client.
 
-Recovery: the log is read whole before anything is served; what was on its way to its end goes on, and what was open may be used, or
-times out. When the log fails, all that wait are told so, and everything is read anew, after a while that grows: what memory said
-beyond the log is forgotten, and was answered to nobody.
+Recovery: the whole log is read before any request is served. Pending ends continue, and open transactions are usable or time out.
+When the log fails, all waiters receive an error, and the log is read again, after an increasing delay: state in memory that is not
+in the log is dropped, and no client has received an answer for it.
 
-Concurrency: between asking the state and appending nobody else runs, so each record fits the state that it is applied to.
+Concurrency: no other task runs between the request to the state and the append, so each record matches the state that it is applied
+to.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ FULL_DISK_RETRY_MS = 1000.0
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
 TOLD_A_TURN = 256
-"""Transactions of a batch of a sink whose topics begin to be told; and those that are forgotten when a full log has room again."""
+"""The number of transactions of a sink's batch whose notifications begin in one event loop iteration; and of those that are removed
+when a full log has space again.
+"""
 
 
 class CoordinatorContext:
-    """What all coordinators of a broker share."""
+    """The shared state of all coordinators of a broker."""
 
     def __init__(self, runtime: Runtime, ledgers: ManagedLedgerFactory, end_participant: EndParticipant) -> None:
         self.runtime = runtime
@@ -88,7 +91,7 @@ class Coordinator:
         self._ready = asyncio.Event()
         self._timeouts = Timeouts()
         self._timer_ms: float | None = None
-        self._ended: dict[int, asyncio.Future[None]] = {}  # who waits for the end of a transaction
+        self._ended: dict[int, asyncio.Future[None]] = {}  # # the waiters for the end of a transaction
         self._told: dict[int, Transaction] = {}  # all that take part know their end, and the log does not say so yet
         self._is_log_full = False  # which was said
         self._places = TransactionSlots(coordinator_id, context.room, lambda: self.state)
@@ -132,7 +135,7 @@ class Coordinator:
 
     @property
     def waiting(self) -> int:
-        """Requests for a new transaction that wait for room."""
+        """The number of requests for a new transaction that wait for capacity."""
         return self._places.waiting
 
     @property
@@ -175,9 +178,9 @@ class Coordinator:
             )
 
     async def _go_on(self, state: CoordinatorState) -> None:
-        """With what an earlier run, or a failure of the log, has left: a few at once, while others are served."""
+        """Continue the pending ends of an earlier run, or of a failed log: a few at once, while requests are served."""
         now_wall_ms, now_ms = self._runtime.clock.wall_ms(), self._runtime.clock.monotonic_ms()
-        # As they were read: what somebody ends meanwhile is told once that is durable, and not before.
+        # With their status in the log: an end that a client requests meanwhile is notified when it is durable, and not before.
         found = [(transaction, transaction.status) for transaction in state.transactions()]
         for count, (transaction, status) in enumerate(found):
             if count % GONE_ON_WITH_AT_ONCE == GONE_ON_WITH_AT_ONCE - 1:
@@ -193,7 +196,7 @@ class Coordinator:
                 self._tell(transaction)
 
     def _log_failed(self, error: StoreError) -> None:
-        """The log takes no more: forget what memory says beyond it, and read it anew."""
+        """The log accepts no more records: drop all state beyond it, and read it again."""
         if self.phase is not Phase.READY:
             return
         logs.error("transaction_log.failed", coordinator=self.id, error=str(error))
@@ -215,7 +218,7 @@ class Coordinator:
         for each in ended:
             if not each.done():
                 each.set_exception(refusal)
-                each.exception()  # retrieved: nobody may be waiting
+                each.exception()  # # mark as retrieved: there may be no waiter
         self._places.refuse_all(refusal)
 
     async def _begin_anew(self, failed: TransactionLog | None) -> None:
@@ -225,9 +228,9 @@ class Coordinator:
         await self._recover()
 
     async def close(self) -> None:
-        """Serve no more; what is under way is found by the next run."""
+        """Accept no more commands. The next run finds the operations in progress."""
         self.phase = Phase.CLOSED
-        self._ready.set()  # who waits is told that it is not ready
+        self._ready.set()  # # waiters receive an error
         self.endings.close()
         self._refuse_all(ServiceNotReady("the broker is stopping, try again"))
         await self._tasks.close()
@@ -250,7 +253,7 @@ class Coordinator:
         transaction = self.state.find(key)
         return None if transaction is None else self.state.whole(transaction)
 
-    # --- what clients ask ----------------------------------------------------------------------------------------------
+    # --- client requests ----------------------------------------------------------------------------------------------
 
     async def new(self, timeout_ms: int, owner: str | None, holder: Holder | None = None) -> TxnId:
         """Open a transaction that is aborted after `timeout_ms`; durable when it returns. It counts for `holder`, by
@@ -320,7 +323,7 @@ class Coordinator:
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
-            await self._written()  # who asked for the same before may not have been answered yet
+            await self._written()  # # an earlier request for the same may not be durable yet
             return
         limit = self._runtime.config.max_participants_per_transaction
         count = transaction.participants + len(record.partitions) + len(record.subscriptions)
@@ -337,9 +340,9 @@ class Coordinator:
         await _settled(self._append(record))
 
     async def end(self, transaction: Transaction, action: TxnAction) -> None:
-        """Commit or abort; all that take part have been told, durably, when it returns.
+        """Commit or abort. All participants have confirmed durably on return.
 
-        A second time while the first is under way waits for the same end. Raises InvalidTxnStatus and StoreError.
+        A second call during the first one waits for the same end. Raises InvalidTxnStatus and StoreError.
         """
         ended = self._begin_end(transaction, action)
         await asyncio.shield(ended)
@@ -389,8 +392,8 @@ class Coordinator:
         transaction = self.state.find(ending.txn_id.least)
         if transaction is None or transaction.action is not ending.action:
             return  # it was read anew meanwhile
-        # How it ends was durable before anybody was told, and all know it durably: should the record that forgets it be lost, they
-        # are told once more. So nobody waits for it.
+        # The end was durable before any participant was notified, and all have confirmed durably. If the record that removes it is
+        # lost, they are notified again. So the caller does not wait for it.
         ended = self._ended.pop(transaction.id.least, None)
         if ended is not None and not ended.done():
             ended.set_result(None)
@@ -399,7 +402,9 @@ class Coordinator:
             self._forget(self._told)
 
     def _forget(self, told: dict[int, Transaction]) -> None:
-        """What all know the end of, as far as the log has room for that; the rest after a while. Nothing of a log that failed."""
+        """Remove ended transactions, as far as the log has space for the records; the others later. Nothing is removed for a failed
+        log.
+        """
         if told is not self._told:
             return
         for transaction in list(islice(told.values(), TOLD_A_TURN)):
@@ -414,7 +419,7 @@ class Coordinator:
                 self._runtime.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._forget(told))
                 return
             except ServiceNotReady:
-                return  # it is read anew, and told again
+                return  # # the log is read again, and participants are notified again
             self._is_log_full = False
             del told[transaction.id.least]
             durable.add_done_callback(functools.partial(self._is_ended, transaction, action))
@@ -424,12 +429,12 @@ class Coordinator:
             self._runtime.call_later(0, lambda: self._forget(told))
 
     def waits_for_room(self, transaction: Transaction) -> bool:
-        """Whether all that take part know its end, and only the log has no room to say so: clients have their answer."""
+        """Whether all participants have confirmed, and only the log lacks space for the record: clients have their answer."""
         return transaction.id.least in self._told
 
     def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
         if durable.cancelled() or durable.exception() is not None:
-            return  # it is read anew, and told again
+            return  # # the log is read again, and participants are notified again
         counters = self.counters
         if action is TxnAction.COMMIT:
             counters.committed += 1
@@ -440,9 +445,10 @@ class Coordinator:
     # --- sinks ---------------------------------------------------------------------------------------------------------
 
     async def open_of_sink(self, label: Label, asking: Asking, timeout_ms: int, *, takes_over: bool) -> TxnId | None:
-        """Open a transaction for a batch of a sink; None when that batch, or a later one, was committed.
+        """Open a transaction for a batch of a sink; None if that batch, or a later one, was committed.
 
-        What an earlier run of the writer has left open, up to that batch, is aborted. Raises as `new`, and as `Marks.is_repeat`.
+        Transactions of an earlier run of the writer, up to that batch, are aborted. Raises the errors of `new` and of
+        `Marks.is_repeat`.
         """
         await self.ready()
         if self._room_for_mark(label, asking, takes_over=takes_over) is None:
@@ -461,11 +467,11 @@ class Coordinator:
             self.let_in()
 
     def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
-        """Return the sink whose mark must be deleted before this batch can be committed, empty if there is none. Return
-        None if the batch or a later one is already committed.
+        """Return the sink whose mark must be deleted before this batch can be committed, empty if there is none. Return None if the
+        batch or a later one is already committed.
 
-        Both `open_of_sink` and `commit_together` check this, so that no transaction is opened that could not be
-        committed. Raises as `Marks.is_repeat` and `Marks.makes_room`.
+        Both `open_of_sink` and `commit_together` check this, so that no transaction is opened that could not be committed. Raises
+        the errors of `Marks.is_repeat` and `Marks.makes_room`.
         """
         config, marks = self._runtime.config, self.state.marks
         if marks.is_repeat(label, asking, takes_over=takes_over):
@@ -479,11 +485,11 @@ class Coordinator:
         )
 
     async def commit_together(self, label: Label, leasts: Sequence[int], asking: Asking, *, takes_over: bool) -> bool:
-        """Commit these transactions of the sink as one, and abort what else is open of it up to that batch. Durable when it
-        returns: they are COMMITTING, and `sink_committed` waits until they have.
+        """Commit these transactions of the sink as one, and abort all other open ones of it up to that batch. Durable on return:
+        they are COMMITTING, and `sink_committed` waits for their end.
 
-        False when the batch, or a later one, was committed before: then what of these is open is aborted. Raises as
-        `CoordinatorState.together`, NotAllowedError and TooManyRequests for what is over a limit, ServiceNotReady and StoreError.
+        Returns False if the batch, or a later one, was committed before; then open ones of these are aborted. Raises the errors of
+        `CoordinatorState.together`, NotAllowedError and TooManyRequests above a limit, ServiceNotReady and StoreError.
         """
         await self.ready()
         config = self._runtime.config
@@ -514,11 +520,11 @@ class Coordinator:
         return record is not None
 
     async def sink_committed(self, sink: str) -> None:
-        """Wait until what is being committed of the sink has been; whoever is told so may count on it. Raises StoreError."""
+        """Wait until the pending commits of the sink have ended. Raises StoreError."""
         await self._ends_of(each for each in self.state.of_sink(sink) if each.action is TxnAction.COMMIT)
 
     async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
-        """Abort what is open of the sink up to that batch, of those that whoever asks may end; how many those are."""
+        """Abort the open transactions of the sink up to that batch that the caller may end. Return their number."""
         await self.ready()
         left = self.state.left_open(sink, up_to_batch, asking)
         for each in left:
@@ -527,7 +533,7 @@ class Coordinator:
         return len(left)
 
     async def forget_sink(self, sink: str) -> None:
-        """Its mark goes, durably; batches that come again are written again. Raises StoreError."""
+        """Delete its mark, durably: repeated batches are written again. Raises StoreError."""
         await self.ready()
         if self.state.marks.get(sink) is not None:
             await _settled(self._append(self.state.forget_sink(sink)))
@@ -542,7 +548,7 @@ class Coordinator:
         return len(found)
 
     async def _written(self) -> None:
-        """What was asked for before may not be durable yet. Raises StoreError."""
+        """Wait until earlier requests are durable. Raises StoreError."""
         if self.log is not None:
             await self.log.written()
 
@@ -575,7 +581,7 @@ class Coordinator:
             self.check_timeouts()
 
     def check_timeouts(self) -> None:
-        """Abort what has been open for too long, some at once and the rest in the next turns."""
+        """Abort expired transactions, some at once and the rest in later iterations."""
         now_ms = self._runtime.clock.monotonic_ms()
         for least in self._timeouts.due(now_ms, TIMED_OUT_AT_ONCE):
             transaction = self.state.find(least)
@@ -593,5 +599,5 @@ class Coordinator:
 
 
 async def _settled(durable: asyncio.Future[None]) -> None:
-    """Wait for it; who is cancelled meanwhile leaves it to go on."""
+    """Wait for it; it continues if the waiter is cancelled."""
     await asyncio.shield(durable)

@@ -1,17 +1,17 @@
-"""The rules of one coordinator: which transactions it has, and what may become of them.
+"""The rules of one coordinator: its transactions, and their state transitions.
 
-    OPEN ── commit ──> COMMITTING ── all told ──> COMMITTED (forgotten)
-      └── abort, time-out ──> ABORTING ── all told ──> ABORTED (forgotten)
+    OPEN ── commit ──> COMMITTING ── all participants confirmed ──> COMMITTED (removed)
+      └── abort, timeout ──> ABORTING ── all participants confirmed ──> ABORTED (removed)
 
-Transactions that were opened for a sink (`sinks.py`) can be committed together, with the mark of their batch: one record has all of
-them COMMITTING, moves the mark, and has what else is open of the sink up to that batch ABORTING.
+Transactions of a sink (`sinks.py`) can be committed together with the mark of their batch: one record makes all of them COMMITTING,
+moves the mark, and makes all other open transactions of the sink up to that batch ABORTING.
 
-Ask, append, tell: a method answers with the record that says what shall happen, or refuses; whoever asks appends it to the log and
-then has it applied. Reading the log after a restart applies the same records in the same order, so both come to the same state.
+Operation: a method refuses, or returns the record of the decision. The caller appends the record to the log and then applies it.
+Recovery applies the same records in the same order, and so reaches the same state.
 
-Invariants: ids rise and never repeat; a transaction that is COMMITTING or ABORTING never changes its direction and takes nothing
-more; all below and at the low-water mark have ended; `size_bytes` is the sum over what there is; the mark of a sink only rises as
-long as its writer is the same.
+Invariants: ids increase and never repeat; a transaction that is COMMITTING or ABORTING never changes its direction and accepts no
+more participants; all transactions up to the low-water mark have ended; `size_bytes` is the sum over all transactions; the mark of
+a sink only increases while its writer is the same.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pybroker.transactions.sinks import Asking, Label, Mark, Marks, OpenOfSinks
 from pybroker.waiting.fair_shares import FairShares, holder_of_role
 
 TRANSACTION_BYTES = 700
-"""What an open transaction without participants takes of memory, about: objects here, in the log and among the time-outs."""
+"""The approximate memory of an open transaction without participants: its objects, in the log, and among the timeouts."""
 LABEL_BYTES = 200
-"""What it takes more when it is a sink's, besides the names."""
+"""The additional memory for a transaction of a sink, besides the names."""
 PARTICIPANT_BYTES = 950
-"""What a participant takes besides its name: 150 here, and as much as 800 at the topic or subscription."""
+"""The memory of a participant besides its name: 150 here, and up to 800 at the topic or subscription."""
 
 ALL_IN_FULL: Mapping[str, str] = MappingProxyType({})
 """The value of `as_sent` if the client wrote all topic names in full."""
@@ -93,7 +93,7 @@ class Transaction:
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
         self.as_sent: dict[str, str] = {}
-        """How the client wrote the topics among these whose names it did not write in full."""
+        """The client's spelling of topics whose full names it did not use."""
         self.size_bytes = TRANSACTION_BYTES
         if label is not None:
             self.size_bytes += LABEL_BYTES + len(label.sink) + len(label.writer) + len(label.run)
@@ -147,7 +147,7 @@ class CoordinatorState:
         self.last_least = 0
         """The highest `least` that was given."""
         self.size_bytes = 0
-        """What all transactions take of memory, about."""
+        """The approximate memory of all transactions."""
         self.marks = Marks()
         self._live: dict[int, Transaction] = {}  # by id, which is their order too
         self._of_sinks = OpenOfSinks()
@@ -169,7 +169,7 @@ class CoordinatorState:
         return self._live.get(least)
 
     def existing(self, txn_id: TxnId) -> Transaction:
-        """Raises TransactionNotFound for what has ended or never was."""
+        """Raises TransactionNotFound for an ended or unknown transaction."""
         found = self._live.get(txn_id.least)
         if found is None:
             raise TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
@@ -201,7 +201,7 @@ class CoordinatorState:
         """The names of all that have a mark, or a transaction that has not ended."""
         return {*self._of_sinks.sinks(), *(sink for sink, _ in self.marks)}
 
-    # --- what shall happen ---------------------------------------------------------------------------------------------
+    # --- decisions ---------------------------------------------------------------------------------------------
 
     def new(self, opened_ms: int, timeout_ms: int, owner: str | None, label: Label | None = None) -> Record:
         """Open a transaction."""
@@ -259,16 +259,16 @@ class CoordinatorState:
         return Record(WITHOUT_SINKS, _ENDING_KINDS[action], transaction.id.least, self.last_least)
 
     def ended(self, transaction: Transaction) -> Record:
-        """All that take part have been told: nothing of it is kept."""
+        """All participants have confirmed: the transaction is removed."""
         return Record(WITHOUT_SINKS, _ENDED_KINDS[transaction.status], transaction.id.least, self.last_least)
 
     def together(
         self, label: Label, leasts: Iterable[int], asking: Asking, now_ms: int, forgets: str, *, takes_over: bool
     ) -> Record | None:
-        """Commit these transactions of the sink together, and abort what else is open of it up to that batch.
+        """Commit these transactions of the sink together, and abort all other open ones of it up to that batch.
 
-        None when the batch, or a later one, was committed: a repeat. Raises TransactionNotFound and InvalidTxnStatus, and nothing
-        is committed then, and as `Marks.is_repeat`. `forgets`: as `Marks.makes_room` says.
+        Returns None if the batch, or a later one, was committed: a repeat. Raises TransactionNotFound and InvalidTxnStatus, with no
+        effect, and the errors of `Marks.is_repeat`. `forgets`: the result of `Marks.makes_room`.
         """
         if self.marks.is_repeat(label, asking, takes_over=takes_over):
             return None
@@ -311,15 +311,17 @@ class CoordinatorState:
         )
 
     def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
-        """What is open of a sink up to a batch, of those that whoever asks may end."""
+        """Return the open transactions of a sink up to a batch that the caller may end."""
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
-        """What is open of a sink and will not be committed: of other runs of its writer up to that batch, of other writers all."""
+        """Return the open transactions of a sink that will not be committed: those of other runs of its writer up to that batch,
+        and all of other writers.
+        """
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
     def _in_the_way(self, leasts: Iterable[int], label: Label, asking: Asking) -> list[Transaction]:
-        """What of these is open, up to that batch; another writer counts its batches in its own way, so of those all."""
+        """Return the open ones of these up to that batch. Other writers count their batches differently, so all of theirs."""
         return [
             each
             for each in self._open_among(leasts, asking)
@@ -331,7 +333,7 @@ class CoordinatorState:
         return (each for each in found if each.status is Status.OPEN and asking.may(each.owner))
 
     def forget_sink(self, sink: str) -> Record:
-        """Its mark goes: batches that come again are written again."""
+        """Delete its mark: repeated batches are written again."""
         return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
 
     def whole_mark(self, sink: str) -> Record | None:
@@ -352,7 +354,7 @@ class CoordinatorState:
         )
 
     def whole(self, transaction: Transaction) -> Record:
-        """All that there is to say of it now, so that what was said before is not needed."""
+        """Return its whole present state, which makes all earlier records unnecessary."""
         record = Record(
             WITHOUT_SINKS,
             Kind.WHOLE,
@@ -368,7 +370,7 @@ class CoordinatorState:
         )
         return record if transaction.label is None else _labelled(record, transaction.label)
 
-    # --- what has happened ---------------------------------------------------------------------------------------------
+    # --- application of records ------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> Transaction | None:
         """`record` is in the log; the transaction that it is about, None for one that has ended before."""
@@ -426,7 +428,7 @@ class CoordinatorState:
         return transaction
 
     def all_applied(self) -> None:
-        """The whole log was read: what was written again stands where it was written, so the order is made anew."""
+        """The whole log was read. Transactions that were written again are at their new position, so the order is rebuilt."""
         self._live = dict(sorted(self._live.items()))
         self.marks.in_order()
 

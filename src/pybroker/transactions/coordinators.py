@@ -1,11 +1,11 @@
-"""All coordinators of the broker: how many there are, which run, and which transaction belongs to whom.
+"""All transaction coordinators of the broker: their number, the running ones, and the owners of transactions.
 
-Clients find a coordinator as the partition of `transaction_coordinator_assign` that has its number, so the document of that
-partitioned topic says how many there are; as long as there is none, there are `DEFAULT_COORDINATORS`, and nothing is stored. The
-document is made when the first client connects to a coordinator. The topic itself does not exist.
+Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that partitioned
+topic has the number of coordinators. Without metadata there are `DEFAULT_COORDINATORS`, and nothing is stored. The metadata are
+created when the first client connects to a coordinator. The topic itself does not exist.
 
-A coordinator is begun when a client connects to it, and at the start of the broker if it has a log: what an earlier run left is
-ended by itself. Each reads its log on its own, so that a slow or damaged one stops no other.
+A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so transactions of an earlier run
+are ended. Each reads its own log, so a slow or damaged one stops no other.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Coordinators:
         return [each for _, each in sorted(self._context.coordinators.items())]
 
     def begun(self, coordinator_id: int) -> Coordinator | None:
-        """None for one of which nobody has any transaction."""
+        """The started coordinators; None for one without transactions."""
         return self._context.coordinators.get(coordinator_id)
 
     def find(self, coordinator_id: int) -> Coordinator:
@@ -189,7 +189,7 @@ class Coordinators:
                 self._begin(int(number))
 
     async def close(self) -> None:
-        """Serve no more; what is under way is found by the next run."""
+        """Accept no more commands. The next run finds the operations in progress."""
         self._is_closed = True
         for coordinator in self.running():
             await coordinator.close()

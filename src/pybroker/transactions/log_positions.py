@@ -1,10 +1,10 @@
-"""Where in the log the transactions stand that have not ended, and the marks of sinks, and so what of the log is needed.
+"""The log positions of open transactions and of marks of sinks, which determine the needed part of the log.
 
-Each has one place, that of the last record which says all of it; everything before the lowest place may go. Where one stays open
-while thousands end behind it, it is written again at the end, and its place moves there: reading the log after a restart takes
-time for what is open, not for how long it was. The last record of all stays whatever it says, as it tells the highest id.
+Each has one position, that of its last complete record; the log before the lowest position may be deleted. A transaction that stays
+open while thousands end behind it is written again at the end of the log, which moves its position: so the recovery time depends on
+the number of open transactions, and not on their duration. The last record is always kept, because it has the highest id.
 
-Invariants: places are in the order of the log; what may go never grows beyond the record before the last one.
+Invariants: positions are in the order of the log; the deletable part never includes the last record.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LogPositions:
         return min(next(iter(self._places.values()), last), last)
 
     def to_write_again(self, records: int) -> list[PlaceKey]:
-        """What to write again now, the oldest first, when `records` are kept of the log."""
+        """Return the transactions and marks to be written again now, the oldest first, with `records` records in the log."""
         if self._being_written or records <= FEW_RECORDS + RECORDS_EACH * len(self._places):
             return []
         found: list[PlaceKey] = []

@@ -1,12 +1,11 @@
-"""Tells all that take part in a transaction how it has ended, again and again until each has said that it knows.
+"""Notifies all participants of a transaction of its end, with retries until each has confirmed it.
 
-Operation: each ending is tried by a task of its own, `ENDINGS_AT_ONCE` of a coordinator at a time. Whoever cannot be told is set
-aside for a while, which grows, and holds no place meanwhile: a topic that cannot be reached delays its own transactions and no
-others. One that has not answered in time is asked by a single transaction at a time until it does: thousands that end there would
-take all places, again and again, for as long as an answer may take. A topic or subscription that is gone, or never was, has nothing
-left to end and counts as told.
+Operation: each end is processed by a task of its own, `ENDINGS_AT_ONCE` of a coordinator at a time. A failed notification is
+deferred with increasing backoff, and uses no slot meanwhile: an unreachable topic delays its own transactions and no others. A
+topic that has not answered in time is asked by a single transaction at a time until it answers: otherwise thousands of transactions
+would use all slots repeatedly, for the duration of the timeout. A deleted or unknown topic or subscription counts as notified.
 
-Invariants: `done` is called once for each ending, after every participant has been told; nothing is tried after `close`.
+Invariants: `done` is called once for each end, after all participants have confirmed; nothing is tried after `close`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ENDINGS_AT_ONCE = 32
 TOLD_AT_ONCE = 16
 """Participants of one transaction."""
 LOGGED_ATTEMPTS = 5
-"""After so many it is logged that a topic cannot be told, once until it can."""
+"""After this number of failures a topic is logged as unreachable, once until it answers."""
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 10.0
 
@@ -41,8 +40,9 @@ class Participant(NamedTuple):
 
 
 EndParticipant = Callable[[Participant, TxnId, TxnAction, int], Awaitable[None]]
-"""Tells one participant, with the low-water mark of the coordinator; returns when it is durable there, or there is nothing to
-tell. Raises BrokerError and StoreError for what is to be tried again."""
+"""Notifies one participant, with the low-water mark of the coordinator. Returns when the end is durable there, or there is nothing
+to end. Raises BrokerError and StoreError for failures that must be retried.
+"""
 
 
 class Ending:
@@ -52,14 +52,14 @@ class Ending:
         self.txn_id = txn_id
         self.action = action
         self.remaining = remaining
-        """Who has not been told yet."""
+        """The participants that have not confirmed."""
         self.attempts = 0
         self.last_error = ""
         """Why the last attempt was not enough."""
 
 
 class Endings:
-    """Owned by its coordinator. `slots` bound what all coordinators of the broker do at once."""
+    """Owned by its coordinator. `slots` limits the concurrent notifications of all coordinators of the broker."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class Endings:
         self._by_id: dict[TxnId, Ending] = {}
         self._waiting: deque[Ending] = deque()
         self._running = 0
-        # Topics that did not answer in time, and whether somebody asks one again now.
+        # Topics that did not answer in time, and whether a transaction is asking one now.
         self._silent: dict[str, bool] = {}
-        self._delayed: set[str] = set()  # topics of which it was logged that they cannot be told
+        self._delayed: set[str] = set()  # # topics that were logged as unreachable
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def find(self, txn_id: TxnId) -> Ending | None:
-        """What is known of the end of a transaction; None when it has none under way."""
+        """Return the pending end of a transaction; None without one."""
         return self._by_id.get(txn_id)
 
     def begin(self, txn_id: TxnId, action: TxnAction, participants: list[Participant]) -> None:

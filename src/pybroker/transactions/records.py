@@ -1,9 +1,9 @@
-"""What the log of a coordinator says: one JSON document for each entry, which `docs/storage-format.md` describes.
+"""The records of a coordinator's log: one JSON document for each entry (`docs/storage-format.md`).
 
-Every record carries `last`, the highest id that was given so far, so that the last record of a log is enough to never give an
-id twice. A record is either whole (`NEW`, `WHOLE`: it says all of a transaction, whatever was said before; `SINK`: all of a sink's
-mark), or a change of one that may not exist any more, and then says nothing. `TOGETHER` is both: whole for its sink's mark, and the
-change of all the transactions that it names, which is what makes them end together.
+Each record contains `last`, the highest assigned id, so the last record of a log suffices to never assign an id twice. A record is
+either complete (`NEW`, `WHOLE`: the whole state of a transaction; `SINK`: that of a sink's mark), or a change of an object that may
+not exist any more, which is ignored then. `TOGETHER` is both: complete for its sink's mark, and a change of all transactions that
+it names, which makes them end together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ instead of committing a part of a batch alone."""
 
 
 class Kind(enum.StrEnum):
-    """What a record says."""
+    """The kind of a record."""
 
     NEW = "new"
     WHOLE = "whole"
@@ -37,7 +37,7 @@ class Kind(enum.StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`least` is the transaction's place; the other fields are those that its kind needs."""
+    """`least` is the id of the transaction; each kind uses some of the other fields."""
 
     v: int
     kind: Kind
@@ -47,7 +47,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """When it was opened, by the wall clock."""
     timeout_ms: int = 0
     owner: str | None = None
-    """The role that may use it; None: everybody."""
+    """The role that may use it; None for any role."""
     status: str = ""
     """Of `WHOLE`: the name of its status."""
     partitions: tuple[str, ...] = ()
@@ -56,11 +56,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     as_sent: dict[str, str] = {}
     """The client's spelling of topic names that it did not write in full. Older broker versions skip this field."""
     sink: str = ""
-    """Of a transaction: the sink that it was opened for, empty for none; of the last three kinds: whose mark it is."""
+    """Of a transaction: the sink that it was opened for, empty for none; of the last three kinds: the sink of the mark."""
     batch: int = 0
     """Of that sink."""
     writer: str = ""
-    """Of a mark: who alone may move it."""
+    """Of a mark: the only writer that may move it."""
     run: str = ""
     """Of a transaction of a sink: which run of its writer opened it."""
     commits: tuple[int, ...] = ()
@@ -68,7 +68,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     aborts: tuple[int, ...] = ()
     """And those that abort."""
     forgets: str = ""
-    """And a sink whose mark makes room for this one."""
+    """Another sink whose mark is deleted to free capacity for this one."""
     marked_ms: int = 0
     """Of a mark: when its batch was committed, by the wall clock."""
 
@@ -99,7 +99,7 @@ def decode(payload: bytes) -> Record:
 
 
 def _require_known(payload: bytes) -> None:
-    """What cannot be read may be of a later version, which is worth saying."""
+    """An unknown kind may be of a later version, which the error text mentions."""
     try:
         version = _VERSION_DECODER.decode(payload).v
     except msgspec.DecodeError:

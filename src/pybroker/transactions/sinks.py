@@ -38,22 +38,22 @@ def home_of(sink: str) -> int:
 
 
 class Asking(NamedTuple):
-    """Who asks for something of a sink."""
+    """The caller of an operation on a sink."""
 
     owner: str | None
-    """Its role; None where nobody is asked for a role."""
+    """Its role; None without authorization."""
     may_all: bool
-    """A super user, or nobody is asked for a role."""
+    """Whether it is a super user, or there is no authorization."""
     holder: Holder = UNKNOWN
     """The holder that transactions and marks are counted for."""
 
     def may(self, owner: str | None) -> bool:
-        """Whether it may use what that role has made."""
+        """Return whether it may use objects that the role `owner` has created."""
         return owner is None or self.may_all or owner == self.owner
 
 
 class Label(NamedTuple):
-    """What a transaction of a sink is for."""
+    """The sink and batch of a transaction."""
 
     sink: str
     batch: int
@@ -68,7 +68,7 @@ class Mark(NamedTuple):
     batch: int
     writer: str
     owner: str | None
-    """The role that may move it; None: everybody."""
+    """The role that may move it; None for any role."""
     marked_ms: int
     """When the batch was committed, by the wall clock."""
 
@@ -93,7 +93,9 @@ class Marks:
         return self._marks.get(sink)
 
     def is_repeat(self, label: Label, asking: Asking, *, takes_over: bool) -> bool:
-        """Whether the batch, or a later one, was committed. Raises AuthorizationError and InvalidTxnStatus for who may not ask."""
+        """Return whether the batch, or a later one, was committed. Raises AuthorizationError, and InvalidTxnStatus for another
+        writer.
+        """
         mark = self._marks.get(label.sink)
         if mark is None:
             return False
@@ -109,7 +111,7 @@ class Marks:
         return label.batch <= mark.batch
 
     def makes_room(self, sink: str, holder: Holder, most: int, stands_for_ms: int, now_ms: int) -> str:
-        """The sink to be forgotten for this one, empty for none. Raises TooManyRequests when there is no room."""
+        """Return the sink whose mark must be deleted for this one, empty for none. Raises TooManyRequests without capacity."""
         if sink in self._marks or self.counts.may_take(holder, most):
             return ""
         is_full = self.counts.is_full(most)
@@ -160,13 +162,13 @@ class Marks:
         self.counts.add(self._holders.pop(sink), -1)
 
     def in_order(self) -> None:
-        """The whole log was read: what was written again stands where it was written, so the order is made anew."""
+        """The whole log was read. Marks that were written again are at their new position, so the order is rebuilt."""
         self._marks = dict(sorted(self._marks.items(), key=lambda each: each[1].marked_ms))
 
 
 class OpenOfSinks:
-    """Which transactions were opened for which sink and have not ended, apart for each run of a writer: a run that opens thousands
-    looks at those of others only. Owned by the state of a coordinator.
+    """The open transactions of sinks, by run of a writer, so a run with thousands of transactions only examines those of others.
+    Owned by the state of a coordinator.
     """
 
     def __init__(self) -> None:

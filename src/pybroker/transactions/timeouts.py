@@ -1,6 +1,6 @@
-"""When transactions are over by themselves: a heap in which what has ended meanwhile is passed over.
+"""The timeouts of transactions: a heap that skips transactions which have ended.
 
-Invariant: what has ended takes at most as much room as what has not, and `SLACK` entries more.
+Invariant: ended transactions use at most as many entries as open ones, and `SLACK` more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LONGEST_MS = 100 * 365 * 24 * 3600 * 1000
 
 
 class Timeouts:
-    """Times are those of a clock that never goes back, in milliseconds."""
+    """Times are those of a monotonic clock, in milliseconds."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
@@ -32,14 +32,14 @@ class Timeouts:
         heapq.heappush(self._heap, (due_ms, least))
 
     def due(self, now_ms: float, limit: int) -> list[int]:
-        """At most `limit` whose time has come, the most overdue first; they are forgotten."""
+        """Remove and return at most `limit` expired transactions, the oldest first."""
         found: list[int] = []
         while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:
             found.append(heapq.heappop(self._heap)[1])
         return found
 
     def tidy(self, live: int, is_open: Callable[[int], bool]) -> None:
-        """Drop what has ended, if that is more than the `live` ones and the slack."""
+        """Remove ended transactions if there are more than the `live` ones and the slack."""
         if len(self._heap) > 2 * live + SLACK:
             self._heap = [each for each in self._heap if is_open(each[1])]
             heapq.heapify(self._heap)

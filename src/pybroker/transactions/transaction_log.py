@@ -1,12 +1,11 @@
-"""The durable log of one coordinator, on a managed ledger: append, read all of it, and let go of what is not needed any more.
+"""The durable log of one coordinator, on a managed ledger: append, read all, and trim.
 
-Operation: `append` hands a record to the managed ledger at once, so the order of the log is the order of the calls; the future
-that it returns is done when the record is durable. What is durable moves the position of its transaction
-(`log_positions.py`) and, behind it, the cursor; whole ledgers before the cursor are trimmed.
+Operation: `append` passes a record to the managed ledger immediately, so the order of the log is the order of the calls; its future
+is done when the record is durable. A durable record moves the position of its transaction (`log_positions.py`) and, behind it, the
+cursor; whole ledgers before the cursor are trimmed.
 
-Failure: a full disk refuses an append before anything has happened. Any other failure ends this log: what was appended behind it
-is refused too, `failed` is called once, and whoever owns it reads everything anew from a log that is opened again. So memory never
-says more than the log for longer than that takes.
+Failure: a full disk refuses an append without any effect. Any other failure ends this log: later appends are refused too, `failed`
+is called once, and the owner reads everything again from a newly opened log. So memory is ahead of the log only for that time.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class TransactionLog(ManagedLedgerListener):
         self.managed = managed
         self.cursor = cursor
         self.failed: Callable[[StoreError], None] | None = None
-        """Told once; set by the owner."""
+        """Called once; set by the owner."""
         self.appended = 0
         self._whole_of = whole_of
         self._places = LogPositions()
@@ -121,7 +120,7 @@ class TransactionLog(ManagedLedgerListener):
             _, durable = _context(run)
             if not durable.done():
                 durable.set_exception(error)
-                durable.exception()  # retrieved: nobody may be waiting
+                durable.exception()  # # mark as retrieved: there may be no waiter
         self._fail(error)
 
     def fenced(self, error: LedgerFenced) -> None:
@@ -133,7 +132,7 @@ class TransactionLog(ManagedLedgerListener):
             if self.failed is not None:
                 self.failed(error)
 
-    # --- what is needed of it ------------------------------------------------------------------------------------------
+    # --- trimming ------------------------------------------------------------------------------------------
 
     def _note(self, record: Record, position: Position) -> None:
         if record.kind in (Kind.NEW, Kind.WHOLE):
@@ -170,7 +169,7 @@ class TransactionLog(ManagedLedgerListener):
                 logs.warning("transaction_log.not_shortened", managed_ledger=self.managed.name, error=str(error))
 
     async def close(self) -> None:
-        """Take no more records; what is under way fails. Errors are logged."""
+        """Accept no more records; pending appends fail. Errors are logged."""
         self._fail(LedgerFenced(f"{self.managed.name} is closed"))
         try:
             await self.managed.close()

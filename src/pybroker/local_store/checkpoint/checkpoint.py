@@ -1,10 +1,10 @@
-"""A checkpoint: move buffered entries to segment files, then commit, in one transaction, that everything is in its place.
+"""A checkpoint: move buffered entries to segment files, then commit their new state in one transaction.
 
-Order, and why: entries into segment files → those files and their directory durable → the table's transaction (journal
-position, extents, cursors) → the journal files before the position may be used again. A crash before the transaction leaves
-the old extents and the whole journal; recovery writes the same bytes again. After it, the journal is not needed.
-What must always hold: nothing here changes a segment before its committed extent.
-Runs in the checkpoint's thread; the loop hands over what nobody changes until the checkpoint has ended.
+The order with its reasons: write entries to segment files; make those files and their directory durable; commit the table's
+transaction (journal position, extents, cursors); release the journal files before the position. A crash before the transaction
+leaves the old extents and the whole journal, and recovery writes the same bytes again. After it, the journal is not needed.
+Invariant: a checkpoint never changes a segment before its committed extent. It runs in the checkpoint's thread; the event loop
+passes objects that do not change until the checkpoint has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_SINGLE_SYNCS = 256
 
 @dataclass(slots=True)
 class LedgerWork:
-    """What a checkpoint does for one ledger, and afterwards what came of it."""
+    """The input of a checkpoint for one ledger, and its result."""
 
     ledger_id: int
     extent: LedgerExtent
@@ -45,7 +45,7 @@ class CheckpointJob:
     works: list[LedgerWork] = field(default_factory=list)
     deleted_ledgers: list[int] = field(default_factory=list)
     leftovers: Leftovers = Leftovers.REFUSE
-    syncs_slices: bool = True  # False when nobody appends meanwhile: one sync of a file is faster than many
+    syncs_slices: bool = True  # # False without concurrent appends: one sync of a file is faster than many
     written_bytes: int = 0
     counts_files: bool = False  # at a run's last checkpoint: the number of segment files is stored
 
@@ -105,7 +105,7 @@ def _describe(job: CheckpointJob, moved: dict[int, LedgerLocation]) -> None:
 
 
 def _extent_with(work: LedgerWork) -> LedgerExtent:
-    """What the ledger holds with the entries of `work`, although these are in no file."""
+    """Return the contents of the ledger with the entries of `work`, although they are in no file."""
     before = work.extent
     return LedgerExtent(
         before.end_offset,

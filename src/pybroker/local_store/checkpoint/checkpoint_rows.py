@@ -1,9 +1,8 @@
-"""Tables and rows of `checkpoint.db`, and how damage in them is told.
+"""The tables and rows of `checkpoint.db`, and the detection of damage in them.
 
-What must always hold: every row's `checksum` fits its key and its other values; of each table with rows of ledgers or cursors
-`digests` says how many rows there are and what their checksums add up to, kept by SQLite itself with every change. So a row that
-was changed is found by itself, and one that is gone, or was put back as it was, by what is missing from the sums.
-SQLite notices neither: where a page is damaged it may simply not find a row.
+Invariants: each row's `checksum` matches its key and its other values; for each table with rows of ledgers or cursors, `digests`
+has the number of rows and the sum of their checksums, updated by SQLite itself with each change. So a changed row is detected by
+its checksum, and a missing or restored row by the sums. SQLite detects neither: with a damaged page it may just not find a row.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class DamagedTable(StoreError):
 
 
 def _trigger(table: str, event: str) -> tuple[str, str]:
-    """Name and statement of what keeps the digest of `table`."""
+    """Return the name and statement of the trigger that updates the digest of `table`."""
     added = "" if event == "DELETE" else "NEW"
     removed = "" if event == "INSERT" else "OLD"
 
@@ -77,21 +76,22 @@ SCHEMA = {
 
 
 def row_checksum(key: object, *values: object) -> int:
-    """What the last column of a row must hold: above, a checksum of its key alone; below, one of the whole row.
+    """Return the value of the last column of a row: in the upper half, a checksum of its key; in the lower half, one of the whole
+    row.
 
-    So it can be told whether a row that does not fit is at least where it belongs.
+    So a row with a wrong checksum can still be attributed to its key if that is intact.
     """
     key_checksum = crc32c(f"{key}|".encode())
     return (key_checksum & _KEY_MASK) << _LOW_BITS | _checksum_of(values, key_checksum)
 
 
 def is_key_right(key: object, checksum: object) -> bool:
-    """Whether a row whose checksum is wrong has the key that was written."""
+    """Return whether a row with a wrong checksum has the key that was written."""
     return isinstance(checksum, int) and checksum >> _LOW_BITS == crc32c(f"{key}|".encode()) & _KEY_MASK
 
 
 def first_version_checksum(*values: object) -> int:
-    """What rows of version 1 hold."""
+    """Return the checksum of rows of version 1."""
     return _checksum_of(values, 0)
 
 
@@ -146,7 +146,7 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRow:
-    """A row whose checksum is wrong."""
+    """A row with a wrong checksum."""
 
     table: str
     key: object
@@ -158,7 +158,7 @@ class DamagedRow:
 
 @dataclass(slots=True)
 class Digest:
-    """The number of rows of a table, and the sums of both parts of their checksums."""
+    """The number of rows of a table, and the sums of both halves of their checksums."""
 
     row_count: int = 0
     key_sum: int = 0
@@ -174,14 +174,14 @@ class Digest:
 
 @dataclass(slots=True)
 class TableCheck:
-    """One table, looked through: give it every row, then ask."""
+    """The check of one table: add all rows, then ask for the result."""
 
     table: str
     damaged: list[DamagedRow] = field(default_factory=list)
     _found: Digest = field(default_factory=Digest)
 
     def add(self, values: list[Any], checksum: object) -> bool:
-        """Whether the row is as it was written."""
+        """Add a row. Return whether it is intact."""
         computed = row_checksum(*values)
         self._found.add(checksum)
         if checksum == computed:
@@ -190,7 +190,7 @@ class TableCheck:
         return False
 
     def lost(self, digest: Digest | None) -> str:
-        """What is wrong with the table as a whole, in words; empty when nothing is but perhaps what stands in `damaged` rows."""
+        """Return the damage of the table as a whole, in words; empty if at most the `damaged` rows are affected."""
         if digest is None:
             return f"the digest of {self.table} is missing"
         found = self._found
@@ -204,7 +204,7 @@ class TableCheck:
 
 
 def read_rows(connection: sqlite3.Connection, table: str) -> Iterator[list[Any]]:
-    """Every row of a table in the order of its pages, which finds also those that a search by key would miss."""
+    """Yield all rows of a table in the order of its pages, which also finds rows that a search by key would miss."""
     yield from map(list, connection.execute(f"SELECT * FROM {table}"))
 
 

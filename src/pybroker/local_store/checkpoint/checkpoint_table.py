@@ -1,10 +1,9 @@
-"""What a checkpoint leaves behind beside segment files: one SQLite file, changed by one transaction for each checkpoint.
+"""The result of checkpoints beside segment files: one SQLite file, changed by one transaction for each checkpoint.
 
-It says, always together: up to which journal batch everything is in its place (`sequence`), how far the segment file of each
-unsealed ledger is valid, and the snapshots and deltas of cursors. So a crash at any moment of a checkpoint leaves either the
-state before it, with all its journal, or the state after it.
-What rows look like, and how damage in them is told: `checkpoint_rows.py`. "Nothing was stored of this cursor" and "it is lost" are
-told apart: by what was found at the start and stored since.
+A transaction contains the journal batch up to which all data is in its final place (`sequence`), the valid length of the segment
+file of each unsealed ledger, and the snapshots and deltas of cursors. So a crash at any moment of a checkpoint leaves either the
+state before it, with the whole journal, or the state after it. `checkpoint_rows.py` has the format of rows and the detection of
+damage. A cursor without stored state is distinguished from a lost one by the rows found at the start and the changes since.
 
 Concurrency: any thread, one at a time (a lock); commits come from the checkpoint thread, loads from the reading threads.
 """
@@ -53,7 +52,7 @@ class Facts:
     is_clean: int = 0  # closed in order: the journal holds nothing that is not here
     commit: int = 0  # how many transactions there were
     first_named_ledger_id: int = (
-        0  # from it on, what metadata does not name holds no entries; below it a deletion may be lost
+        0  # # from this id on, ledgers without metadata are empty; below it a deletion may be lost
     )
     journal_end: int = 0  # lower batches were durable at this commit; at least `sequence`
     is_journal_made: int = 0  # a journal file from `first_generation` on exists until this run stops cleanly
@@ -71,7 +70,7 @@ NAMES_NOT_CERTAIN = 1 << 62
 
 @dataclass(slots=True)
 class CursorChange:
-    """What is to be stored of one cursor: forget it first if deleted, then the snapshot, then the deltas after it."""
+    """The change of one cursor: its deletion if set, then the snapshot, then the deltas after it."""
 
     cursor_id: str
     is_deleted: bool
@@ -91,7 +90,7 @@ class TableChange:
 
 
 class DamagedCursor(StoreError):
-    """What was stored of one cursor is damaged or not found; the others are not concerned."""
+    """The stored state of one cursor is damaged or missing; other cursors are not affected."""
 
 
 class LostFacts(StoreError):
@@ -102,9 +101,9 @@ class CheckpointTable:
     """The SQLite file."""
 
     def __init__(self, disk: Disk, path: Path, what_is_there: str) -> None:
-        """Open the file; it is made, and may be without facts, only where nothing else is.
+        """Open the file. It is created, and may lack facts, only if nothing else exists.
 
-        `what_is_there` names what the store's directory holds beside, empty for nothing. Raises StoreError.
+        `what_is_there` describes other files in the store's directory, empty for none. Raises StoreError.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -139,9 +138,9 @@ class CheckpointTable:
         self._stored_cursors = BitMap64()
 
     def check(self) -> list[str]:
-        """Look through everything that is stored; the cursors of which rows are damaged. Raises StoreError for any other damage.
+        """Check all rows. Return the cursors with damaged rows. Raises StoreError for any other damage.
 
-        To be called once, before anything is loaded or stored.
+        Called once, before the first load or change.
         """
         damaged: dict[str, None] = {}
         try:
@@ -209,7 +208,7 @@ class CheckpointTable:
         return snapshot, [(number, data) for number, data, _ in deltas]
 
     def commit(self, change: TableChange) -> None:
-        """Store `change`, all of it or nothing. Raises OSError when there is no room, StoreError otherwise."""
+        """Store `change` completely or not at all. Raises OSError without disk space, StoreError otherwise."""
         with self._lock:
             change.facts["commit"] = self.commit_count + 1
             try:
@@ -227,14 +226,14 @@ class CheckpointTable:
                     self._stored_cursors.discard(_hash_of(cursor.cursor_id))
 
     def close(self) -> None:
-        """Move what the log holds into the file, and close it."""
+        """Move the contents of the log into the file, and close it."""
         with self._lock:
             if reason := empty_log(self._connection):
                 logs.warning("checkpoint.log_kept", file=self._path.name, reason=reason)
             self._connection.close()
 
     def abandon(self) -> None:
-        """Close it and leave its files as they are: what a start has refused may be of use as it is."""
+        """Close it and leave its files unchanged: after a refused start they may be needed as they are."""
         with self._lock:
             self._connection.close()
 
@@ -267,7 +266,7 @@ class CheckpointTable:
             return self._read(statement, *values)
 
     def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """With the lock held."""
+        """The lock is held."""
         try:
             return self._connection.execute(statement, values).fetchall()
         except SQLITE_FAILURES as error:
@@ -287,7 +286,9 @@ class CheckpointTable:
 
 @cache
 def _upsert(table: str, *keys: str) -> str:
-    """A statement that stores a row or changes the one with its key: a replacement would not tell the digest what it removes."""
+    """Return a statement that inserts a row or updates the one with its key: REPLACE would not subtract the removed row from the
+    digest.
+    """
     columns = COLUMNS[table]
     changes = ", ".join(f"{column} = excluded.{column}" for column in columns if column not in keys)
     places = ", ".join("?" * len(columns))

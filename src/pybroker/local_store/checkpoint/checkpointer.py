@@ -1,11 +1,10 @@
-"""When to checkpoint, and what goes into it: the loop's side of `checkpoint.py`.
+"""The schedule and the input of checkpoints: the part of `checkpoint.py` on the event loop.
 
-Operation: what is appended is counted; at a threshold everything buffered is frozen and a mark is put into the journal in
-the same turn. When the mark comes back, every append before it is durable or refused, so the frozen entries are exactly the
-journal before the mark; they are written by the checkpoint's thread while appends go on behind the mark.
-What must always hold: one checkpoint at a time; the journal before the mark is released only after the commit.
-Failure: without space the same job is tried again, the journal stays, and what is reserved is given up for it; any other
-error ends the process.
+Operation: appends are counted. At a threshold, all buffered entries are frozen and a mark is put into the journal in the same event
+loop iteration. When the mark comes back, all appends before it are durable or refused, so the frozen entries are exactly the
+journal before the mark. The checkpoint's thread writes them while appends continue behind the mark. Invariants: there is one
+checkpoint at a time; the journal before the mark is released only after the commit. Failure: without disk space the same checkpoint
+is retried, the journal stays, and reserved space is released for it; any other error ends the process.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 
-# What a ledger's part of a checkpoint takes beside its payloads, at most: half-filled blocks of the file system, an index.
+# The maximum size of a ledger's part of a checkpoint beside its payloads: partly filled blocks of the file system, and an index.
 _LEDGER_BYTES = 8192
 # The same for an entry: its share of the columns and of a block's header.
 _ENTRY_BYTES = 16
-# One part in so many of what may be in journal and memory is kept for ledgers that have little there; what is little is a share
-# of it by the number of ledgers (one that is alone is not, as soon as somebody comes), but not less than one part in so many.
+# This fraction of the limits of journal and memory is reserved for ledgers with little data there. A ledger has little data below
+# its share by the number of ledgers, but at least this fraction of the limit.
 _KEPT_PART = 8
 _MOST_SHARES = 64
 
 
 class Checkpointer:
-    """Owned by the store, which tells what was appended, created, sealed and deleted, and hears when one has ended."""
+    """Owned by the store, which reports appended, created, sealed, and deleted ledgers, and is notified when a checkpoint ends."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class Checkpointer:
         self._has_made_last = False
         self._marked: asyncio.Future[CheckpointJob] | None = None
         self._job: CheckpointJob | None = None
-        # What the journal holds since the mark, and before it as long as that is not committed.
+        # The size of the journal since the mark, and before it until that part is committed.
         self._bytes = 0
         self._records = 0
         self._bytes_before_mark = 0
@@ -101,11 +100,11 @@ class Checkpointer:
 
     @property
     def live_bytes(self) -> int:
-        """What recovery would have to read now."""
+        """The size of the journal that a recovery would read now."""
         return self._bytes + self._bytes_before_mark
 
     def unstored_bytes(self) -> int:
-        """What segment files still have to take of it, at most."""
+        """The maximum size of data that segment files must still receive."""
         job = self._job
         works, written_bytes = (0, 0) if job is None else (len(job.works), job.written_bytes)
         records = self._records + self._records_before_mark
@@ -113,10 +112,10 @@ class Checkpointer:
         return max(0, self.live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
 
     def admits(self, ledger: LiveLedger) -> bool:
-        """Whether appends of `ledger` may go on; else they wait for a checkpoint.
+        """Return whether appends of `ledger` may continue; otherwise they wait for a checkpoint.
 
-        A part of what there may be is kept for those that have less than their share of it: one that publishes as fast as it
-        can would else make all others wait as often as it has to.
+        A part of the limit is reserved for ledgers below their share: otherwise one fast publisher would make all others wait as
+        often as itself.
         """
         if not self._is_nearly_full():
             return True
@@ -154,7 +153,7 @@ class Checkpointer:
             self._tasks.start(self._run_scheduled(), "checkpoint")
 
     def request(self) -> None:
-        """Make one soon although it is not time: there is no room, and journal files would be free afterwards."""
+        """Start a checkpoint soon, because there is no disk space and it would release journal files."""
         self._is_requested = True
         self.recorded(0, 0)
 
@@ -208,7 +207,7 @@ class Checkpointer:
             finally:
                 self._job = None
             if moved is None:
-                # What it held is in the journal alone: no later one may commit that this is covered.
+                # Its entries are only in the journal, so no later checkpoint may commit that they are covered.
                 self._has_given_up = True
                 return False
             self._apply(job, moved)
@@ -220,7 +219,7 @@ class Checkpointer:
         return True
 
     def stop_retrying(self) -> None:
-        """The store closes: a checkpoint that finds no room gives up, its journal stays."""
+        """Stop retries, because the store closes: a checkpoint without disk space is abandoned, and its journal stays."""
         self._closing.set()
 
     async def close(self) -> None:
@@ -231,7 +230,7 @@ class Checkpointer:
         return self._failed is not None
 
     async def _run_scheduled(self) -> None:
-        # In a turn of its own: the append that reached the threshold is not delayed.
+        # In its own iteration, so the append that reached the threshold is not delayed.
         await asyncio.sleep(0)
         try:
             while self._is_due() and await self.run():
@@ -247,7 +246,7 @@ class Checkpointer:
             self._bytes >= self._options.checkpoint_max_bytes
             or self._records >= self._options.checkpoint_max_entries
             or (self._is_requested and self._records > 0)
-            or self._is_nearly_full()  # whatever the thresholds are: appends wait for this checkpoint
+            or self._is_nearly_full()  # # regardless of thresholds: appends wait for this checkpoint
         )
 
     async def _freeze(self) -> CheckpointJob:
@@ -263,7 +262,7 @@ class Checkpointer:
         marked: asyncio.Future[CheckpointJob] = asyncio.get_running_loop().create_future()
 
         def reached(sequence: int) -> None:
-            # At once and not in the task: what completes after the mark must not be taken for older.
+            # Immediately and not in the task: entries that complete after the mark must not count as older.
             if not marked.done():
                 marked.set_result(self._make_job(sequence, frozen))
 
@@ -290,7 +289,7 @@ class Checkpointer:
         return CheckpointJob(change, works, deleted, leftovers)
 
     async def _snapshot_cursors(self) -> list[CursorChange]:
-        """What the table shall get of each changed cursor; taken at leisure, because records are numbered."""
+        """Return the changes of each cursor for the table. There is no hurry, because records are numbered."""
         changes = []
         turn_start_ms = self._clock.monotonic_ms()
         for cursor in self._shelf.dirty():

@@ -1,9 +1,9 @@
-"""Cursors as the loop sees them: who owns one, and what of it is in the journal but not yet in the checkpoint table.
+"""The state of cursors on the event loop: their owners, and their records that are in the journal but not yet in the checkpoint
+table.
 
-What must always hold: table + shelf = every durable record of a cursor. A record leaves the shelf only after the table has it
-or something newer. Records are numbered through the whole store, so "covered by this snapshot" is a comparison, whatever was
-going on while the snapshot was taken.
-Pure state: the store does the IO, calls owners at the right time and tells the result.
+Invariant: table plus shelf contain each durable record of a cursor. A record leaves the shelf only after the table has it or a
+newer one. Records are numbered over the whole store, so a comparison shows whether a snapshot includes a record, whatever happened
+while it was taken. Pure state: the store does the IO, calls owners at the right time, and reports the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RegisteredCursor:
     def __init__(self, cursor_id: str) -> None:
         self.cursor_id = cursor_id
         self.owner: CursorOwner | None = None
-        self.deleted_number = 0  # of the deletion record, after which what the table has is void; 0 for none
+        self.deleted_number = 0  # # number of the deletion record, which invalidates the table's rows; 0 for none
         self.snapshot: tuple[int, bytes] | None = None
         self.deltas: list[tuple[int, bytes]] = []
 
@@ -87,7 +87,7 @@ class CursorRegistry:
             self._drop_if_clean(cursor)
 
     def shelved(self, cursor_id: str) -> tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Whether the table's content is void, and a copy of what is not there yet."""
+        """Return whether the table's rows are invalid, and a copy of the records that it does not contain."""
         cursor = self._cursors.get(cursor_id)
         if cursor is None:
             return False, None, []
@@ -123,9 +123,9 @@ def merge(
     stored: tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]],
     shelved: tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]],
 ) -> tuple[bytes | None, list[bytes]]:
-    """What a cursor's owner starts from: the newest snapshot and every delta after it, oldest first.
+    """Return the records for a cursor's owner: the newest snapshot and all deltas after it, oldest first.
 
-    The two may overlap: a checkpoint can move records from the shelf to the table between the two looks.
+    Both may overlap: a checkpoint can move records from the shelf to the table between the two reads.
     """
     is_void, shelved_snapshot, shelved_deltas = shelved
     stored_snapshot, stored_deltas = (None, []) if is_void else stored

@@ -1,11 +1,11 @@
-"""The write-ahead journal as the store sees it, and what its drivers share; `journal_batcher.py` decides what is written.
+"""The write-ahead journal, as seen by the store, and the common part of its drivers. `journal_batcher.py` decides about writes.
 
-A driver hands items to the batcher, carries out its steps and tells what became of each batch. `journal_thread.py` does so in one
-writer thread; `journal_direct.py` on the loop, while the kernel writes in the background; tests do it step by step.
-What must always hold, whoever writes: a completion without error means that the batch is as durable as `sync_data` promises;
-batches are written in the order of `put`; completions come on the loop, in that order, never inside of `put`. A failure that the
-batcher does not survive is told to `on_fatal`, once, on the loop; nothing is completed after it, and nothing retried, because a
-retried sync can report success for bytes that are gone.
+A driver passes items to the batcher, performs its steps, and reports the result of each batch: `journal_thread.py` in one writer
+thread, `journal_direct.py` on the event loop while the kernel writes in the background, and tests step by step. Invariants of all
+drivers: a completion without error means that the batch is as durable as `sync_data` promises; batches are written in the order of
+`put`; completions are called on the event loop, in that order, never inside `put`. A failure that the batcher does not survive is
+reported to `on_fatal`, once, on the event loop. Nothing is completed after it, and nothing is retried, because a retried sync can
+report success for lost bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pybroker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalSetup:
-    """What a journal is made of, whoever writes it. `completed` hears of each batch on the loop, `on_fatal` of the end."""
+    """The parts of a journal for any driver. `completed` receives each batch on the event loop, `on_fatal` the fatal error."""
 
     files: JournalFiles  # started
     end: JournalEndFile
@@ -56,25 +56,25 @@ class Journal(ABC):
 
     @abstractmethod
     def put(self, item: JournalItem) -> None:
-        """Hand over; the completion comes on the loop, never inside this call."""
+        """Pass an item to the journal. The completion is called on the event loop, never inside this call."""
 
     @abstractmethod
     async def close(self, *, is_covered: bool) -> None:
-        """Write what is queued, end, close the files. `is_covered` as in `JournalFiles.close`."""
+        """Write the queue, stop, and close the files. `is_covered` as in `JournalFiles.close`."""
 
     def forget_fenced(self, ledger_id: int) -> None:
         """Nothing of this fenced ledger is in the queue any more."""
         self.batcher.forget_fenced(ledger_id)
 
     def note_end(self, ended: Ended) -> JournalBatch:
-        """What the batch has made durable is noted; its completion may be told now."""
+        """The durable end of the batch is recorded, so it may be completed now."""
         if ended.end is not None:
             self.setup.end.noted(*ended.end)
         return ended.batch
 
 
 class BlockingSteps:
-    """Carries out steps of a journal's batcher, waiting for each: for a thread, or where nobody else has to go on meanwhile."""
+    """Performs the steps of a journal's batcher and waits for each: for a thread, or where nothing else runs meanwhile."""
 
     def __init__(self, journal: Journal) -> None:
         self._batcher = journal.batcher
@@ -84,7 +84,7 @@ class BlockingSteps:
         self._clock = journal.setup.clock
 
     def carry_out(self, step: Step) -> Ended:
-        """From the first step of a batch to its end. Raises what the journal must not survive."""
+        """Perform a batch from its first step to its end. Raises errors that the journal must not survive."""
         while type(step) is not Ended:
             step = self._answered(step)
         return step

@@ -1,16 +1,15 @@
-"""What the write-ahead journal writes next, in which file and where, and what becomes of each item: rules without IO.
+"""The rules of the write-ahead journal, without IO: the next write, its file and offset, and the result of each item.
 
-Operation: `take` puts items into the open batch until it takes no more; `close_batch` closes it and says the first step. A driver
-does what the step says and answers with `written`, `file_taken`, `room_made` or `failed`, each of which says the next step;
-`Ended` is the last one, with the batch and all that became of it.
-What must always hold: one batch is under way at a time, in the order in which items were taken; sequence numbers of batches on
-disk have no gaps; after a run of a ledger was refused, no later one of it is written, nor one of another ledger that its
-listener made before it was told.
-Failure: what finds no room is refused, and the journal goes on: first the runs, then, if what was reserved for them does not help
-either, the other records. What a refused batch may have left in the file is erased, or it would come back after a crash. Any
-other error is raised by `failed`: nothing may be written, or completed, after it.
+Operation: `take` puts items into the open batch until it accepts no more; `close_batch` closes it and returns the first step. A
+driver performs the step and answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the next step;
+`Ended` is the last one, with the batch and its results. Invariants: one batch is in progress at a time, in the order of the items;
+sequence numbers of batches on disk have no gaps; after a refused run of a ledger, no later run of it is written, and none of
+another ledger that its listener created before it was notified. Failure: without disk space, items are refused and the journal
+continues: first the runs, then, if releasing reserved space does not help either, the other records. The bytes that a refused batch
+may have left in the file are erased, or it would be restored after a crash. `failed` raises any other error: nothing may be written
+or completed after it.
 
-Concurrency: one thread, but for `forget_fenced`, which is one operation of a set.
+Concurrency: one thread, except for `forget_fenced`, which is a single set operation.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class TakeFile(NamedTuple):
 
 
 class MakeRoom(NamedTuple):
-    """Give up what is reserved for a batch without room, as far as that can be. Answer: `room_made`."""
+    """Release reserved space for a batch, as far as possible. Answer: `room_made`."""
 
 
 class BatchEnd(NamedTuple):
@@ -83,7 +82,7 @@ class BatchEnd(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The batch is written or refused. To be noted, if there is an `end`, before anybody is told of the batch."""
+    """The batch is written or refused. If there is an `end`, it must be recorded before the results are reported."""
 
     batch: JournalBatch
     end: BatchEnd | None
@@ -93,7 +92,7 @@ Step = Write | TakeFile | MakeRoom | Ended
 
 
 class _State(Enum):
-    """What the batcher waits for."""
+    """The event that the batcher waits for."""
 
     COLLECTING = "items"
     TAKING_FILE = "the next file"
@@ -103,10 +102,10 @@ class _State(Enum):
 
 
 class JournalBatcher:
-    """Owned by the journal, whose driver carries out its steps."""
+    """Owned by the journal, whose driver performs its steps."""
 
     def __init__(self, place: JournalLocation, next_sequence: int, max_batch_bytes: int, *, is_synced: bool) -> None:
-        """Begins in `place`. A batch takes no more items once it has `max_batch_bytes`. `is_synced`: batches are durable."""
+        """Begins at `place`. A batch accepts no more items above `max_batch_bytes`. `is_synced`: batches are durable."""
         self._place = place
         self._next_sequence = next_sequence
         self._max_batch_bytes = max_batch_bytes
@@ -150,12 +149,12 @@ class JournalBatcher:
     def _is_fenced(self, run: AppendRun) -> bool:
         """Whether an earlier run was refused and this one must be too."""
         if run.listener in self._fenced_listeners:
-            self._fenced.add(run.ledger_id)  # what comes later would leave a gap
+            self._fenced.add(run.ledger_id)  # # later runs would leave a gap
             return True
         return run.ledger_id in self._fenced
 
     def close_batch(self, submitted_ms: float) -> Step:
-        """No more items; what to do first. `submitted_ms`: when the oldest item was handed over."""
+        """Close the batch and return the first step. `submitted_ms`: the time at which the oldest item was put."""
         self._expect(_State.COLLECTING)
         self._batch.submitted_ms = submitted_ms
         if not self._batch.parts:  # marks, or runs of a fenced ledger
@@ -183,16 +182,16 @@ class JournalBatcher:
         return self._write()
 
     def room_made(self) -> Step:
-        """What was reserved is given up: for what is not refused."""
+        """Reserved space was released for the items that are not refused."""
         self._expect(_State.MAKING_ROOM)
         return self._put() if self._batch.parts else self._erase()
 
     def failed(self, error: OSError) -> Step:
-        """The write, or the next file, failed. Raises `error` unless it says that there is no room."""
+        """The write, or the next file, failed. Raises `error` unless it reports a full disk."""
         if not lacks_room(error):
             raise error
         if self._state is _State.ERASING:
-            return self._end(None)  # there was no room for the batch either
+            return self._end(None)  # # there was no space for the batch either
         assert self._state in {_State.WRITING, _State.TAKING_FILE}, self._state
         batch = self._batch
         if batch.error is not None:
@@ -208,7 +207,7 @@ class JournalBatcher:
         return MakeRoom()
 
     def _put(self) -> Step:
-        """Write the batch, in a file that has room for it."""
+        """Write the batch into a file with enough space."""
         batch, place = self._batch, self._place
         self._body = b"".join(batch.parts)
         batch.size_bytes = BATCH_HEADER_BYTES + len(self._body)

@@ -1,7 +1,7 @@
-"""The journal without a writer thread: the loop collects and encodes, the kernel writes in the background.
+"""The journal without a writer thread: the event loop collects and encodes, the kernel writes in the background.
 
-The first item while idle is written with all that the same turn of the loop still brings; what comes during a write goes together
-into the next one. The loop never waits here: not for a write, not for the next file, not for room; each of them calls back.
+The first item of an idle journal is written with all items of the same event loop iteration; items that arrive during a write form
+the next batch. The event loop never waits here: writes, the next file, and free space call back.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _Event = Callable[[], Step | None]
 
 
 class DirectJournal(Journal):
-    """Invariant: at most one batch is under way; a turn is scheduled while items wait and none is.
+    """Invariant: at most one batch is in progress; an iteration is scheduled while items wait and no batch is in progress.
 
-    A batch under way waits for its file, for room, or for the device. What comes back calls `_go_on`.
+    A batch in progress waits for its file, for free space, or for the device. The result calls `_go_on`.
     """
 
     def __init__(self, direct: DirectWriter, setup: JournalSetup) -> None:
@@ -66,7 +66,7 @@ class DirectJournal(Journal):
         await asyncio.to_thread(self.setup.files.close, is_covered=is_covered)
 
     def _go_on(self, event: _Event) -> None:
-        """Something happened: go on from there, then write what waits, and last tell what has ended, while the device works."""
+        """Continue the batch after an event, then write waiting items, and finally report ended batches while the device works."""
         if self._has_failed:
             return
         ended: list[JournalBatch] = []
@@ -88,12 +88,12 @@ class DirectJournal(Journal):
             self.setup.on_fatal(fatal)
 
     def _turn_begins(self) -> Step | None:
-        """The turn that `put` asked for."""
+        """The iteration that `put` has scheduled."""
         self._is_scheduled = False
         return None if self._is_under_way else self._next_batch()
 
     def _next_batch(self) -> Step | None:
-        """Of what waits."""
+        """Return the batch of the waiting items."""
         queue, take = self._queue, self.batcher.take
         self._is_under_way = bool(queue)
         if not queue:
@@ -147,14 +147,14 @@ class DirectJournal(Journal):
         return self.batcher.written()
 
     def _when_done(self, future: Future[Any], event: _Event) -> None:
-        """The batch goes on with `event` when `future` is done."""
+        """Continue the batch with `event` when `future` is done."""
         future.add_done_callback(lambda _: self._tell(event))
 
     def _tell(self, event: _Event) -> None:
         try:
             self._loop.call_soon_threadsafe(self._go_on, event)
         except RuntimeError:
-            # The loop is closed: nobody is left who could be told.
+            # # the event loop is closed: no caller is left
             return
 
 

@@ -31,7 +31,7 @@ from pybroker.storage_format.journal_end_layout import JOURNAL_END_LAYOUT, Journ
 from pybroker.storage_format.marker_layout import MARKER_BYTES
 
 JOURNAL_END_NAME = "journal.end"
-# What file systems say that cannot map memory for writing.
+# Errors of file systems that cannot map memory for writing.
 _NOT_MAPPED = frozenset({errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EACCES})
 
 
@@ -93,7 +93,7 @@ class JournalEndFile:
         try:
             self._file.sync()
         except OSError as error:
-            # A file system that copies on write may have no room: what it has is older, and as true.
+            # A copy-on-write file system may be full: the recorded end is older, and still valid.
             if not lacks_room(error):
                 raise
 
@@ -110,7 +110,7 @@ def _open(disk: Disk, directory: Path) -> MarkerFile | None:
 
 
 def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
-    """What the last run has noted; None when there is nothing that holds. Raises OSError."""
+    """Return the end that the last run has recorded; None without a valid one. Raises OSError."""
     path = directory / JOURNAL_END_NAME
     if not disk.exists(path):
         return None

@@ -29,8 +29,8 @@ from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.runtime import logs
 from pybroker.storage_format.journal_layout import FileHeader, encode_file_header
 
-# The very first file of a data directory is short, so that a cold start does not wait for a long one; so are those that are
-# made where room is scarce.
+# The first file of a data directory is short, so a cold start does not wait for a long one. Files are also short when disk space is
+# scarce.
 SHORT_FILE_BYTES = 4 << 20
 MAX_SPARE_FILES = 2
 JOURNAL_SUFFIX = ".journal"
@@ -99,7 +99,7 @@ class JournalFiles:
         self._failure: OSError | None = None
 
     def adopt(self, names: list[str]) -> None:
-        """Files of earlier runs whose batches are all covered: keep some as spares, remove the others."""
+        """Take over files of earlier runs whose batches are all covered: keep some as spares, delete the others."""
         for name in names:
             path = self._directory / name
             if not name.endswith(JOURNAL_SUFFIX):
@@ -138,11 +138,11 @@ class JournalFiles:
         return file
 
     def make_room(self) -> Future[None]:
-        """A batch has found no room: give up what is reserved for it, and done is the future."""
+        """Release reserved space for a batch without disk space. The future is done when that is finished."""
         return self._background.submit(self._space.no_room)
 
     def try_again(self) -> None:
-        """There is room: a next file that could not be made may be made now."""
+        """Disk space is available: create the next file if that has failed."""
         with self._lock:
             if self._next is not None and self._next.done() and self._next.exception() is not None:
                 self._next = self._background.submit(self._prepare, self._file_bytes)
@@ -153,9 +153,9 @@ class JournalFiles:
         self.try_again()
 
     def close(self, *, is_covered: bool) -> None:
-        """Finish what runs and close the files. Called when no writer and no checkpoint is left.
+        """Finish running work and close the files. Called when there is no writer and no checkpoint.
 
-        `is_covered`: a committed checkpoint covers every batch, so that nothing is left that the next start would have to read.
+        `is_covered`: a committed checkpoint covers all batches, so the next start has nothing to read.
         """
         self._background.shutdown(wait=True)
         files = [*self._full, *([self._current] if self._current else [])]
@@ -203,7 +203,7 @@ class JournalFiles:
         self._spares.append(spare)
 
     def _prepare(self, size_bytes: int) -> JournalFile:
-        """A file of that size, or, without room, a short one."""
+        """Create a file of that size, or a short one without disk space."""
         if self._failure is not None:
             raise self._failure
         if not self._spares and not self._space.has_room_for(size_bytes):

@@ -1,4 +1,4 @@
-"""What is put into the journal, and what becomes of it: items on their way to the disk, batches on their way back."""
+"""Items of the journal and their results: items on their way to the disk, batches on their way back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JournalRecord:
 
 
 class JournalMark:
-    """A place in the journal: everything put before it is in batches with a sequence number below `sequence`."""
+    """A position in the journal: all earlier items are in batches with a sequence number below `sequence`."""
 
     __slots__ = ("done", "sequence")
 
@@ -32,7 +32,7 @@ class JournalMark:
 
 
 class ListenersTold:
-    """A place in the journal: whatever `listeners` append behind it they append knowing that earlier runs were refused."""
+    """A position in the journal: all items that `listeners` append behind it take the refusal of earlier runs into account."""
 
     __slots__ = ("listeners",)
 
@@ -44,7 +44,7 @@ JournalItem = AppendRun | JournalRecord | JournalMark | ListenersTold
 
 
 class JournalBatch:
-    """What one durable write holds."""
+    """The contents of one durable write."""
 
     __slots__ = (
         "error",

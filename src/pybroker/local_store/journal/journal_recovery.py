@@ -40,7 +40,7 @@ from pybroker.storage_format.segment_layout import LedgerExtent
 
 
 class DamagedJournal(StoreError):
-    """The journal lacks what was receipted: the store does not start, so that nothing is lost silently."""
+    """The journal lacks entries with receipts. The store does not start, so that no loss goes unnoticed."""
 
     def __init__(self, text: str, file_name: str = "", offset: int | None = None) -> None:
         """The text names file and offset, too."""
@@ -51,7 +51,7 @@ class DamagedJournal(StoreError):
 
 @dataclass(slots=True)
 class ScannedFile:
-    """The whole batches of one file, consecutive but for damaged ones that nobody needs, and where they end."""
+    """The whole batches of one file, consecutive except for damaged ones that are not needed, and their end."""
 
     header: FileHeader
     batches: list[BatchHeader]
@@ -62,9 +62,9 @@ class ScannedFile:
 
 
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
-    """Find the batches of the file's present use, of which those below `covered_sequence` are in their place already.
+    """Find the batches of the file's present use. Batches below `covered_sequence` are in their final place already.
 
-    Raises LayoutError when the header is not that of `generation`.
+    Raises LayoutError if the header is not that of `generation`.
     """
     header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:
@@ -78,7 +78,7 @@ def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 
         if batch is None or (batches and batch.sequence != batches[-1].sequence + 1):
             later_offset = _find_later_batch(data, view, offset, header)
             later = None if later_offset is None else decode_batch_header(view, later_offset, header)
-            # What is missing in between lies below the sequence number of the later one.
+            # The missing batches are below the sequence number of the later one.
             if later is None or later.sequence > covered_sequence:
                 torn_bytes = batch_bytes_said(view, offset, header)
                 return ScannedFile(header, batches, offset, later_offset, covered_damage, torn_bytes)
@@ -143,7 +143,7 @@ class BatchOrder:
         return live
 
     def check_end(self, end: JournalEnd | None, file_names: Mapping[int, str]) -> None:
-        """Raise DamagedJournal if the journal was durable further than it goes now; `file_names` are those that are there."""
+        """Raise DamagedJournal if the journal is shorter than its recorded durable end; `file_names` are the existing files."""
         if end is None or end.next_sequence <= self.next_sequence:
             return
         name = f"{end.generation:020d}.journal"
@@ -180,7 +180,7 @@ class BatchOrder:
 
 @dataclass(slots=True)
 class ReplayedLedger:
-    """What a part of the journal adds to a ledger."""
+    """The changes that a part of the journal makes to a ledger."""
 
     payloads: list[memoryview] = field(default_factory=list)
     message_counts: list[int] = field(default_factory=list)
@@ -188,7 +188,7 @@ class ReplayedLedger:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a part of the journal means: to be stored and committed before that of the part behind it."""
+    """The changes of a part of the journal, to be stored and committed before those of the next part."""
 
     created_ledgers: list[int] = field(default_factory=list)
     deleted_ledgers: set[int] = field(default_factory=set)  # some of them may have been created in the same part
@@ -213,7 +213,7 @@ class Replay:
         self._replayed = Replayed()
 
     def apply(self, file_name: str, data: memoryview, batch: BatchHeader) -> None:
-        """Apply one batch that counts. Raises DamagedJournal when it contradicts what is stored."""
+        """Apply a valid batch. Raises DamagedJournal if it contradicts the stored data."""
         body = data[batch.body_offset : batch.body_offset + batch.body_length]
         try:
             for record in decode_records(body):
@@ -228,7 +228,7 @@ class Replay:
             raise DamagedJournal(f"{file_name} is damaged in the batch at {batch.body_offset}: {error}") from error
 
     def take(self) -> Replayed:
-        """What was applied since the last call."""
+        """Return the changes since the last call."""
         taken, self._replayed = self._replayed, Replayed()
         return taken
 

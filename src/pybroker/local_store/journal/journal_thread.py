@@ -1,9 +1,9 @@
-"""The journal with a writer thread: one durable write for everything that waits, one hop back to the loop.
+"""The journal with a writer thread: one durable write for all waiting items, one call back to the event loop.
 
-Operation: the loop puts items into a queue; the writer takes what is there as soon as it is idle, up to `max_batch_bytes`, writes
-it as one batch and hands the whole batch back by one `call_soon_threadsafe`.
+Operation: the event loop puts items into a queue; the idle writer takes all items up to `max_batch_bytes`, writes them as one
+batch, and returns the whole batch by one `call_soon_threadsafe`.
 
-Concurrency: `put`, `forget_fenced` and `close` on the loop; everything with "writer" in its comment on the writer thread.
+Concurrency: `put`, `forget_fenced`, and `close` on the event loop; all methods marked "Writer" on the writer thread.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ThreadJournal(Journal):
             self._tell(self.setup.completed, batch)
 
     def _collect(self, item: JournalItem | None) -> bool:
-        """Writer: `item`, and what else is there, go into the batch. False when the thread shall end."""
+        """Writer: put `item` and all queued items into the batch. Return False if the thread must end."""
         while item is not None:
             if not self.batcher.take(item):
                 return True
@@ -74,5 +74,5 @@ class ThreadJournal(Journal):
         try:
             self._loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            # The loop is closed: nobody is left who could be told.
+            # # the event loop is closed: no caller is left
             return

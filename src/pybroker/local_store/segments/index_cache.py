@@ -8,7 +8,7 @@ from pybroker.local_store.segments.ledger_location import LedgerLocation
 
 
 class IndexCache:
-    """Least recently used goes first; one index alone may be larger than the bound."""
+    """The least recently used index is evicted first. A single index may be larger than the limit."""
 
     def __init__(self, max_points: int) -> None:
         self._max_points = max_points

@@ -1,11 +1,11 @@
-"""The reading side of the local store: where an entry is, the indexes and open files that this takes, the reading threads.
+"""Reads of the local store: the location of entries, the required indexes and open files, and the reading threads.
 
-Operation: what is in a ledger's buffer is answered on the loop; everything else is one job for a reading thread, however many
-entries it brings. Ledgers without index on disk are the store's `LiveLedger` objects, all others are found by their file.
-What must always hold: a job gets plain values that nobody changes (`LedgerLocation` and its index); damage is counted once for each
-entry and told to every reader; a deleted ledger's file is closed when the deletion returns, or with the last read under way.
+Operation: entries in a ledger's buffer are answered on the event loop; all others are read by one job of a reading thread, for any
+number of entries. Ledgers without index on disk are the store's `LiveLedger` objects; all others are found by their file.
+Invariants: a job receives immutable values (`LedgerLocation` and its index); damage is counted once for each entry and reported to
+each reader; a deleted ledger's file is closed when the deletion returns, or with the last running read.
 
-Concurrency: the loop only; jobs run in the pool.
+Concurrency: the event loop only; jobs run in the pool.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 class LedgerReads:
-    """Owned by the store, which shares its live ledgers and tells what checkpoints stored and what was deleted."""
+    """Owned by the store, which shares its live ledgers and reports results of checkpoints and deletions."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LedgerReads:
         self._publish_time_of = publish_time_of
         self._loop = asyncio.get_running_loop()
         self._pool = environment.threads.pool("ledger-read", options.read_threads)
-        # Apart from the others: who takes his data slowly keeps a thread, and consumers must not wait for that.
+        # A separate pool: a slow reader of bulk data keeps a thread, and consumers must not wait for it.
         self._bulk_pool = environment.threads.pool("bulk-read", options.bulk_read_threads, niceness=BULK_NICENESS)
         self._indexes = IndexCache(options.index_cache_points)
         self._files = OpenFiles(disk, options.max_open_segments)
@@ -106,7 +106,7 @@ class LedgerReads:
     async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
         """See `LedgerStore.message_count_of`."""
         ledger = await self._live_ledger(ledger_id)
-        # In one turn: what a checkpoint moves meanwhile is counted in one place only.
+        # In one iteration: entries that a checkpoint moves meanwhile are counted once.
         buffered = 0 if ledger is None else ledger.buffered_message_count_of(entry_ids)
         place = await self._place(ledger_id) if ledger is None else LedgerLocation(ledger.extent, ledger.index)
         stored_ids = entry_ids & BitMap(range(place.extent.entry_count))
@@ -142,7 +142,7 @@ class LedgerReads:
         """See `LedgerStore.with_file`."""
         return await self._in_pool(self._bulk_pool, partial(self._file_job, ledger_id, work))
 
-    # Places
+    # Locations
 
     async def sealed_place(self, ledger_id: int) -> LedgerLocation:
         """Where a ledger with an index on disk is. Raises NoSuchLedger."""
@@ -160,7 +160,7 @@ class LedgerReads:
         try:
             loaded = await self.in_thread(self._scan_job, ledger.ledger_id, known)
         except NoSuchLedger:
-            # What the ledger held is known; that all of it is gone is told to whoever reads it.
+            # The entry count of the ledger is known. Readers receive an error for all of its entries.
             logs.error("segment.missing", ledger_id=ledger.ledger_id, entries=ledger.extent.entry_count)
             self._stats.damaged_segments += 1
             loaded = LoadedSegment(known, [], [])
@@ -174,7 +174,7 @@ class LedgerReads:
         self._indexes.put(ledger_id, place)
 
     async def delete(self, ledger_id: int) -> None:
-        """The ledger is deleted: its space comes back when this returns, but for reads under way."""
+        """Delete the ledger. Its disk space is free on return, except for running reads."""
         self._indexes.drop(ledger_id)
         self._damaged.pop(ledger_id, None)
         await self.in_thread(self._delete_job, ledger_id)
@@ -256,4 +256,4 @@ class LedgerReads:
     def _delete_job(self, ledger_id: int) -> None:
         path = segment_path(self._directory, ledger_id)
         self._disk.unlink(path)
-        self._files.drop(path)  # after the removal: whoever opens it from now on finds nothing
+        self._files.drop(path)  # # after the removal: a later open finds nothing

@@ -1,10 +1,10 @@
-"""Segment files as they are read. Blocking IO, called in the store's reading threads and by the tools.
+"""Reads segment files. Blocking IO, called in the store's reading threads and by the tools.
 
-What must always hold: what is read is checked; damage is told with file, offset and positions, exactly what cannot be read,
-and never skipped silently: one entry for a wrong payload, all entries of a block for wrong columns. Around damage
-everything is read as before: the next block is found by what the damaged header says, by the bytes that a block begins
-with, and at the latest at the next point of the index. Without a whole index the blocks themselves are looked through.
-An error of the device (OSError) is not damage: it passes through, and a later try may succeed.
+Invariants: all data is checked. Damage is reported with file, offset, and positions, exactly for the unreadable entries, and never
+skipped silently: one entry for a wrong payload, all entries of a block for wrong columns. Entries around damage are readable: the
+next block is found by the length in the damaged header, by the bytes that begin a block, or at the latest at the next point of the
+index. Without an intact index the blocks themselves are searched. An error of the device (OSError) is not damage: it is passed on,
+and a retry may succeed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _INDEX_HEAD_BYTES = 64
 
 
 class DamagedSegment(DamagedEntries):
-    """A segment file does not hold what was written: the text names file, offset and positions."""
+    """A segment file does not contain the written data. The text has file, offset, and positions."""
 
     def __init__(self, path: Path, offset: int, ledger_id: int, first_id: int, last_id: int, reason: str) -> None:
         positions = f"position {ledger_id}:{first_id}"
@@ -89,15 +89,15 @@ class FoundBlock:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSegment:
-    """Where a ledger is, and what was found wrong on the way."""
+    """The location of a ledger, and the damage found during its load."""
 
     place: LedgerLocation
-    faults: list[tuple[int, str]]  # offset and reason, of what no entry depends on
+    faults: list[tuple[int, str]]  # # offset and reason of damage that affects no entry
     gaps: list[Gap]
 
 
 class BlockWalk:
-    """Goes from block to block, from one that is known to be where it is; damage comes out as gaps.
+    """Steps from block to block, from a known block on; damage is returned as gaps.
 
     Invariant: steps are consecutive in offsets and entry ids.
     """
@@ -135,7 +135,7 @@ class BlockWalk:
         return gap
 
     def _gap(self, reason: str) -> Gap | None:
-        """What cannot be read from here on; None when the blocks of a segment without index end here in order."""
+        """Return the unreadable part from here on; None if the blocks of a segment without index end here in order."""
         offset, entry_id = self.offset, self.entry_id
         extent = self._place.extent
         end_offset, end_entry_id = self._next_known()
@@ -151,7 +151,7 @@ class BlockWalk:
         return Gap(offset, end_offset, entry_id, max(entry_id, end_entry_id), reason)
 
     def _next_known(self) -> tuple[int, int]:
-        """The next place behind `offset` of which the index says what is there, or the end."""
+        """Return the next position behind `offset` that the index knows, or the end."""
         offsets = self._place.index.offsets
         while self._point < len(offsets) and offsets[self._point] <= self.offset:
             self._point += 1
@@ -231,7 +231,7 @@ class Window:
         raise LayoutError("the file is cut")
 
     def payloads(self, found: FoundBlock, skip: int, take: int) -> tuple[list[bytes], list[bool]]:
-        """Payloads `skip` to `skip + take` of a block, and for each whether it is what was written."""
+        """Return payloads `skip` to `skip + take` of a block, and for each whether it is intact."""
         block = found.block
         # The window may have moved since the block was decoded.
         first_offset = found.end_offset - block.payload_bytes
@@ -284,9 +284,9 @@ def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) 
 
 
 def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of: PublishTimeOf) -> LoadedSegment:
-    """Make the index from the blocks. `known.extent` says where they end, and when that is known what they hold.
+    """Create the index from the blocks. `known.extent` has their end, and if known their contents.
 
-    Entries of damaged blocks count as one message each, and with the bytes that their gap has room for.
+    Entries of damaged blocks count as one message each, with the bytes of their gap.
     """
     index = SegmentIndex(publish_time_of)
     gaps: list[Gap] = []
@@ -328,10 +328,10 @@ def read_entries(
     max_entries: int,
     max_bytes: int,
 ) -> EntryRun:
-    """Entries from `first_entry_id` on, at least one, up to what one read of the file brings. Raises DamagedSegment."""
+    """Return entries from `first_entry_id` on, at least one, up to the size of one read of the file. Raises DamagedSegment."""
     if first_entry_id >= place.extent.entry_count:
         assert not place.is_end_known, "asked for an entry that does not exist"
-        first_id, last_id = place.extent.entry_count, first_entry_id + max_entries - 1  # who asks knows better
+        first_id, last_id = place.extent.entry_count, first_entry_id + max_entries - 1  # # the caller knows a later end
         reason = "the entry was in the damaged end of the file"
         raise DamagedSegment(path, place.extent.end_offset, ledger_id, first_id, last_id, reason)
     payloads: list[bytes] = []
@@ -350,7 +350,7 @@ def read_entries(
             if found.end_entry_id <= first_entry_id and not payloads:
                 continue
             if payloads:
-                break  # told to whoever asks for the entry behind
+                break  # # reported to the reader of the following entry
             raise _damage_of_gap(path, ledger_id, found)
         if payloads and not walk.window.holds_payloads(found):
             break
@@ -363,7 +363,7 @@ def read_entries(
             take = is_right.index(False)
             if take == 0 and not payloads:
                 offset = found.end_offset - sum(found.block.lengths[skip:])
-                # A file that was cut has many in a row.
+                # A truncated file has many consecutive ones.
                 count = is_right.index(True) if True in is_right else len(is_right)
                 last_id = first_entry_id + count - 1
                 raise DamagedSegment(path, offset, ledger_id, first_entry_id, last_id, "wrong checksum of the payload")
@@ -398,7 +398,7 @@ def totals_before(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_i
 
 
 def message_count_of(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_ids: BitMap) -> int:
-    """See `LedgerStore.message_count_of`. Blocks are looked at only where entries of several messages are among others."""
+    """See `LedgerStore.message_count_of`. Blocks are examined only if batches are among other entries."""
     index, extent = place.index, place.extent
     total = 0
     for point in range(index.point_of(entry_ids.min()), index.point_of(entry_ids.max()) + 1):

@@ -1,8 +1,8 @@
-"""What stands behind the committed extent of a segment file: what a crash between a write and its commit has left there.
+"""The bytes behind the committed extent of a segment file, left by a crash between a write and its commit.
 
-What must always hold: an entry that the file holds whole is cut off only to be written again with the same bytes. A file that
-holds any other entry is not what the store takes it for, and is left as it is: cutting it would be the loss of what it holds.
-The first byte that is no whole entry ends the look: a write that was cut off has left it.
+Invariants: a whole entry in the file is only truncated in order to be written again with the same bytes. A file with any other
+entry is unexpected and stays unchanged, because a truncation would lose that entry. The first byte that is no whole entry ends the
+search: an interrupted write has left it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class UnknownEntries(StoreError):
 
 
 class Leftovers(Enum):
-    """What a writer does with entries behind the extent that are not those it writes."""
+    """The action of a writer for unexpected entries behind the extent."""
 
     REFUSE = "refuse"
     CUT = "cut"  # and tell: a journal without sync may have lost them to a power cut
-    CHECKED = "checked"  # the journal has them, in a part that comes later
+    CHECKED = "checked"  # # the journal has them in a later part
 
 
 def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:
@@ -75,7 +75,7 @@ def check_leftovers(
 
 
 def unknown_entry(held: HeldEntry) -> str:
-    """What is wrong, in words."""
+    """Return the problem in words."""
     return f"entry {held.ledger_id}:{held.entry_id} is there, which is neither committed nor in the journal"
 
 

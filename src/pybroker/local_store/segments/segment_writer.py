@@ -1,8 +1,8 @@
-"""Segment files as they are written: where the entries of one ledger rest after a checkpoint. Blocking IO, in its thread.
+"""Writes segment files, which contain the entries of one ledger after a checkpoint. Blocking IO, in its thread.
 
-What must always hold: bytes before a ledger's committed extent never change; a sealed file never changes at all; entries
-behind the extent are cut off only to be written again (`segment_tail.py`).
-Which extent is committed, and who may write when, is the checkpoint's business; reading is that of `segment_reader.py`.
+Invariants: bytes before a ledger's committed extent never change; a sealed file never changes; entries behind the extent are only
+truncated in order to be written again (`segment_tail.py`). The checkpoint decides about committed extents and the time of writes;
+`segment_reader.py` reads.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def parse_segment_name(name: str) -> int | None:
 
 
 class SegmentWriter:
-    """Appends to one segment file behind a committed extent; the result counts once it is synced and committed.
+    """Appends to one segment file behind a committed extent. The result is valid when it is synced and committed.
 
-    Writing again from the same extent (after a crash, or when there was no room) gives the same file.
+    Another write from the same extent (after a crash, or a full disk) gives the same file.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class SegmentWriter:
         self._is_begun = True
         size, end_offset = self._file.size(), self.extent.end_offset
         if size < end_offset:
-            # Zeros take the place of what is gone: readers are told of damage there, and all else is kept.
+            # Zeros replace the lost bytes: readers receive an error there, and all other entries are kept.
             logs.error("segment.cut", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
         elif size > end_offset and self._leftovers is not Leftovers.CHECKED:
-            # What lies behind was never committed: a crash came between write and commit.
+            # The bytes behind were never committed: a crash came between write and commit.
             try:
                 check_leftovers(self._file, self._ledger_id, self.extent, payloads)
             except UnknownEntries as error:

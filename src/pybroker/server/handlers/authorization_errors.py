@@ -14,7 +14,7 @@ from pybroker.errors import AuthorizationError
 
 @contextmanager
 def refused_to(what: str, client: str = "Client") -> Iterator[None]:
-    """A right that is refused within this was needed to do `what`, as Pulsar calls it."""
+    """Within this context, an authorization error names the operation `what`, as in Pulsar."""
     try:
         yield
     except AuthorizationError as error:

@@ -50,7 +50,7 @@ KIND_OF_SUB_TYPE = {
 
 
 async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
-    """Attach a consumer to a subscription, making topic and subscription if need be."""
+    """Attach a consumer to a subscription. Creates topic and subscription if necessary."""
     request = command.subscribe
     consumer_id = request.consumer_id
     await connection.consumer_set_ups.passed(consumer_id)
@@ -113,7 +113,7 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
 
 
 async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic: TopicBase) -> Consumer:
-    """Raises TopicFenced, and then nobody is attached."""
+    """Raises TopicFenced; no consumer is attached then."""
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
@@ -135,7 +135,8 @@ async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic
                 busy = error
             else:
                 return consumer
-        # Not in its turn: others need not wait for an answer that may never come. The subscription may be another afterwards.
+        # Without the lock: other requests need not wait for an answer that may never come. The subscription may be another one
+        # afterwards.
         if kind != "Exclusive" or not await subscription.is_blocked_by_the_dead():
             raise busy
 
@@ -186,7 +187,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
         if request.start_message_rollback_duration_sec:
             since_ms = connection.runtime.clock.wall_ms() - request.start_message_rollback_duration_sec * 1000
             start = await topic.ledger.find_by_publish_time(since_ms)
-        # The start itself is included: what comes before it counts as read.
+        # # the start itself is included: entries before it count as acknowledged
         is_behind_all = start > ledgers.last_position
         mark_delete = ledgers.last_position if is_behind_all else topic.ledger.position_before(start)
         return topic.registry.non_durable(request.subscription, mark_delete)
@@ -199,9 +200,9 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
 
 
 async def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Detach a consumer; what it did not acknowledge is delivered again.
+    """Detach a consumer. Its unacknowledged messages are redelivered.
 
-    A task, as SUBSCRIBE is: one that arrived in front of this has begun to set its consumer up, and finds it closed.
+    A task, like SUBSCRIBE: an earlier SUBSCRIBE of the same id has begun to set up its consumer, and finds it closed.
     """
     request = command.close_consumer
     consumer = connection.consumers.pop(request.consumer_id, None)
@@ -239,8 +240,8 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
     except TopicFenced as error:
         raise MetadataError(CONSUMER_NOT_FOUND) from error
     except StoreError as error:
-        # The subscription is there still, and the consumer not on it any more: its client subscribes again when it is told so,
-        # behind the answer, since a client that waits for it takes no notice.
+        # The subscription still exists, and the consumer is no longer attached to it. Its client subscribes again when it receives
+        # CLOSE_CONSUMER after the answer; before it, it would ignore the command.
         connection.send_error("UNSUBSCRIBE", request.request_id, connection.answerable(error), str(topic.name))
         if request.consumer_id not in connection.consumers:
             connection.close_consumer(request.consumer_id)
@@ -249,7 +250,7 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) -> None:
-    """Deliver again what the consumer names, or all that it has not acknowledged. There is no reply."""
+    """Redeliver the named messages, or all unacknowledged ones of the consumer. There is no reply."""
     request = command.redeliverUnacknowledgedMessages
     consumer = connection.consumers.get(request.consumer_id)
     if consumer is None:
@@ -296,7 +297,7 @@ def _fill(message_id: pb.MessageIdData, position: Position) -> None:
 
 
 def consumer_stats(connection: Connection, command: pb.BaseCommand) -> None:
-    """What the broker counts of one consumer."""
+    """Return the statistics of one consumer."""
     request = command.consumerStats
     reply = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
     response = reply.consumerStatsResponse

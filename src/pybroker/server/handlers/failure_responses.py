@@ -1,4 +1,4 @@
-"""Requests whose failures are answered by a response of their own type, not by ERROR."""
+"""Requests with a response type of their own for failures, instead of ERROR."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) 
 
 
 def _require_metadata(connection: Connection, topic: TopicName) -> None:
-    """What a role may not see of a tenant that does not exist is missing, as in Pulsar; a look-up says that it may not."""
+    """Refuse missing permissions. For a tenant that does not exist, a metadata request reports a missing topic, as in Pulsar, and a
+    lookup an authorization error.
+    """
     try:
         with refused_to("Get Partition Metadata"):
             connection.broker.broker_context.authorization.require_lookup(topic, connection.role)

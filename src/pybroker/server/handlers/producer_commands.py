@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 async def create_producer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Attach a producer to its topic, making the topic if need be."""
+    """Attach a producer to its topic. Creates the topic if necessary."""
     request = command.producer
     producer_id = request.producer_id
     await connection.producer_set_ups.passed(producer_id)
@@ -63,10 +63,10 @@ async def create_producer(connection: Connection, command: pb.BaseCommand) -> No
 def _note_refusal(
     connection: Connection, request: pb.CommandProducer, name: TopicName, error: BrokerError | StoreError
 ) -> None:
-    """For people who ask why it does not publish: the client, which was told, may be gone by then."""
+    """Record the refusal for `explain`, because the client may be gone by then."""
     broker = connection.broker
     if isinstance(error, (TopicNotFound, AuthorizationError)) and broker.loaded.get(name) is None:
-        return  # Anybody may ask for anything: what is noted of topics nobody has would cost others their places.
+        return  # # clients can name any topic: refusals of unknown topics would use the slots of others
     told = error if isinstance(error, BrokerError) else error.answer()
     now_ms = broker.runtime.clock.wall_ms()
     broker.broker_context.refusals.note(str(name), request.producer_name, connection.address, told, now_ms)

@@ -1,6 +1,6 @@
-"""How large what a request carries may be, looked at before anything of it is copied or kept.
+"""The size limits of request contents, checked before anything is copied or kept.
 
-Lengths come first, as they are known without a look at what they count: millions of pairs cost no more than a thousand.
+Lengths are checked first, because they are known without reading the elements: millions of pairs cost no more than a thousand.
 """
 
 from __future__ import annotations

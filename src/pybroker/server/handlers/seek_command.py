@@ -1,6 +1,6 @@
-"""SEEK: a consumer's subscription goes on somewhere else.
+"""SEEK: a subscription continues at another position.
 
-All its consumers are told to subscribe again before the asker is answered, as clients expect it.
+All its consumers are disconnected, and subscribe again, before SEEK is answered, as clients expect it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ async def seek(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], Awaitable[None]]:
-    """What is asked for. Raises MetadataError when that is nothing."""
+    """Move the cursor. Raises MetadataError without a target."""
     if request.HasField("message_id"):
         target = request.message_id
         position = from_wire(target.ledgerId, target.entryId)
-        # No batch has more messages, and a frame has room for millions of words.
+        # # no batch has more messages, and a frame could contain millions of words
         words = target.ack_set[:max_words]
         return lambda subscription: cursor_moves.reset(subscription, position, words)
     if request.HasField("message_publish_time"):
@@ -59,7 +59,7 @@ def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], A
 
 
 async def _in_turn(topic: TopicBase, name: str, move: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Move the subscription as it is when its turn has come: others may have moved it, or made it anew."""
+    """Move the subscription under its lock: other requests may have moved or replaced it."""
     async with topic.turn(name, BEING_MOVED):
         assert isinstance(topic, Topic)
         await move(topic.registry.present(name))

@@ -1,4 +1,4 @@
-"""CONNECT, AUTH_RESPONSE, PING, PONG, and what becomes of credentials that expire."""
+"""CONNECT, AUTH_RESPONSE, PING, PONG, and the expiry of credentials."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
     reply.connected.server_version = f"pybroker-{__version__}"
     reply.connected.protocol_version = version
     reply.connected.max_message_size = connection.context.max_message_bytes
-    # Whatever the client sent. Not what there is no replication for (`supports_repl_dedup_by_lid_and_eid`): a replicator would send
-    # the positions that it copies from and trust the broker to drop what it has.
+    # Independent of the client's flags. Without the flag of replication (`supports_repl_dedup_by_lid_and_eid`): a replicator would
+    # send source positions and rely on the broker to drop duplicates.
     flags = reply.connected.feature_flags
     flags.supports_topic_watchers = broker.runtime.config.enable_broker_topic_list_watcher
     flags.supports_get_partitioned_metadata_without_auto_creation = True
@@ -105,7 +105,7 @@ def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
 
 
 def check_expiry(connection: Connection) -> None:
-    """Ask the client for new credentials when those it gave have expired; close what cannot or does not answer."""
+    """Ask the client for new credentials when they have expired. Close a connection that cannot or does not answer."""
     identity = connection.identity
     if identity is None or identity.expires_at_s is None:
         return
@@ -126,7 +126,7 @@ def check_expiry(connection: Connection) -> None:
 def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
     """New credentials for a session: they must be of the same role, or the connection is closed."""
     if connection.session.state is not SessionState.CONNECTED:
-        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # Nobody has asked for it.
+        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # # the broker has not requested it
     if connection.is_renewing:
         raise ProtocolViolation("AUTH_RESPONSE while another one is looked at")
     response = command.authResponse.response

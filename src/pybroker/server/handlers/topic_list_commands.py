@@ -65,8 +65,9 @@ def _answer_list(
 
 @asynccontextmanager
 async def _room_for_list(connection: Connection, namespace: NamespaceName) -> AsyncIterator[Holding]:
-    """Memory for the names of a namespace, in the turn of the connection, once its client takes what it was sent before. Who asks
-    for many lists and reads none has one of them in the making, and the others are not begun. Raises TooManyRequests."""
+    """Reserve memory for the names of a namespace, when the client has read earlier answers. A client that requests many lists and
+    reads none has one of them in preparation. Raises TooManyRequests.
+    """
     memory, timeout_s = connection.context.memory, connection.runtime.config.topic_load_timeout_seconds
     room = Holding(memory, memory.lists)
     async with connection.list_turn:
@@ -147,7 +148,7 @@ class ConnectionWatcher(TopicWatcher):
         close_watcher(self._connection, self._watcher_id, self)
 
     def answer(self, request: pb.CommandWatchTopicList) -> None:
-        """Send the present list, unless the client has it; from then on changes are told."""
+        """Send the present list, unless the client has it, and changes from then on."""
         reply = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
         response = reply.watchTopicListSuccess
         response.request_id = request.request_id
@@ -161,7 +162,7 @@ class ConnectionWatcher(TopicWatcher):
 
 
 async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> None:
-    """Tell a client of topics that come and go. A watcher id in use means its list again, whatever pattern comes with it."""
+    """Notify a client of created and deleted topics. A watcher id in use requests its list again, and its pattern is ignored."""
     request = command.watchTopicList
     watchers = connection.broker.topic_watchers
     namespace = _namespace(request.namespace)
@@ -169,7 +170,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
     watcher = connection.topic_watchers.get(request.watcher_id)
     if watcher is None:
         if connection.session.state is SessionState.CLOSED:
-            return  # before this had its turn: nobody would close the watcher
+            return  # # closed before its creation: it would never be closed
         pattern = _watchable_pattern(connection, request.topics_pattern)
         watched = watchers.watched(namespace, pattern)
         watcher = connection.topic_watchers[request.watcher_id] = ConnectionWatcher(
@@ -209,7 +210,7 @@ def _watchable_pattern(connection: Connection, text: str) -> TopicsPattern:
 
 
 def close_watcher(connection: Connection, watcher_id: int, watcher: TopicWatcher) -> None:
-    """The client is told nothing more under this id."""
+    """Send no more updates under this id."""
     if connection.topic_watchers.get(watcher_id) is watcher:
         del connection.topic_watchers[watcher_id]
     connection.broker.topic_watchers.close(watcher)

@@ -1,8 +1,8 @@
-"""The commands of transactions: to coordinators, and from coordinators of other brokers to topics and subscriptions.
+"""The transaction commands: to coordinators, and from coordinators of other brokers to topics and subscriptions.
 
-Each is answered by a response of its own; ERROR says only that transactions are off. A transaction belongs to the role that
-opened it, where roles are asked for: others are told that it does not exist, as by Pulsar. Beyond Pulsar, a role can only have a
-topic take part that it may publish to, and a subscription that it may consume from.
+Each has its own response type; ERROR only means that transactions are disabled. With authorization, a transaction belongs to the
+role that opened it: for others it does not exist, as in Pulsar. Beyond Pulsar, a role can only register topics that it may publish
+to, and subscriptions that it may consume from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pybroker.transactions.coordinator_state import Transaction
 
 END_WAIT_S = 25.0
-"""How long END_TXN waits for all that take part: less than a client does, so that it learns whom it waits for."""
+"""How long END_TXN waits for all participants: less than the client's timeout, so the client learns the missing participant."""
 NAMES_A_TURN = 256
 _SIGN = 1 << 63
 _LONG = 1 << 64
@@ -112,7 +112,7 @@ async def tc_client_connect(connection: Connection, command: pb.BaseCommand) -> 
 
 
 async def new_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Open a transaction. The field `txn_ttl_seconds` holds milliseconds, whatever it is called."""
+    """Open a transaction. The field `txn_ttl_seconds` contains milliseconds despite its name."""
     request = command.newTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -188,7 +188,7 @@ def _note_as_sent(as_sent: dict[str, str], name: TopicName, text: str) -> None:
 
 
 def _require_few(connection: Connection, names: Sequence[object]) -> None:
-    """Raises NotAllowedError, before any of them is looked at."""
+    """Raises NotAllowedError before any of them is examined."""
     limit = connection.runtime.config.max_participants_per_transaction
     if len(names) > limit:
         raise NotAllowedError(
@@ -198,7 +198,7 @@ def _require_few(connection: Connection, names: Sequence[object]) -> None:
 
 
 async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Commit or abort; what has begun goes on to its end, whatever becomes of this connection."""
+    """Commit or abort. It continues to its end even if this connection closes."""
     request = command.endTxn
     if _is_refused(connection, command, request.request_id):
         return
