@@ -1,6 +1,6 @@
-"""REST calls of commands: errors in one line that say what to do, paths made of names, lists that come in pages.
+"""REST calls of commands: one-line errors with a remedy, paths from names, paged lists.
 
-What must hold: what changes something is sent once; no error shows a credential.
+Invariants: a changing request is sent once; no error shows a credential.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE_S = 3.0
 MAX_PAGE = 1000
 NOT_FOUND = 404
 _NO_REASON = "Not Found"
-"""What a server says that does not even know the path."""
+"""The reason that a server gives for an unknown path."""
 Query = Mapping[str, object]
 
 
@@ -75,7 +75,7 @@ class AdminRest:
     def pages(
         self, path: str, member: str, query: Query, limit: int
     ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-        """A list that comes in pages: of each the answer and its items, at most `limit` of them in all."""
+        """Yield the pages of a list: the answer and its items, at most `limit` items in all."""
         after: object = None
         while True:
             answer = self.get(path, {**query, "limit": min(limit, MAX_PAGE), "after": after})

@@ -1,4 +1,4 @@
-"""What `produce` and `consume` have in common: the broker's binary address, a client on a loop, and a clean end by signal."""
+"""The common part of `produce` and `consume`: the broker's binary address, a client on an event loop, and a clean end by signal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def binary_access(where: Where, topic: TopicName) -> Access:
-    """The access with the address of the binary protocol, which the broker is asked for unless somebody has said it."""
+    """Return the access with the address of the binary protocol. The broker is asked for it unless it is configured."""
     access = where.access
     if access.service_url:
         return access
@@ -41,7 +41,7 @@ def binary_access(where: Where, topic: TopicName) -> Access:
 
 
 class UntilSignal:
-    """Ends a wait when SIGINT or SIGTERM comes; what is not a wait is brought to its end first. A second signal ends that, too."""
+    """Ends a wait at SIGINT or SIGTERM; other operations are completed first. A second signal ends them, too."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -70,7 +70,7 @@ class UntilSignal:
             self._task.cancel()
 
     async def wait(self, what: Coroutine[Any, Any, Result]) -> Result:
-        """`what`, unless a signal comes first, or has come. Raises Interrupted then."""
+        """Await `what`, unless a signal arrives first or has arrived. Raises Interrupted then."""
         if self.number is not None:
             what.close()  # it is not begun any more
             self.check()
@@ -108,7 +108,7 @@ def run_with_client(access: Access, work: Callable[[PulsarClient, UntilSignal], 
 
 
 def failure_text(error: Exception, access: Access) -> str:
-    """In one line, with what to do where that is known."""
+    """Return one line, with a remedy if it is known."""
     text = str(error) or type(error).__name__
     if isinstance(error, ConnectionLost):
         return f"{text}; --service-url names another address than {access.service_url}"

@@ -22,7 +22,7 @@ class Command:
     is_local: bool = False
     """Whether the command calls no broker, and so has no connection options."""
     has_traces: bool = False
-    """Whether a bug is told with its trace: whoever runs a broker or a pipeline has a log for it."""
+    """Whether a bug is reported with its stack trace: brokers and pipelines have a log for it."""
 
     def load(self) -> ModuleType:
         return import_module(f"pybroker.cli.commands.{self.module}")
@@ -59,7 +59,7 @@ _LIST = (
     Command("tokens", "tokens", "make keys and tokens, and look at tokens", is_local=True),
     Command("serve", "serve", "run a broker until SIGTERM or Ctrl-C", is_local=True, has_traces=True),
     Command("ledger", "ledger", "look at stored data while no broker runs on it", is_local=True, has_traces=True),
-    # The options of a pipeline are known only once its libraries are there: it reads what follows its name itself.
+    # The options of a pipeline are known only if its libraries are installed, so it parses its own arguments.
     Command(
         "pipeline", "pipeline", "run over topics as a whole, such as into open tables", own_arguments=1, has_traces=True
     ),

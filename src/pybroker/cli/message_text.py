@@ -1,6 +1,6 @@
-"""Messages as commands show them, and as they are read from JSON lines: what `consume --json` writes, `produce --json-lines` takes.
+"""Messages as text for users, and as JSON lines: `produce --json-lines` accepts the output of `consume --json`.
 
-Decides only.
+Pure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _key_bytes(message: Message) -> bytes:
         try:
             return base64.b64decode(message.key, validate=True)
         except (binascii.Error, ValueError):
-            pass  # what says that it is base64 and is not is shown as it is
+            pass  # # invalid base64 is shown as it is
     return message.key.encode("utf-8", "surrogateescape")
 
 
@@ -80,7 +80,7 @@ def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
 
 
 def outgoing(line: bytes) -> OutgoingMessage:
-    """The message that a line of JSON says. Members that say where it was before are passed over. Raises NotAMessage."""
+    """Return the message of a JSON line. Members about its earlier position are ignored. Raises NotAMessage."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):

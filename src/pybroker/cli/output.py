@@ -1,7 +1,7 @@
-"""Where a command writes what it has found: text for people, or JSON for programs, to one stream.
+"""The output of a command: text for people, or JSON for programs, to one stream.
 
-Text is as wide as the terminal, and has colours only there, unless NO_COLOR is set or TERM is `dumb`. JSON is one document, or one
-line for each thing where a command goes on.
+Text has the width of the terminal, and colours only there, unless NO_COLOR is set or TERM is `dumb`. JSON is one document, or one
+line per item for commands that run until they are stopped.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Output:
             self._stream.write(line + "\n")
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell]], nothing: str = "") -> None:
-        """A table, or without rows the sentence that says so."""
+        """Write a table, or the given sentence if there are no rows."""
         if not rows and nothing:
             self.line(nothing)
             return

@@ -1,6 +1,6 @@
-"""Ids, times and quantities as people write them on a command line. Decides only: no clock, no IO.
+"""Parsers for ids, times, and quantities on a command line. Pure: no clock, no IO.
 
-Each function raises `argparse.ArgumentTypeError` with what was expected, so it can stand as the `type=` of an option.
+Each function raises `argparse.ArgumentTypeError` with the expected format, so it can be the `type=` of an option.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pybroker.model.names import NamespaceName, TopicName
 from pybroker.reading import quantities
 
 MAX_NUMBER = (1 << 63) - 1
-"""What an id, or a time in milliseconds, may have in the protocol."""
+"""The maximum of an id, or of a time in milliseconds, in the protocol."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 365 * 86_400.0}
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d|w|y)?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 class GivenId(NamedTuple):
-    """An id as it was given; -1 for what was not said."""
+    """An id; -1 for omitted parts."""
 
     ledger_id: int
     entry_id: int
@@ -149,7 +149,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def base64_bytes(text: str) -> bytes:
-    """What base64 text stands for."""
+    """Return the bytes of base64 text."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -11,7 +11,7 @@ from pybroker.cli.exit_codes import EXIT_USAGE
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where help is. Of arguments that nobody knows only the options' names are told."""
+    """Reports an error in one line, with a reference to the help. Of unknown arguments only option names are shown."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -40,7 +40,7 @@ def has_commands(parser: argparse.ArgumentParser) -> bool:
 
 
 def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None:
-    """What the command's help says above and below its options: of a module's docstring the first paragraph."""
+    """Return the texts above and below the options in a command's help, from the module's docstring."""
     first = " ".join(text.strip().partition("\n\n")[0].split())
     first = first.partition(": ")[2] if first.startswith("`pybroker") else first
     parser.description = first[:1].upper() + first[1:]

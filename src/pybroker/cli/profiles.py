@@ -1,6 +1,6 @@
-"""Profiles: brokers that have a name, with how one gets in there, in `profiles.toml`.
+"""Profiles: named brokers with their credentials, in `profiles.toml`.
 
-What must hold: an error never repeats a value; a file that holds a secret itself is refused while others can read it.
+Invariants: an error never contains a value; a file with a secret in it is refused while other users can read it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def profiles_path(environment: Mapping[str, str]) -> Path:
 
 
 def read_profiles(path: Path) -> Profiles:
-    """What is in the file; no profiles where there is none. Raises WrongUsage."""
+    """Return the profiles of the file; none without a file. Raises WrongUsage."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(path.stat().st_mode)
@@ -125,6 +125,6 @@ def _profile(path: Path, name: str, values: Mapping[str, object]) -> Mapping[str
 
 
 def _without_values(reason: str) -> str:
-    """The parser's reason, without what it may have quoted of the file."""
+    """Return the parser's reason without quotations of the file."""
     place = reason[reason.rfind("(at ") :] if "(at " in reason else ""
     return f"look at the place {place}" if place else "look at its quotes and brackets"

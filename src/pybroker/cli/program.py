@@ -1,6 +1,6 @@
 """One run of `pybroker`: find the command, import it, run it, and end with an exit code and at most one line on stderr.
 
-What must hold: no trace is shown for what users, brokers or networks do, and no secret ever. Imports little, so that help is quick.
+Invariants: users, brokers, and networks never cause a stack trace, and no secret is shown. Imports little, so that help is quick.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command, global_options, own_arguments = split(given)
         if command is None:
-            overview().parse_args(given)  # --help, --version, or what is wrong with it; all of them exit
+            overview().parse_args(given)  # # --help, --version, or a usage error; all of them exit
             raise AssertionError("no command, and nothing wrong with that")
         return run_command(command, global_options, own_arguments)
     except CommandFailed as error:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read the output has gone, as `head` does. What Python would still write at its end goes nowhere.
+        # The reader of the output has closed it, as `head` does. Later output of Python is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_SIGNAL + signal.SIGPIPE
     except UnicodeEncodeError:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _place(error: Exception) -> str:
-    """What went wrong, and where; not in its own words, which may have anything in them."""
+    """Return the kind and location of an exception, without its text, which may contain anything."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -99,7 +99,7 @@ def run_command(command: Command, global_options: list[str], arguments: list[str
         rest = [*global_options, *arguments[command.own_arguments :]]
     options.rest = rest
     code: int = options.run(options)
-    sys.stdout.flush()  # here, where nobody reading it any more is still known for what it is
+    sys.stdout.flush()  # # here, where a closed output is still handled
     return code
 
 
@@ -111,7 +111,7 @@ def command_parser(command: Command) -> argparse.ArgumentParser:
 
 
 def overview() -> argparse.ArgumentParser:
-    """What `pybroker --help` shows. Knows the names of the commands and nothing of their options."""
+    """Return the parser of `pybroker --help`. It knows the names of the commands but not their options."""
     parser = CommandParser(
         prog="pybroker",
         description="A message broker that speaks the Apache Pulsar protocol, and commands for it or any other Pulsar broker.",

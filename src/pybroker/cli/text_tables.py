@@ -1,7 +1,6 @@
-"""Aligned text for people: tables, ages, sizes, and bytes that may be anything. Decides only.
+"""Aligned text for people: tables, ages, sizes, and arbitrary bytes. Pure.
 
-What must hold: nothing that came from a broker can move the cursor, change colours or break a line: whatever does not print is
-written as an escape.
+Invariant: text from a broker cannot move the cursor, change colours, or break a line: unprintable characters are escaped.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[str]:
-    """Lines of columns that are as wide as what is in them, numbers to the right. With `width`, the widest ones are cut so that
-    a line fits, if that can be done.
+    """Return lines of columns as wide as their contents, numbers right-aligned. With `width`, the widest columns are cut so that a
+    line fits, if possible.
     """
     texts = [[printable(title) for title in head], *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(map(columns_of, column)) for column in zip(*texts, strict=True)]
@@ -70,8 +69,8 @@ def plain(value: object) -> str | None:
 
 
 def printable(text: str) -> str:
-    """The text with an escape for everything that does not print: control characters, line feeds, half surrogates, marks
-    that turn the direction of writing.
+    """Return the text with escapes for unprintable characters: control characters, line feeds, surrogates, marks of writing
+    direction.
     """
     if text.isprintable():
         return text
@@ -93,7 +92,7 @@ def value_text(value: bytes | None) -> str:
 
 
 def rate(value: float) -> str:
-    """A number a second, with as many places as say something."""
+    """Return a number per second with its significant digits."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"
@@ -142,7 +141,7 @@ def moment(time_ms: int | None) -> str | None:
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal the text takes: two for what is wide, none for what joins the character before."""
+    """Return the width of the text on a terminal: two columns for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
     return sum(_columns_of_one(each) for each in text)
@@ -174,7 +173,7 @@ def _padded(text: str, width: int, *, is_number: bool) -> str:
 
 
 def _fitting(widths: list[int], room: int) -> list[int]:
-    """The widths, the widest made narrower until all of them fit into `room`, none below NARROWEST."""
+    """Return the widths, the widest reduced until all of them fit into `room`, none below NARROWEST."""
     widths = [*widths]
     while sum(widths) > room:
         widest = max(widths)

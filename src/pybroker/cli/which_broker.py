@@ -1,10 +1,10 @@
-"""Which broker a command means, and as whom: options, a profile, the environment, in that order.
+"""The broker and credentials of a command: from options, a profile, or the environment, in that order.
 
-Options override single values. All other values come from one source, so that credentials of one broker are never sent
-to another. The source is the profile that `--profile` names; else the settings file of a pipeline, if it names a broker
-or credentials; else the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` names a broker; else the
-default profile; else the environment, with a broker on this machine. No option contains a secret itself, because the
-shell's history and the process list would show it.
+Options override single values. All other values come from one source, so that credentials of one broker are never sent to another.
+The source is the profile that `--profile` names; else the settings file of a pipeline, if it names a broker or credentials; else
+the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` names a broker; else the default profile; else the
+environment, with a broker on this machine. No option contains a secret itself, because the shell's history and the process list
+would show it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Where:
     """The broker that is meant."""
 
     access: Access
-    """`service_url` is empty where nobody has said it: the broker is asked for it."""
+    """`service_url` is empty if it is not configured: the broker is asked for it."""
     source: str
     """Where that was said, for errors: a profile, the options, the environment."""
 
@@ -189,7 +189,7 @@ def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | No
 
 
 def _going_with(given: Mapping[str, object]) -> Sequence[str]:
-    """What of another source belongs to what was given: a password to its user, and the other way round."""
+    """Return the values of another source that belong to given ones: a password to its user, and vice versa."""
     if "basic_user" in given:
         return _PASSWORD if "basic_password_file" not in given else ()
     return ("basic_user",) if "basic_password_file" in given else ()
@@ -227,7 +227,7 @@ def _of_profile(profiles: Profiles, name: str) -> tuple[dict[str, str | bool], s
 
 
 def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[str]) -> str | None:
-    """The address, which must hold nothing but one: somebody could have written a password into it."""
+    """Return the address. It must contain nothing else, because it could contain a password."""
     text = _text(values, key)
     if text is None:
         return None

@@ -83,13 +83,13 @@ fi
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What can follow `pybroker PATH`."""
+    """The possible continuations of `pybroker PATH`."""
 
     path: str
     commands: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
-    """By option: the words it may have, `-files`, or `-any` for what nobody can guess."""
+    """By option: its possible values, `-files`, or `-any` for free text."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """What the shell is to read."""
+    """Return the script for the shell."""
     return (_BASH if shell == "bash" else _ZSH).format(tables=_tables(list(completed())))
 
 

@@ -131,7 +131,7 @@ def _end_of_value(options: argparse.Namespace) -> bytes | None:
 
 
 async def _open(client: PulsarClient, options: argparse.Namespace) -> MessageConsumer:
-    # What waits here goes to others late: no more than will be taken.
+    # Queued messages reach other consumers late, so the queue is not larger than the number of messages to consume.
     queue = min(options.queue, options.count or options.queue)
     if options.subscription is None:
         return await client.reader(
@@ -161,7 +161,7 @@ def _first(given: Start | None) -> MessageId:
 
 
 class Writer:
-    """Writes messages as they are asked for. When `write` returns, whoever reads the output has them."""
+    """Writes messages on demand. When `write` returns, the reader of the output has them."""
 
     def __init__(self, output: Output, end_of_value: bytes | None) -> None:
         self._output = output
@@ -182,7 +182,7 @@ class Writer:
 
 
 class Session:
-    """Receives, writes, acknowledges, in that order: a message that could not be written comes again."""
+    """Receives, writes, and acknowledges, in that order: a message that could not be written is redelivered."""
 
     def __init__(
         self, consumer: MessageConsumer, writer: Writer, options: argparse.Namespace, until: UntilSignal

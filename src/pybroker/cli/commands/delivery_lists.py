@@ -19,7 +19,7 @@ from pybroker.cli.which_broker import add_broker_options, broker_of
 
 DEFAULT_LIMIT = 100
 ROWS_AT_ONCE = 500
-"""A table is laid out for so many rows at a time, so that long lists begin to show early and take little memory."""
+"""A table is formatted for this number of rows at a time, so long lists appear early and take little memory."""
 Item = dict[str, Any]
 
 
@@ -207,7 +207,7 @@ def run(options: argparse.Namespace) -> int:
         total: int | None = None
         for name in names:
             pages = _Pages(rest, subscription_path(name, options.subscription), listing, _query(options), left)
-            if left <= 0:  # there is no room for more of them: only how many there are
+            if left <= 0:  # # the limit is reached: only the count follows
                 total = _sum(total, pages.counted())
                 continue
             if output.is_json:
@@ -245,7 +245,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
 
 
 class _Pages:
-    """Iterates over the items of all pages; `total` is what the first page said."""
+    """Iterates over the items of all pages; `total` is that of the first page."""
 
     def __init__(self, rest: AdminRest, path: str, listing: Listing, query: dict[str, object], limit: int) -> None:
         self.total: int | None = None
@@ -268,7 +268,7 @@ class _Pages:
 
 
 def write_items(output: Output, listing: Listing, items: Iterator[Item] | _Pages) -> int:
-    """The items as tables of some hundred rows; how many there were."""
+    """Write the items as tables of some hundred rows. Return their number."""
     shown = 0
     iterator = iter(items)
     while rows := [listing.row(item) for item in itertools.islice(iterator, ROWS_AT_ONCE)]:

@@ -114,7 +114,7 @@ def write_stuck(output: Output, document: Document, now_ms: int, where: SameBrok
 
 
 def _query(options: argparse.Namespace) -> dict[str, object]:
-    """Raises WrongUsage for what needs a subscription, or must not have one."""
+    """Raises WrongUsage for options that need a subscription, or exclude one."""
     if options.topic is None and any(
         each is not None for each in (options.key, options.key_base64, options.id, options.consumer, options.producer)
     ):
@@ -180,7 +180,7 @@ def write_findings(output: Output, document: Document, now_ms: int, where: SameB
 
 
 def _write_subscriptions(output: Output, document: Document) -> None:
-    """Of a topic: each subscription with what is to be mended first."""
+    """Write each subscription of a topic with its first problem."""
     rows: list[list[Cell]] = []
     for each in document["subscriptions"]:
         findings = each.get("findings") or [{}]
@@ -194,7 +194,7 @@ def _write_subscriptions(output: Output, document: Document) -> None:
 
 
 def _subject(subject: Document) -> str:
-    """What was asked about, besides topic and subscription."""
+    """Return the subject besides topic and subscription."""
     kind = subject.get("kind", "")
     if kind in {"", "topic", "subscription"}:
         return ""
@@ -222,7 +222,7 @@ def _write_finding(output: Output, index: int, finding: Document, now_ms: int, w
 
 
 def _shown(value: object) -> str:
-    """A value of the evidence; times are told as such by their names, lists by their first items."""
+    """Return the text of an evidence value; names determine times, and lists are shortened to their first items."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

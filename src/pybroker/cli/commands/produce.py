@@ -34,7 +34,7 @@ pybroker consume orders --until-end --json | pybroker produce copy --json-lines
 pybroker produce reminders "wake up" --deliver-in 10m
 """
 MAX_LINE_BYTES = 64 << 20
-"""A longer line is refused: nobody meant that as one message."""
+"""A longer line is refused, because it is probably not meant as one message."""
 _READ_BYTES = 1 << 18
 
 
@@ -150,7 +150,7 @@ async def _send_all(
             if receipts.failure is not None:
                 return
     except (Interrupted, CommandFailed):
-        await producer.flush()  # what was read is sent
+        await producer.flush()  # # send the messages that were read
         raise
 
 
@@ -200,7 +200,7 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
 
 
 class LineCutter:
-    """Lines out of pieces, however these are cut; what follows the last line's end is the rest."""
+    """Splits data into lines, regardless of how the data are cut into pieces; the last incomplete line is the rest."""
 
     def __init__(self, end: bytes) -> None:
         self._end = end
@@ -247,7 +247,7 @@ async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterat
 
 
 async def _data(descriptor: int, until: UntilSignal) -> AsyncIterator[bytes]:
-    """What can be read, piece by piece, without holding the loop up."""
+    """Yield the input, piece by piece, without blocking the event loop."""
     while True:
         await until.wait(_readable(descriptor))
         data = os.read(descriptor, _READ_BYTES)
@@ -257,9 +257,9 @@ async def _data(descriptor: int, until: UntilSignal) -> AsyncIterator[bytes]:
 
 
 async def _readable(descriptor: int) -> None:
-    """Returns once reading does not wait; at once for a file, which never does.
+    """Return when a read does not block; immediately for a file.
 
-    Looks anew each time: a callback that stayed could come late, after what it tells of was read, and the next read would wait.
+    Registers anew each time: a remaining callback could be late, after its data were read, and the next read would block.
     """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -274,7 +274,9 @@ async def _readable(descriptor: int) -> None:
 
 
 class Receipts:
-    """What became of the messages, in the order in which they were submitted. Bounded by what a producer takes unanswered."""
+    """The results of messages, in the order in which they were submitted. Limited by the producer's limit of
+    unanswered messages.
+    """
 
     def __init__(self, output: Output) -> None:
         self.failure: BaseException | None = None
@@ -290,7 +292,7 @@ class Receipts:
             self._take(self._pending.popleft())
 
     def settle(self) -> None:
-        """Count what is answered by now; what is not answered is not stored, for all that is known."""
+        """Count the answered messages. Unanswered ones count as not stored."""
         while self._pending:
             self._take(self._pending.popleft())
 

@@ -90,7 +90,7 @@ def _unknown(keys: Sequence[str]) -> str:
 
 
 def _overrides(options: argparse.Namespace, problems: "Problems") -> dict[str, str]:
-    """What options say; what cannot be read is added to `problems`."""
+    """Return the settings of options. Invalid ones are added to `problems`."""
     overrides: dict[str, str] = {}
     for setting in options.set:
         key, separator, value = setting.partition("=")

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             except CommandFailed as error:
                 if not has_looked:
                     raise
-                say(str(error))  # a broker that restarts: who watches wants to see it come back
+                say(str(error))  # # the broker restarts: the user waits for it
             else:
                 rates.look(stats, time.monotonic())
                 _show(output, stats, is_once=options.once)
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class RatesBetween:
-    """Puts rates since the last look in place of those that the broker averages over a minute."""
+    """Replaces the broker's averages over a minute by the rates since the last sample."""
 
     _at_s: float = 0.0
     _before: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class RatesBetween:
     def look(self, stats: Mapping[TopicName, dict[str, Any]], now_s: float) -> None:
         """Change the rates in `stats`, where there was a look before and the counters have not begun anew."""
         took_s, self._at_s = now_s - self._at_s, now_s
-        past, self._before = self._before, {}  # of what is gone nothing is kept
+        past, self._before = self._before, {}  # # deleted topics are dropped
         for name, document in stats.items():
             parts = {str(name): document}
             parts |= {f"{name}\0{key}": each for key, each in document.get("subscriptions", {}).items()}

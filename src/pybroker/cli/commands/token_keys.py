@@ -1,7 +1,7 @@
-"""Keys and tokens in the forms that `pulsar tokens` writes: secrets as bytes, key pairs as DER, tokens as compact JWS.
+"""Keys and tokens in the formats of `pulsar tokens`: secrets as bytes, key pairs as DER, tokens as compact JWS.
 
-Signs with the library that brokers verify with (PyJWT). What must hold: whatever is signed here, a broker with the key that
-belongs to it takes.
+Signs with the library that brokers verify with (PyJWT). Invariant: a broker with the matching key accepts each token that is signed
+here.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _private(content: bytes, algorithm: str | None) -> tuple[PrivateKey, str]:
 
 
 def parts_of(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims, not verified. Raises ValueError, whose text shows nothing of it."""
+    """Return header and claims, not verified. Raises ValueError without any part of the token in its text."""
     pieces = token.split(b".")
     if len(pieces) != 3:
         raise ValueError("it has not three parts with dots between them")

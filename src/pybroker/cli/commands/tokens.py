@@ -225,7 +225,7 @@ def _as_broker(content: bytes) -> str:
 
 
 def _token(options: argparse.Namespace) -> bytes:
-    """From a file, the standard input, or PULSAR_TOKEN where nobody writes to the standard input."""
+    """Return the token from a file, the standard input, or PULSAR_TOKEN if the standard input is a terminal."""
     if options.refused:
         raise WrongUsage(
             "a token on the command line would stay in the shell's history: use --token-file, or the standard input"
