@@ -1,7 +1,7 @@
 """The HTTP server: binds the plain and the TLS port, serves on the broker's own event loop, closes within a deadline.
 
-Owns ports and connections; signals and the loop stay with the application, which is why uvicorn contributes its
-protocol and not its server. What must always hold: after `close` returned, no connection is open and no request runs.
+Owns ports and connections; the application owns signals and the event loop, so only uvicorn's protocol class is used and not its
+server. Invariant: after `close` has returned, no connection is open and no request runs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ CLOSE_DEADLINE_S = 5.0
 LOOKS_PER_TIMEOUT = 4
 
 
-# The first route that matches wins: nouns with fixed paths stand before those with a name in the same place.
+# The first matching route wins: nouns with fixed paths precede those with a name at the same position.
 NOUNS = (
     status_routes,
     absent,
@@ -167,7 +167,7 @@ class HttpServer:
         return None if self._tls_port is None else self._tls_port.number
 
     def _figures(self) -> dict[str, Number]:
-        """What is open, what waits, what is held, and how many have been turned away."""
+        """Return open connections, waiters, held resources, and refusals."""
         limits, connections = self.limits, self._connections
         return {
             "connections": 0 if connections is None else len(connections.connections),
@@ -234,7 +234,7 @@ class HttpServer:
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
-        """Accept nothing more, let requests in progress end until the deadline, then cut what is left. Idempotent."""
+        """Accept no more connections, let requests in progress end until the deadline, then close the rest. Idempotent."""
         await self._tasks.close()
         await self.console.close()
         self._close_ports()

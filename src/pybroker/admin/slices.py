@@ -1,4 +1,4 @@
-"""Long work in slices (`pybroker/runtime/time_slices.py`), where it makes a text piece by piece, or keeps what it finds itself."""
+"""Long work in slices (`pybroker/runtime/time_slices.py`) that generates a text piece by piece, or keeps its own results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SLICE_CHARACTERS = 256 * 1024
-"""What becomes of a slice, encoding, compressing and sending it, has to be as short."""
+"""The following steps of a slice, encoding, compression, and sending, must be as short."""
 
 
 def sliced(pieces: Iterator[str], clock: Clock) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""What Pulsar serves and this broker does not: bookies, functions, IO connectors, packages. Each says so, with Pulsar's status.
+"""Features of Pulsar that this broker does not have: bookies, functions, IO connectors, packages. Answered with Pulsar's status.
 
-Tools ask whether these exist before they use them; an answer with a reason is what a Pulsar broker without them gives.
+Tools check for these before they use them; a Pulsar broker without them gives the same answers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def list_bookies(call: Call) -> Response:
 
 
 async def list_racks(call: Call) -> Response:
-    """None: there are no bookies to place."""
+    """Return an empty list: there are no bookies to place."""
     call.require_superuser()
     return json_response({})
 

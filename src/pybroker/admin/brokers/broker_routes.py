@@ -74,7 +74,9 @@ async def get_health(call: Call) -> Response:
 
 
 async def get_ready(call: Call) -> Response:
-    """Whether to send clients here: it has started, does not stop, and has room on its disk. `/ready` asks without credentials."""
+    """Return whether clients can be sent here: the broker has started, is not stopping, and has disk space. `/ready` answers
+    without credentials.
+    """
     reason = call.broker.unready_reason()
     if reason is not None:
         raise ServiceNotReady(reason)
@@ -102,9 +104,10 @@ async def get_overrides(call: Call) -> Response:
 
 
 async def set_override(call: Call) -> Response:
-    """In force when this is answered, and after a restart in place of what the file says. 412: not a dynamic setting.
+    """Set a dynamic configuration key: in force on return, and after a restart instead of the file's value. 412: not a dynamic
+    setting.
 
-    What has no effect here, or a value that does not fit, is kept and named in the log; `runtime` shows what is in force.
+    A key without effect here, or an invalid value, is stored and logged; `runtime` shows the values in force.
     """
     call.require_superuser()
     await call.broker.dynamic.set(call.name("name"), call.name("value"))
@@ -112,14 +115,14 @@ async def set_override(call: Call) -> Response:
 
 
 async def remove_override(call: Call) -> Response:
-    """What the broker was started with holds again."""
+    """Return to the value that the broker was started with."""
     call.require_superuser()
     await call.broker.dynamic.unset(call.name("name"))
     return empty_ok()
 
 
 async def list_owned_namespaces(call: Call) -> Response:
-    """The bundles that have loaded topics: this broker serves every other one as soon as somebody asks."""
+    """List the bundles with loaded topics: this broker serves every other one on request."""
     call.require_superuser()
     require_this_broker(call, call.name("broker"))
     owned: dict[str, dict[str, object]] = {}

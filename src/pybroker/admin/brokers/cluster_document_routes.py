@@ -1,6 +1,6 @@
-"""`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies and migration: kept and shown.
+"""`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies, and migration: stored and shown.
 
-One broker has nowhere else to put a namespace, and no other cluster to send clients to: nothing here changes what it does.
+A single broker has no other place for a namespace, and no other cluster for clients: these settings have no effect.
 """
 
 from __future__ import annotations
@@ -108,19 +108,19 @@ async def delete_isolation_policy(call: Call) -> Response:
 
 
 async def list_isolated_brokers(call: Call) -> Response:
-    """What the policies' expressions say about this broker."""
+    """Return the result of the policies' expressions for this broker."""
     policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
     return json_response([isolation_of(broker_id(call), policies)])
 
 
 async def get_isolated_broker(call: Call) -> Response:
-    """What the policies' expressions say about a broker, whether or not there is one of that name."""
+    """Return the result of the policies' expressions for a broker, whether it exists or not."""
     policies = await call.broker.cluster_documents.isolation_policies(_used_cluster(call)) or {}
     return json_response(isolation_of(call.name("broker"), policies))
 
 
 async def get_migration(call: Call) -> Response:
-    """Where the cluster moved to; 404 while nobody said."""
+    """Return the target of the cluster's migration; 404 without one."""
     call.require_superuser()
     cluster = call.name("cluster")
     policies = await call.broker.cluster_documents.migration(cluster)
@@ -134,7 +134,7 @@ async def get_migration(call: Call) -> Response:
 
 
 async def set_migration(call: Call) -> Response:
-    """`migrated=true` says that it moved. Clients are not sent there: this broker goes on serving them."""
+    """Set the migration; `migrated=true` marks it as complete. Clients are not redirected: this broker continues to serve them."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:

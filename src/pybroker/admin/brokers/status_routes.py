@@ -1,8 +1,8 @@
-"""What probes and balancers ask, without credentials: `/live`, `/ready` and `/status.html`.
+"""Health probes and load balancer checks without credentials: `/live`, `/ready` and `/status.html`.
 
-`/live` asks whether to start the process again: it answers whenever the event loop does, as nothing that the broker can say is
-mended so; a full disk least of all. `/ready` asks whether to send clients here. `/status.html` is Pulsar's and OK while the file
-`statusFilePath` exists; removing it takes a broker out of a balancer.
+`/live` answers whether to restart the process: it succeeds whenever the event loop runs, because a restart solves no other problem,
+least of all a full disk. `/ready` answers whether clients can be sent here. `/status.html` is Pulsar's, and OK while the file
+`statusFilePath` exists; deleting it removes a broker from a load balancer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One REST call as a handler sees it: names from the path, query, body, and what the caller may do.
+"""One REST call as a handler sees it: names of the path, query, body, and the caller's permissions.
 
-Owns the limits on a request's body, and the mapping of refused rights to 401 or 403. Raises AdminError or
-BrokerError, which `application.py` turns into an answer.
+Owns the limits on a request's body, and the mapping of missing permissions to 401 or 403. Raises AdminError or BrokerError, which
+`application.py` converts to an answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ QUICK_DOCUMENT_BYTES = 4096
 """Larger ones take over a millisecond at worst."""
 FREE_VALUES = 1000
 SMALLEST_VALUE_BYTES = 5
-"""On average, of what stands in brackets, beyond the first `FREE_VALUES`: an empty list of 3 bytes takes 60 in memory."""
+"""The minimum average size of values in brackets, beyond the first `FREE_VALUES`: an empty list of 3 bytes takes 60 bytes in
+memory.
+"""
 
 # Keys of the ASGI scope that `application.py` fills before a handler runs.
 BROKER_KEY = "pybroker.broker"
@@ -61,7 +63,7 @@ class BadBody(Exception):
 
 
 class ClientGone(Exception):
-    """The peer closed the connection, or does not read; nobody is there to be answered."""
+    """The peer has closed the connection, or does not read, so there is no client to answer."""
 
 
 class Call:
@@ -77,7 +79,7 @@ class Call:
         self._identity: Identity = scope[IDENTITY_KEY]
         self._query: dict[str, str] | None = None
         self.given: Any = None
-        """What the body was decoded to; None until then, and without one."""
+        """The decoded body; None before it is read, and without one."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -97,10 +99,10 @@ class Call:
         return self.share.holder
 
     def name(self, key: str) -> str:
-        """The path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name.
+        """Return the path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name.
 
-        The admin tools write topics and subscriptions as in a form, where a plus stands for a space. What they wrote for a
-        subscription the Java admin client encodes once more.
+        The admin tools encode topics and subscriptions like form data, with a plus for a space. The Java admin client encodes
+        subscriptions a second time.
         """
         text: str = self.scope["path_params"][key]
         decoded = unquote_plus if key in _FORM_ENCODED else unquote
@@ -173,7 +175,7 @@ class Call:
         return (self.query(key) or "").lower() == "true"
 
     async def look(self, steps: Generator[None, None, T]) -> T:
-        """Have that looked at in slices, in the turn of such calls. Raises AdminError 503."""
+        """Run these steps in slices, in the queue of such calls. Raises AdminError 503."""
         return await self.share.look(steps, self.runtime.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:
@@ -185,7 +187,7 @@ class Call:
         if not is_content and self.config.max_http_document_bytes < limit:
             key, limit = "maxHttpDocumentBytes", self.config.max_http_document_bytes
         declared = self.headers.get("content-length", "0")
-        # A declared length is refused before a byte of it is read; a chunked body is counted as it comes.
+        # A declared length is refused before the body is read; a chunked body is counted while it arrives.
         if declared.isdigit() and int(declared) > limit:
             raise AdminError(413, f"The body is larger than {key} ({limit})")
         body = bytearray()
@@ -205,7 +207,7 @@ class Call:
                         raise AdminError(413, f"The body is larger than {key} ({limit})")
                     if not message.get("more_body", False):
                         return bytes(body)
-                    if len(body) > SMALL_BYTES and not has_room:  # in chunks: nobody knows how many will come
+                    if len(body) > SMALL_BYTES and not has_room:  # # chunked: the length is unknown
                         await self.share.of_requests(limit)
                         has_room = True
         except TimeoutError as error:
@@ -343,8 +345,9 @@ def empty_ok() -> Response:
 
 @contextmanager
 def _refused_with(status: int) -> Iterator[None]:
-    """Answer a refused right with `status`, as Pulsar does: 403 for what is asked of a namespace, or of the policies and the being
-    of topics in it, 401 for all that is above and below: clusters and tenants, and what is done with a topic that is there."""
+    """Answer a missing permission with `status`, as Pulsar does: 403 for requests to a namespace, to policies, and for the creation
+    and deletion of topics, 401 for all others: clusters, tenants, and operations on existing topics.
+    """
     try:
         yield
     except AuthorizationError as error:

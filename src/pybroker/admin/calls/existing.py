@@ -1,8 +1,8 @@
-"""What the path of a call names, loaded, and what is done to it while others may unload or delete it.
+"""The topic or subscription in the path of a call, loaded, and operations on it while other requests may unload or delete it.
 
-What must hold: what changes a subscription waits for its turn, and starts over when the topic is being closed; a topic or
-subscription that goes away under another call is answered 404 or 503 with a reason, never as a fault; what
-is done to a partitioned topic is tried on every partition before the first failure is answered.
+Invariants: an operation that changes a subscription holds its lock, and is retried if the topic is closing; a topic or subscription
+that is deleted meanwhile is answered with 404 or 503 and a reason, never as a bug; an operation on a partitioned topic is tried on
+each partition before the first failure is answered.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
 
 
 async def existing_subscription(call: Call) -> Subscription:
-    """The subscription of the path; 404 when it, or its topic, does not exist. Who calls may consume by it."""
+    """Return the subscription of the path; 404 if it, or its topic, does not exist. The caller needs permission to
+    consume from it.
+    """
     call.require_consume(call.topic_name(), call.name("subscription"))
     topic = await existing_any_topic(call)
     any_subscription_of(topic, call.name("subscription"))
@@ -75,7 +77,7 @@ async def existing_subscription(call: Call) -> Subscription:
 
 
 def require_persistent(call: Call, what: str, status: int = 405) -> None:
-    """Refuse what only persistent topics can do; 404 when the other topic of the path does not exist either."""
+    """Refuse operations on a non-persistent topic; 404 if it does not exist either."""
     name = call.topic_name()
     if name.is_persistent:
         return
@@ -86,14 +88,14 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
 
 
 def require_persistent_subscription(call: Call, what: str) -> None:
-    """The same for the subscription of the path. Who calls may consume by it."""
+    """The same for the subscription of the path. The caller needs permission to consume from it."""
     call.require_consume(call.topic_name(), call.name("subscription"))
     require_persistent(call, what)
 
 
 @contextmanager
 def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase | None = None) -> Iterator[None]:
-    """Answer a failure that comes from the topic's or the subscription's end as such: 503 and 404."""
+    """Answer a failure that results from the end of the topic or the subscription with 503 or 404."""
     try:
         yield
     except StoreError as error:
@@ -129,7 +131,9 @@ async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable
 
 
 async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on the subscription of the path, of a topic that is not partitioned, in its turn. Who calls may consume by it."""
+    """Act on the subscription of the path, of a topic that is not partitioned, under its lock. The caller needs permission to
+    consume from it.
+    """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
 
@@ -142,7 +146,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """As `on_each_topic` with the subscription of the path, in its turn. Who calls may consume by it."""
+    """Act as `on_each_topic` on the subscription of the path, under its lock. The caller needs permission to consume from it."""
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         if not isinstance(subscription, Subscription):

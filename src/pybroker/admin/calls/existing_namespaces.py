@@ -18,7 +18,7 @@ def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exi
 
 
 def administered_namespace(call: Call) -> NamespaceName:
-    """The namespace of the path, for whoever administers it."""
+    """Return the namespace of the path, for callers that may administer it."""
     namespace = call.namespace_name()
     call.require_namespace_admin(namespace)
     return namespace
@@ -42,7 +42,7 @@ def existing_namespace(
 
 
 def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
-    """The same, in the words in which Pulsar answers what is done with topics."""
+    """The same, with Pulsar's error texts of operations on topics."""
     return existing_namespace(call, namespace, "Namespace not found")
 
 

@@ -1,7 +1,7 @@
-"""What all HTTP requests share, and what one request holds of it until its answer is written.
+"""The limits of all HTTP requests, and the share that one request holds until its answer is written.
 
-Bodies, answers and messages that are looked at are parts of the broker's memory (`memory/memory_parts.py`). A request waits for
-them in this order and never the other way round, in the turn of its address.
+Bodies, answers, and viewed messages are parts of the broker's memory budget (`memory/memory_parts.py`). A request waits for them in
+this order and never in reverse, in the queue of its address.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ RETRY_AFTER_S = 1
 OPENED_FACTOR = 12
 """A document takes so many times its size once it is read: an empty list of five bytes sixty."""
 WAITING_ANSWERS = 4
-"""Answers that are made and wait may come to that part of what all may have: they are in memory while they wait."""
+"""Finished answers that wait may use this part of the limit of all answers, because they are in memory while they wait."""
 
 
 LOOKS_AT_ONCE = 4
-"""Looks at all that a subscription holds: each takes a slice of the loop in its every turn, and some megabytes at worst."""
+"""The number of concurrent scans of all entries of a subscription: each uses a slice of each event loop iteration, and at worst
+some megabytes.
+"""
 
 T = TypeVar("T")
 
@@ -51,7 +53,7 @@ class HttpLimits:
         self.pending: defaultdict[str, FairShares] = defaultdict(FairShares)
         """The numbers of requests that wait for memory, by part and holder."""
         self.waiting_answer_bytes = 0
-        """Of answers that are made and wait for their turn."""
+        """The size of finished answers that wait."""
 
     @property
     def waiting(self) -> int:
@@ -62,10 +64,10 @@ class HttpLimits:
 
 
 class Share:
-    """What one request holds; everything is given back by `close`."""
+    """The resources that one request holds; `close` releases all of them."""
 
     def __init__(self, limits: HttpLimits, address: Hashable) -> None:
-        """`address`: whose turn it takes."""
+        """`address`: the holder in the queues."""
         self.limits = limits
         self.holder = Holder(f"address {address}")
         """The holder that the wait counts for: the client's address until the role is known."""
@@ -73,11 +75,11 @@ class Share:
         self._held = AsyncExitStack()
 
     async def of_requests(self, size_bytes: int) -> None:
-        """Room for a body. Raises AdminError 503."""
+        """Wait for memory for a body. Raises AdminError 503."""
         await self._hold(self.limits.memory.requests, size_bytes, "bodies", "httpMaxRequestBytes")
 
     async def of_answers(self, size_bytes: int) -> None:
-        """Room for an answer that is made. Raises AdminError 503."""
+        """Wait for memory for a finished answer. Raises AdminError 503."""
         limits = self.limits
         part = limits.memory.answers
         most_bytes = part.most_bytes // WAITING_ANSWERS
@@ -90,16 +92,16 @@ class Share:
             limits.waiting_answer_bytes -= size_bytes
 
     async def of_views(self, size_bytes: int) -> None:
-        """Room for messages to look at. Raises AdminError 503."""
+        """Wait for memory for viewed messages. Raises AdminError 503."""
         await self._hold(self.limits.memory.views, size_bytes, "messages to look at", "httpMaxViewedMessageBytes")
 
     async def of_lists(self, size_bytes: int) -> Holding:
-        """Room for names of topics that are listed: about so much. Raises AdminError 503."""
+        """Wait for memory for listed topic names, of about that size. Raises AdminError 503."""
         return await self._hold(self.limits.memory.lists, size_bytes, "lists of topics", "")
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """The turn to read a large document of that size, until the context ends. Raises AdminError 503."""
+        """Wait for the right to read a large document of that size, until the context ends. Raises AdminError 503."""
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)
         try:

@@ -1,7 +1,7 @@
-"""The OpenAPI document of the REST interface, made from the routes: methods, paths, queries, docstrings and body types.
+"""The OpenAPI document of the REST interface, generated from the routes: methods, paths, queries, docstrings, and body types.
 
-What must always hold: every route is in it, once. A route needs nothing for that; `routing.route` takes what a docstring cannot
-say. Decides only: who serves it is `brokers/openapi_routes.py`.
+Invariant: each route is in it, once. A route needs no declaration for that; `routing.route` receives the details that a docstring
+cannot express. Pure: `brokers/openapi_routes.py` serves the document.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def document(routes: Iterable[BaseRoute], version: str) -> Json:
     for operation in operations:
         has_body = operation.app is not None and operation.app.body
         described = _describe(operation, next(schema_of) if has_body else None)
-        # The first route that matches wins, here as when a request comes.
+        # The first matching route wins, as for a request.
         paths.setdefault(operation.path, {}).setdefault(operation.method.lower(), described)
     return {
         "openapi": "3.1.0",
@@ -84,7 +84,7 @@ def _operation(route: Route) -> _Operation:
 def _describe(operation: _Operation, body_schema: Json | None) -> Json:
     summary, description = _words(operation.endpoint)
     if inspect.ismethod(operation.endpoint):
-        # One method serves many paths: what it is about stands in the path.
+        # A method can serve many paths: the path contains the subject.
         summary = f"{_last_word(operation.path)}: {summary}"
     described: Json = {
         "summary": summary,
@@ -105,7 +105,9 @@ def _describe(operation: _Operation, body_schema: Json | None) -> Json:
 
 
 def _words(handler: Any) -> tuple[str, str]:
-    """The first line of a handler's docstring, or the sentence that goes on behind it, and the rest; its name when it has none."""
+    """Return the first line of a handler's docstring, or the sentence that continues behind it, and the rest; its name without a
+    docstring.
+    """
     name = getattr(handler, "__name__", type(handler).__name__)
     first, _, description = (inspect.getdoc(handler) or "").partition("\n\n")
     summary, is_longer, _ = first.partition("\n")

@@ -1,7 +1,6 @@
-"""What routes need to know of partitioned topics: which topics a name stands for, and a refusal where it must be one.
+"""Partitioned topics for routes: the topics of a name, and a refusal where the name must be a single topic.
 
-What is done to all partitions at once goes through `topics_of`; what only one topic can answer begins with
-`require_not_partitioned`.
+Operations on all partitions use `topics_of`; operations on a single topic begin with `require_not_partitioned`.
 """
 
 from __future__ import annotations

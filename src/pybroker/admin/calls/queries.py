@@ -1,4 +1,4 @@
-"""What a route reads of the query of a request, declared beside it: for its documentation only, as the type of its body is."""
+"""The query parameters of a route, declared beside it: only for its documentation, like the type of its body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Query(NamedTuple):
-    """One parameter: its name, one line on it, and what it is: `str`, `int` (of 64 bits) or `bool` (`true`, else `false`)."""
+    """One parameter: its name, a one-line description, and its type: `str`, `int` (of 64 bits) or `bool` (`true`, else `false`)."""
 
     name: str
     text: str

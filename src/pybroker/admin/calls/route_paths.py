@@ -1,4 +1,4 @@
-"""Where the nouns that many calls begin with stand in the path: what a call is about comes behind."""
+"""The path prefixes that many calls share."""
 
 TENANTS = "/admin/v2/tenants"
 NAMESPACES = "/admin/v2/namespaces"

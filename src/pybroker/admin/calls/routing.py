@@ -1,4 +1,4 @@
-"""Routes of the REST API: what turns a handler, which gets a `Call` and returns a response, into an ASGI application of its own."""
+"""Routes of the REST API: convert a handler, which receives a `Call` and returns a response, to an ASGI application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 
 class HandlerApp:
-    """A handler as the ASGI application of its route, and what its documentation says besides its docstring."""
+    """A handler as the ASGI application of its route, with the documentation that its docstring does not contain."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class HandlerApp:
         await response(scope, receive, send)
 
     def _warn(self, call: Call, response: Response) -> None:
-        """Say what was set, is kept, and is carried out by nobody: in the log, and where HTTP has room for it."""
+        """Report a setting that is kept without effect, in the log and in the answer's header."""
         subjects = [subject for subject, asks in self._unserved_subjects if asks(call, call.given)]
         if subjects:
             warnings = (f'299 pybroker "kept and shown only: {subject}"' for subject in subjects)
@@ -63,10 +63,10 @@ def route(
     queries: Sequence[Query] = (),
     answers: Mapping[int, str] | None = None,
 ) -> Route:
-    """A route of one method; handlers are `async def`, none may block the loop.
+    """Return a route of one method. Handlers are `async def`; none may block the event loop.
 
-    `body` (the type that the handler reads), `queries` (all that it reads of the query) and `answers` (what a status means) are
-    for documentation only.
+    `body` (the type that the handler reads), `queries` (all query parameters), and `answers` (the meaning of a status) are only for
+    documentation.
     """
     app = HandlerApp(handler, body, queries, answers or {}, unserved.of(method, path))
     return Route(path, app, methods=[method])

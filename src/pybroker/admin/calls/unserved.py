@@ -1,8 +1,8 @@
-"""What may be set and is kept and shown, but carried out by nobody: whoever sets it is told so, in the answer and in the log.
+"""Settings that are kept and shown without effect: a caller that sets one receives a warning in the answer, and the log has one.
 
-One row for each subject. docs/differences.md lists the same ("Not here yet"), which a test compares; another one finds members of
-policies that nothing reads and that are in no row. Whether a request asks for something is decided by what was given: a namespace
-that lives in this cluster alone is not replicated, and nobody is warned.
+One row for each subject. docs/differences.md lists the same ("Not here yet"), which a test compares; another test finds policy
+members that no code reads and that are in no row. The request decides about the warning: a namespace in this cluster only is not
+replicated, and causes none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pybroker.admin.calls.call import Call
 
 Asks = Callable[["Call", Any], bool]
-"""Whether a request with this body (decoded; None without one) asks for what nobody carries out."""
+"""Returns whether a request with this body (decoded; None without one) asks for an unserved setting."""
 
 _V2 = "/admin/v2"
 _CLUSTER = _V2 + "/clusters/{cluster}"
@@ -36,7 +36,7 @@ class Unserved:
     subject: str
     calls: dict[tuple[str, str], Asks]
     fields: frozenset[str] = frozenset()
-    """Members of policies that nothing but the calls for them, and what shows them, reads."""
+    """The policy members that only their own calls read."""
 
 
 def _given(_call: Call, body: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The web console's side in the broker: its files, and what it shows that no other call has. Begin with `console_routes.py`.
+"""The web console's part in the broker: its files, and figures that no other call has. Start with `console_routes.py`.
 
-The pages themselves are in `pybroker/console/`; all that they show and do goes through REST, with the rights of who looks.
+The pages are in `pybroker/console/`; they use REST for everything, with the permissions of the user.
 """

@@ -1,6 +1,6 @@
-"""The console's files, as they lie in `pybroker/console/`: served to everybody, as they say nothing about this broker.
+"""The console's files from `pybroker/console/`, served without credentials, because they contain nothing about this broker.
 
-What must hold: no page can load or run anything from elsewhere, nor be shown inside of another one, whatever a topic is called.
+Invariants: no page can load or run anything from elsewhere, or be shown inside another one, for any topic name.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ConsolePages:
         ]
 
     async def get_root(self, call: Call) -> Response:
-        """The way to the console for who takes HTML; there is nothing else here."""
+        """Redirect clients that accept HTML to the console; there is nothing else here."""
         if not call.config.console_enabled or "text/html" not in call.headers.get("accept", ""):
             raise AdminError(404, "No such path: /")
         return Response(status_code=302, headers={**HEADERS, "location": "/console/"})

@@ -1,6 +1,6 @@
-"""`/admin/v3/console/...`: what the web console shows and no other call has. Programs may ask as well.
+"""`/admin/v3/console/...`: figures of the web console that no other call has. Programs may use them as well.
 
-Each call answers by the rights of who asks: `rights` says which those are, `topics` lists what he may list.
+Each call uses the permissions of its caller: `rights` returns them, `topics` lists topics that the caller may list.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _member(name: str) -> str:
 
 
 SORTS = {"name": "name", **{_member(name): name for name in FIGURES}}
-"""What rows may be sorted by, and the field of Row that it is."""
+"""The values that rows can be sorted by, and their fields of Row."""
 LISTED = (
     Query("search", "words that names contain"),
     Query("sort", "what the rows are sorted by", str, "name", tuple(SORTS)),
@@ -125,7 +125,7 @@ class ConsoleRoutes:
         )
 
     async def get_rights(self, call: Call) -> Response:
-        """Who the caller is, and what he may do: in all, and with the query's `topic` and `subscription`."""
+        """Return the role and the permissions of the caller: in general, and for the query's `topic` and `subscription`."""
         shown: dict[str, Any] = {
             "authentication": call.config.authentication_enabled,
             "authorization": call.config.authorization_enabled,
@@ -148,7 +148,7 @@ class ConsoleRoutes:
         return json_response(shown)
 
     async def get_broker(self, call: Call) -> Response:
-        """What this broker is, how it is, and what it has of what is limited."""
+        """Return the version, state, and usage of limited resources of this broker."""
         call.require_superuser()
         broker, runtime = self._broker, self._broker.runtime
         clock, stats, config, memory = runtime.clock, runtime.stats, call.config, runtime.memory
@@ -204,9 +204,9 @@ class ConsoleRoutes:
     # --- live --------------------------------------------------------------------------------------------------------
 
     async def watch_broker(self, call: Call) -> Response:
-        """What happens on the broker as server-sent events, a point each `consoleSampleIntervalMs`.
+        """Stream the figures of the broker as server-sent events, a point each `consoleSampleIntervalMs`.
 
-        Events: `begin` (what the numbers of a point are), `points`, `end` with the reason. The caller accepts `text/event-stream`.
+        Events: `begin` (the names of a point's numbers), `points`, `end` with the reason. The caller accepts `text/event-stream`.
         """
         call.require_superuser()
         return self._stream(call, Subject(), call.require_superuser)

@@ -1,8 +1,8 @@
-"""What somebody looks at, once a second: one sampler for all who look, server-sent events for each of them.
+"""Live figures, once a second: one sampler for all viewers, server-sent events for each of them.
 
-What must hold: while nobody looks there is no task and no timer; whoever does not read holds up nobody and is owed no more than the
-points that are kept anyway; nothing is loaded because somebody looks; and a stream ends with its connection, with the right to
-what it shows, and with the broker.
+Invariants: without viewers there is no task and no timer; a viewer that does not read blocks no others, and has at most the kept
+points pending; viewing loads no topic; a stream ends with its connection, with the permission to see its subject, and with the
+broker.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
 
 UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""Also for what may stand between the broker and who looks."""
+"""Also for proxies between the broker and the viewer."""
 KEPT_POINTS = 600
-"""Of each thing that is looked at: ten minutes, at a point a second."""
+"""For each subject: ten minutes, at a point a second."""
 RETRY_AFTER_S = 10
 STREAM_BYTES = 64 * 1024
-"""What a stream is counted for: what its connection may have unsent, and its share of the points."""
+"""The counted memory of a stream: unsent data of its connection, and its share of the points."""
 FIELDS = {
     "broker": (
         "time",
@@ -81,15 +81,15 @@ FIELDS = {
         "drainingHashes",
     ),
 }
-"""What the numbers of a point are; times are milliseconds since 1970, rates of a second."""
+"""The names of a point's numbers; times are milliseconds since 1970, rates per second."""
 Numbers = tuple[float | None, ...]
-"""None: a rate that nobody knows yet."""
+"""None: a rate that is not known yet."""
 NOT_LOADED: Numbers = ()
 Totals = dict["TopicBase", tuple[int, int, int, int]]
 
 
 class Subject(NamedTuple):
-    """What is looked at: the broker, a topic of it, or a subscription of that."""
+    """The subject of a stream: the broker, a topic of it, or a subscription of that."""
 
     topic: TopicName | None = None
     subscription: str | None = None
@@ -109,7 +109,7 @@ class Watched:
         self.count = 0
         """How many points there ever were."""
         self.measured: object = None
-        """What the counters of the point before belong to: another object begins anew."""
+        """The object that the counters of the previous point belong to: another object begins anew."""
         self.counters: tuple[int, ...] = ()
         self.counted_ms = 0.0
         self.cpu_ms = 0.0
@@ -182,7 +182,7 @@ class LiveSampler:
         return self._runtime.config.console_sample_interval_ms
 
     def room_of_stream(self) -> Holding:
-        """What one stream is counted for, until it is closed."""
+        """Return the memory of one stream, counted until it is closed."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room
@@ -211,7 +211,7 @@ class LiveSampler:
         watched = self._watched[subject]
         watched.watchers -= 1
         if not watched.watchers:
-            del self._watched[subject]  # The next who looks begins anew.
+            del self._watched[subject]  # # the next viewer begins anew
 
     def end_all_of(self, holder: str) -> int:
         """End all streams of `holder`, each at its next point. Return their number."""

@@ -1,7 +1,7 @@
-"""All topics with what happens on them, one table for all who look within two seconds.
+"""All topics with their figures, one table for all viewers within two seconds.
 
-What must hold: while nobody asks nothing is done and nothing is kept; the loop is given back every two milliseconds, however many
-topics there are; and nobody is shown a topic of a namespace that he may not list.
+Invariants: without requests nothing is computed and nothing is kept; the work yields to the event loop every two milliseconds, for
+any number of topics; no viewer sees a topic of a namespace that it may not list.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
 
 FRESH_MS = 2_000
-"""How old a table may be that somebody is shown."""
+"""The maximum age of a table that is shown."""
 FRESH_FOR_ITS_COST = 10
 """A table is fresh for this multiple of the time it took to build, so that tables take at most a tenth of the loop's
 time."""
 KEPT_S = 30.0
-"""For how long one is kept that nobody asks for: rates are measured from one to the next."""
+"""How long an unused table is kept, because rates are relative to the previous one."""
 ROW_BYTES = 500
-"""What a row takes, about, with the counters that it is measured by."""
+"""The approximate memory of a row with its counters."""
 STUCK_BYTES = 4000
 """Additional memory of a stuck topic, for its finding."""
 ROWS_AT_ONCE = 1000
-"""What is sorted without a look at the clock: half a millisecond."""
+"""The rows that are sorted between two checks of the clock: half a millisecond."""
 
 
 class Row(NamedTuple):
@@ -69,10 +69,10 @@ FIGURES = tuple(field for field in Row._fields if field not in {"name", "is_load
 
 
 class Asked(NamedTuple):
-    """What somebody wants to see."""
+    """The filter and order of a request."""
 
     words: tuple[str, ...] = ()
-    """In small letters; a topic is shown whose name has them all."""
+    """In lower case; topics are shown whose names contain all of them."""
     order: str = "name"
     """A field of Row."""
     is_descending: bool = False
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A page of what matches, and how much there is: that matches, and in all."""
+    """A page of matching rows, the number of matching ones, and the total."""
 
     rows: list[Row]
     matching: int

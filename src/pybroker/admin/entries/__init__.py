@@ -1,4 +1,4 @@
 """Stored entries and messages over HTTP: ranges of entries in bulk, leases on them, single messages, and publishing.
 
-Start with `entry_routes.py`; `entry_plan.py` says what there is between two places, `entry_blocks.py` sends it.
+Start with `entry_routes.py`. `entry_plan.py` lists the entries between two positions, and `entry_blocks.py` sends them.
 """

@@ -1,9 +1,9 @@
-"""Bulk reads: ranges of a ledger's entries as blocks of segment files, which carry their own places and checksums.
+"""Bulk reads: ranges of a ledger's entries as blocks of segment files, which contain their own positions and checksums.
 
-Operation: what is in the ledger's file goes out as it lies there, in slices, by threads of their own; what is in memory only is
-made into blocks, a few MiB an answer. An answer says with which entry the next one goes on, so a reader comes as often as it takes.
-What must hold: every answer has a length, so that a reader sees when one was cut; entries that are not durable are never sent.
-Bound: so many answers at once (`Permits`), each with one slice in memory; the rate of a namespace is spent before a slice is read.
+Operation: the part in the ledger's file is sent unchanged, in slices, by threads of their own; the part in memory is converted to
+blocks, a few MiB per answer. An answer names the entry at which the next one continues. Invariants: each answer has a length, so a
+reader detects a truncated one; entries that are not durable are never sent. Limits: a number of concurrent answers (`Permits`),
+each with one slice in memory; the rate of a namespace is spent before a slice is read.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SLICE_BYTES = 1 << 20
-"""What of a file is in memory for one read over TLS."""
+"""The part of a file that is in memory for one read over TLS."""
 KERNEL_SLICE_BYTES = 4 << 20
-"""What the kernel sends between two looks at the rate; nothing of it is in this process's memory."""
+"""The part that the kernel sends between two checks of the rate; it is not in this process's memory."""
 MEMORY_ANSWER_BYTES = 4 << 20
 """Of entries that are in no file, in one answer; one more entry may be among them."""
 RETRY_AFTER_S = 1
@@ -47,11 +47,11 @@ MEDIA_TYPE = "application/vnd.pybroker.blocks"
 NEXT_ENTRY_HEADER = "x-pybroker-next-entry"
 RATE_PERIOD_MS = 1000
 MAX_IDLE_BUCKETS = 1000
-"""Namespaces whose rate is remembered; one that was forgotten has at most one period's worth more."""
+"""The number of namespaces with a remembered rate; one that was removed has at most one period's amount more."""
 
 
 class BulkReads:
-    """What all bulk reads of a broker share. Owned by the routes."""
+    """The shared state of all bulk reads of a broker. Owned by the routes."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, memory: Memory) -> None:
         self._config = config
@@ -65,7 +65,7 @@ class BulkReads:
         self.refused = 0
 
     def figures(self) -> dict[str, float]:
-        """What is under way, and what was sent, slowed down and refused since the start."""
+        """Return the running reads, and the totals of sent, delayed, and refused ones since the start."""
         return {
             "bulk_reads": self.places.taken,
             "bulk_reads_waiting": self.places.waiting,
@@ -227,7 +227,7 @@ def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _read(offset: int, length: int, file: LedgerFile) -> bytes:
-    """Zeros take the place of what a file that was cut does not have: readers are told of damage there."""
+    """Zeros replace the missing part of a truncated file: readers receive an error there."""
     return file.read_at(length, offset).ljust(length, b"\0")
 
 

@@ -1,8 +1,8 @@
-"""What there is of a topic between two places, for those who read ranges of its ledgers: analytics, pipelines, copies.
+"""The entries of a topic between two positions, for readers of ledger ranges: analytics, pipelines, copies.
 
-Operation: the list of ledgers answers nearly everything; a ledger that is covered in part is asked for what lies before its cut,
-and a large one for the points where it can be cut. What is said is what was durable in one turn of the loop.
-Bound: one answer holds so many ledgers and points (`PlanBudget`); a topic that is cut short says where to go on.
+Operation: the list of ledgers answers nearly everything. A partly covered ledger is asked for the totals before the split, and a
+large one for the points at which it can be split. A plan contains the entries that were durable in one event loop iteration. Limit:
+the ledgers and points of one answer (`PlanBudget`); a topic that is cut short has the position at which to continue.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 POINT_SPACING_BYTES = 1 << 20
-"""Of payload, between the points of a plan: what is cut finer costs a task more than it gains."""
+"""The payload between the points of a plan: a finer split costs a task more than it gains."""
 ROW_BYTES = 50
-"""Of what is hidden, that count as much as a point."""
+"""The size of a bitmap of aborted messages that counts as much as a point."""
 MAX_PLAN_ROWS = 10_000
 """Ledgers and points in one answer: some milliseconds of the loop, half a megabyte."""
 
@@ -35,7 +35,7 @@ Pair = tuple[int, int]
 
 
 class AskedTopic(msgspec.Struct):
-    """One topic of the namespace, by its local name; places are [ledger id, entry id]."""
+    """One topic of the namespace, by its local name; positions are [ledger id, entry id]."""
 
     topic: str
     start: Pair | None = None
@@ -44,16 +44,16 @@ class AskedTopic(msgspec.Struct):
 
 
 class AskedPlans(msgspec.Struct):
-    """Many topics at once; without `points`, none are told."""
+    """Several topics in one request; without `points`, none are included."""
 
     topics: list[AskedTopic]
     points: bool = True
 
 
 class LedgerShown(msgspec.Struct, omit_defaults=True):
-    """What the plan covers of a ledger: `firstEntry` up to but not including `endEntry`.
+    """The part of a ledger that the plan covers: `firstEntry` up to but not including `endEntry`.
 
-    `hidden`: those of them that readers never get, messages of aborted transactions and markers, as a roaring bitmap in its
+    `hidden`: the entries of it that readers never receive, messages of aborted transactions and markers, as a roaring bitmap in its
     portable form, in base64; absent for none. It never changes.
     """
 
@@ -68,10 +68,10 @@ class LedgerShown(msgspec.Struct, omit_defaults=True):
 
 
 class TopicShown(msgspec.Struct, omit_defaults=True):
-    """The plan of a topic, or why there is none. `isHeldBack`: it ends in front of the first message of an open transaction.
+    """The plan of a topic, or the reason why there is none. `isHeldBack`: it ends before the first message of an open transaction.
 
-    `next`: the answer became too large; the rest is told to who asks again with it as `start`. `placeAtTime`: of the first entry
-    that was published at the asked time or later, or the end.
+    `next`: the answer was too large; a request with it as `start` returns the rest. `placeAtTime`: the position of the first entry
+    that was published at the given time or later, or the end.
     """
 
     topic: str
@@ -122,11 +122,10 @@ async def plan_of(
     limit = read_limit.limit
     if limit is not None and (asked.end is None or Position(*asked.end) > limit):
         await topic.transactions.ends_known(budget.wait_s)
-    # In one turn: rows go on growing, and what grows meanwhile belongs to the next plan.
-    # What an open transaction holds back belongs to the plan of when it has ended.
+    # In one iteration: later entries belong to the next plan. Entries behind an open transaction belong to the plan after its end.
     first, readable_end = ledgers.first_position, read_limit.limit or ledgers.end_position
     start = first if asked.start is None else Position(*asked.start)
-    # Who begins behind that (by time, say) has not gone back when there is nothing for him yet.
+    # A start behind the end (for example by time) does not move back.
     readable_end = max(readable_end, min(start, ledgers.end_position))
     end = readable_end if asked.end is None else min(Position(*asked.end), readable_end)
     covered = [_Covered(row, start, end) for row in ledgers.rows()]

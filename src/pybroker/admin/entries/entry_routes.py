@@ -1,6 +1,7 @@
 """`/admin/v3/entries/persistent/{tenant}/{namespace}/...`: ranges of ledgers in bulk, for analytics and pipelines.
 
-Looking changes nothing: no cursor moves, nothing is counted as delivered, no topic is made. Who may consume a topic may read it.
+Reads change nothing: no cursor moves, nothing counts as delivered, no topic is created. Permission to consume from a topic is
+required.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from pybroker.model.names import PERSISTENT, TopicName
 
 TOPIC = ENTRIES + "/{topic}"
 MAX_TOPICS = 2000
-"""In one request for plans; who wants more asks again."""
+"""The limit of one request for plans; a client that needs more sends several."""
 
 
 TOPICS_AT_ONCE = 16
-"""Of one request, that are loaded and looked at together."""
+"""The topics of one request that are loaded and examined at once."""
 
 
 class PlansShown(msgspec.Struct):
@@ -50,10 +51,10 @@ class EntryRoutes:
         ]
 
     async def plan(self, call: Call) -> Response:
-        """What there is of topics of the namespace between two places each.
+        """Return the entries of topics of the namespace between two positions each.
 
-        The ledgers with the entries, bytes and messages that are covered, points where they can be cut, and what was asked for and
-        is gone. A topic that is not there, or that the caller may not consume, has a status of its own.
+        The ledgers with the covered entries, bytes, and messages, points at which they can be split, and requested entries that are
+        deleted. A topic that does not exist, or that the caller may not consume from, has its own status.
         """
         asked = await call.json(AskedPlans)
         if len(asked.topics) > MAX_TOPICS:
@@ -65,7 +66,7 @@ class EntryRoutes:
             if budget.is_spent:
                 shown += [TopicShown(each.topic, next=each.start or (-1, -1)) for each in part]
                 continue
-            async with asyncio.TaskGroup() as group:  # most of the time goes to topics that have to be loaded
+            async with asyncio.TaskGroup() as group:  # # most of the time is spent loading topics
                 tasks = [
                     group.create_task(_plan_or_refusal(call, each, budget, with_points=asked.points)) for each in part
                 ]
@@ -73,10 +74,10 @@ class EntryRoutes:
         return Response(msgspec.json.encode(PlansShown(shown)), media_type="application/json")
 
     async def read(self, call: Call) -> Response:
-        """Entries `first` up to but not including `end` (query) of one ledger, as blocks of a segment file.
+        """Return entries `first` up to but not including `end` (query) of one ledger, as blocks of a segment file.
 
-        The answer holds at least the first of them, perhaps some before and behind; the header `X-Pybroker-Next-Entry` says with
-        which entry the next request goes on. Blocks say where they belong and carry checksums, which the reader has to compare.
+        The answer contains at least the first of them, perhaps some before and behind; the header `X-Pybroker-Next-Entry` is the
+        entry at which the next request continues. Blocks contain their positions and checksums, which the reader must verify.
         """
         name = call.topic_name_of(PERSISTENT)
         call.require_consume(name, "")

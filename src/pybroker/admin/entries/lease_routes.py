@@ -1,6 +1,7 @@
-"""`/admin/v3/entries/...`: what readers of ledgers hold, and the directory in which those on the broker's host find them.
+"""`/admin/v3/entries/...`: leases of readers of ledgers, and the data directory for readers on the broker's host.
 
-A lease keeps ledgers of a topic from being trimmed for a while, from a place on. Who may consume a topic may hold one.
+A lease keeps ledgers of a topic from being trimmed for a while, from a position on. Permission to consume from the topic is
+required.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -36,14 +37,14 @@ class AskedLease(msgspec.Struct):
 
 
 class AskedLeases(msgspec.Struct):
-    """`reader` is a name that nobody else has; the same one renews."""
+    """`reader` is a unique name; a request with the same name renews."""
 
     reader: str
     topics: list[AskedLease]
 
 
 class LeaseShown(msgspec.Struct, omit_defaults=True):
-    """A lease on a topic, or why there is none. `lost`: what was asked for and is gone already."""
+    """A lease on a topic, or the reason why there is none. `lost`: requested entries that are already deleted."""
 
     topic: str
     reader: str = ""
@@ -62,7 +63,7 @@ class LeasesShown(msgspec.Struct):
 
 
 class DirectoryShown(msgspec.Struct, omit_defaults=True):
-    """`runId` stands in the file `run.id` of the data directory; `path` is told to who asks from the broker's own host."""
+    """`runId` is in the file `run.id` of the data directory; `path` is only returned to clients on the broker's own host."""
 
     runId: str
     path: str | None = None
@@ -88,10 +89,10 @@ async def directory(call: Call) -> Response:
 
 
 async def hold(call: Call) -> Response:
-    """Make, renew or move leases, all of one reader; they end by themselves when they are not renewed.
+    """Create, renew, or move leases, all of one reader. They end if they are not renewed.
 
-    Ask again within half of the time that is answered. After a restart of the broker there are none: asking makes them anew, and
-    says what was trimmed meanwhile.
+    Repeat the request within half of the returned time. After a restart of the broker there are no leases: the request creates them
+    again, and returns the entries that were trimmed meanwhile.
     """
     asked = await call.json(AskedLeases)
     owner = _owner(call, asked.reader)
@@ -155,7 +156,7 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
             broker.runtime.clock.monotonic_ms(),
             call.holder,
         )
-        # After the lease was made: what is there now stays.
+        # # after the lease was created: existing entries stay
         lost = lost_sentences(topic, Position(*asked.start), topic.ledger.ledgers.end_position)
         return LeaseShown(asked.topic, owner.reader, owner.role, asked.start[0], round(lasts_ms), lost)
     except TooManyLeases as error:

@@ -45,10 +45,10 @@ def routes() -> list[Route]:
 
 
 async def peek(call: Call) -> Response:
-    """The n-th entry, from 1, that the subscription has not acknowledged.
+    """Return the n-th entry, from 1, that the subscription has not acknowledged.
 
-    A subscription that does not exist is shown what it would get from the beginning on. (Pulsar makes it for that, and leaves
-    it there to keep everything from then on.)
+    For a subscription that does not exist, entries from the beginning of the topic are returned. (Pulsar creates the subscription
+    for that, and leaves it there to keep all later entries.)
     """
     subscription_name = call.name("subscription")
     call.require_consume(call.topic_name(), subscription_name)
@@ -137,7 +137,7 @@ async def _single_topic(call: Call, what: str) -> Topic:
 
 
 def _nothing_read(topic: Topic) -> CursorState:
-    """The state of somebody who has read nothing."""
+    """Return the state of a new subscription."""
     ledgers = topic.ledger.ledgers
     return CursorState(ledgers, ledgers.previous_position(ledgers.first_position))
 
@@ -146,7 +146,7 @@ async def _message(call: Call, topic: Topic, position: Position) -> Response:
     if not topic.ledger.ledgers.has_entry(position):
         raise _not_found()
     max_bytes = call.config.max_message_size
-    await call.share.of_views(2 * max_bytes)  # the entry, and what its payload may come to
+    await call.share.of_views(2 * max_bytes)  # # the entry, and its maximum uncompressed payload
     with while_served(topic):
         run = await topic.ledger.read_if_there(position, 1, 1)
     if run is None:

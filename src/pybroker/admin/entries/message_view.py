@@ -1,7 +1,7 @@
-"""A stored entry as REST shows it: what its metadata says in headers, its payload, decompressed, as the body.
+"""A stored entry in REST: its metadata as headers, its decompressed payload as the body.
 
-Clients put the message together from these again, a batch from the body. What must hold: every header is one line of Latin-1
-whatever a producer wrote, all of them come to `MAX_HEADER_BYTES` at most, and a body is never larger than the caller allows.
+Clients restore the message from these, a batch from the body. Invariants: each header is one line of Latin-1 for any producer
+input, all of them have at most `MAX_HEADER_BYTES`, and a body is never larger than the caller permits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pybroker.wire.pulsar_api_pb2 import MessageMetadata
 
 MAX_HEADER_BYTES = 64 * 1024
-"""Of what a message's metadata says; clients take no more, either."""
+"""The limit of a message's metadata in headers; clients accept no more, either."""
 MAX_METADATA_BYTES = 4 * MAX_HEADER_BYTES
 """Maximum metadata to parse. Protobuf creates an object for each property, up to 20 times as large as its bytes."""
 _SMALL_BYTES = 64 * 1024
@@ -79,7 +79,7 @@ def _metadata(entry: bytes) -> MessageMetadata:
 
 
 def _body(metadata: MessageMetadata, payload: bytes, max_body_bytes: int) -> bytes:
-    # What is encrypted was compressed before: only who has the key can open it.
+    # An encrypted payload was compressed before: only a client with the key can decompress it.
     if metadata.compression == NOT_COMPRESSED or metadata.encryption_keys:
         return payload
     size_bytes = metadata.uncompressed_size
@@ -142,7 +142,7 @@ def _base64(value: bytes) -> str:
 
 
 def _one_line(value: str) -> str:
-    """`value` as a header can hold it: a question mark for what is not Latin-1, a blank for control characters, none around."""
+    """Return `value` as a header value: a question mark for characters outside Latin-1, a blank for control characters, trimmed."""
     return value.encode("latin-1", "replace").decode("latin-1").translate(_BLANKS).strip()
 
 

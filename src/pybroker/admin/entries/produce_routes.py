@@ -1,7 +1,7 @@
-"""`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: messages over HTTP, for who has no client at hand.
+"""`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: messages over HTTP, without a client library.
 
-Each message is an entry of its own. The answer names for each, in the order of the body, where it is durable or why it is not
-stored; what is wrong with the request as a whole (its names, rights, body, schema) is answered as a status, and nothing is stored.
+Each message is an entry. The answer has for each message, in the order of the body, its durable position or the reason why it is
+not stored. An error of the request as a whole (names, permissions, body, schema) is answered as a status, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 TOPIC = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 MESSAGES_PER_TURN = 64
-"""How many messages are made ready before others have their turn."""
+"""The messages that are prepared between two yields to the event loop."""
 
 MAY_BE_TRIED_AGAIN = 1
 REFUSED = 2
@@ -141,7 +141,7 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Let the loop turn to others now and then."""
+    """Yield to the event loop now and then."""
     for index, item in enumerate(items):
         if index % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1:
             await asyncio.sleep(0)
@@ -160,7 +160,9 @@ async def _topic(call: Call, name: TopicName) -> TopicBase:
 
 
 async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]) -> _Making:
-    """How to make entries of these messages. Their schema is registered as that of a producer; raises what that raises."""
+    """Return the functions that create entries of these messages. Their schema is registered like that of a producer, with the same
+    errors.
+    """
     producer_name = request.producerName or DEFAULT_PRODUCER
     name = call.topic_name()
     if request.schemaVersion is not None and not request.valueSchema:

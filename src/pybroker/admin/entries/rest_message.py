@@ -1,6 +1,6 @@
-"""Messages as a body of REST carries them, and as they are stored: text by the type of a schema.
+"""Messages in the body of REST requests, and their stored form: text according to the type of a schema.
 
-Pure. What must hold: what is stored is what a client with the same schema would have sent.
+Pure. Invariant: the stored message is the one that a client with the same schema would have sent.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -47,7 +47,7 @@ class RestMessages(msgspec.Struct):
 
 
 class PublishResult(msgspec.Struct, omit_defaults=True):
-    """What became of one message: where it is, or which partition did not take it, and why."""
+    """The result of one message: its position, or the partition that refused it and the reason."""
 
     messageId: str
     errorCode: int
@@ -69,7 +69,7 @@ class _SchemaInfo(msgspec.Struct):
 
 
 def whole_number(value: int | str, name: str) -> int:
-    """Raises AdminError 400 for what is no whole number from 0 on that 63 bits hold."""
+    """Raises AdminError 400 unless it is a whole number from 0 to 2^63 - 1."""
     try:
         number = int(value) if isinstance(value, int) or len(value) < MAX_DIGITS else -1
     except ValueError:
@@ -100,7 +100,7 @@ def _definition(info: _SchemaInfo) -> bytes:
 
 
 def key_value_schema(key: SchemaData, value: SchemaData) -> SchemaData:
-    """The schema of messages whose key has one of its own: the key travels beside the value."""
+    """Return the schema of messages whose key has a schema of its own: the key is stored beside the value."""
     properties = {"kv.encoding.type": "SEPARATED"}
     for side, schema in (("key", key), ("value", value)):
         properties[f"{side}.schema.name"] = ""
@@ -113,7 +113,9 @@ Encoder = Callable[[str], bytes]
 
 
 def encoder(schema: SchemaData) -> Encoder:
-    """How a text becomes what a message of `schema` holds. Raises AdminError 400 for types that have no text."""
+    """Return the conversion from text to the payload of a message of `schema`. Raises AdminError 400 for types
+    without a text form.
+    """
     try:
         return _ENCODERS[schema.type]
     except KeyError:

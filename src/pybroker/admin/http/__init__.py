@@ -1,5 +1,5 @@
-"""HTTP below the routes: connections, heads, limits, credentials, and the fault boundary around each request.
+"""HTTP below the routes: connections, request heads, limits, credentials, and the fault boundary around each request.
 
-Start with `application.py` (the life of a request), then `protocol.py` (the life of a connection). What the routes are is
-not known here.
+Start with `application.py` (the life of a request), then `protocol.py` (the life of a connection). This folder does not know the
+routes.
 """

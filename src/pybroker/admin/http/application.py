@@ -1,9 +1,8 @@
 """The life of a request: header limit, credentials, route, answer; and the fault boundary around it.
 
-What must always hold: whatever a handler raises, the caller gets one answer with Pulsar's status and `{"reason":
-...}`, or a closed connection when the answer had begun; a bug is logged once with its stack and shows none of it to
-the caller; only `/metrics`, what probes ask and the console's files are served without credentials. Sockets and connections are
-`server.py`'s matter.
+Invariants: for any exception of a handler, the caller receives one answer with Pulsar's status and `{"reason": ...}`, or a closed
+connection if the answer had begun; a bug is logged once with its stack trace, which the caller does not see; only `/metrics`,
+health probes, and the console's files are served without credentials. `server.py` owns sockets and connections.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 WRITE_BYTES = 64 * 1024
-"""What of an answer goes to the connection at once; it waits for the client in between."""
+"""The part of an answer that is written at once; then the writer waits for the client."""
 METRICS_PATH = "/metrics"
 PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
 """A probe that a balancer or a container's runner sends has no credentials, and Pulsar asks for none at `/status.html`."""
@@ -50,7 +49,7 @@ PEER_CERTIFICATE_KEY = "peer_certificate"
 TRANSPORT_KEY = "transport"
 ANSWERED_KEY = "answered"  # called with the status of each answer
 
-# The rest of such a request would still have to be read: the connection goes instead.
+# The rest of such a request would have to be read, so the connection is closed instead.
 CLOSING_STATUSES = frozenset({408, 413, 431})
 
 ANONYMOUS = Identity(None, "none", None)
@@ -103,7 +102,7 @@ class Application:
             answer.abort()
         finally:
             if audit.is_act(scope["method"], audit.route_path(scope)):
-                role = scope[IDENTITY_KEY].role  # a route is looked for once it is known who calls
+                role = scope[IDENTITY_KEY].role  # # the route is looked up after authentication
                 audit.write_down(scope, role, _client_address(scope), answer.status)
             await share.close()
 
@@ -122,7 +121,7 @@ class Application:
         if is_of_console(path) or (path == "/" and "text/html" in Headers(scope=scope).get("accept", "")):
             return ANONYMOUS
         certificate = scope["state"][PEER_CERTIFICATE_KEY]
-        # Who cannot set headers, as a browser that opens a WebSocket, names the token in the address.
+        # A client that cannot set headers, such as a browser that opens a WebSocket, passes the token in the URL.
         query_token = QueryParams(scope["query_string"]).get("token", "")
         authentication = self._broker.authentication
         method, data = authentication.http_credentials(Headers(scope=scope), certificate, query_token)
@@ -134,7 +133,7 @@ class Application:
         return self._runtime.clock.wall_ms() / 1000
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
-        """The answer to what a handler raised; logs what nobody expected."""
+        """Return the answer for an exception of a handler; unexpected exceptions are logged."""
         match error:
             case AdminError():
                 return _reason(error.status, error.reason, error.retry_after_s)
@@ -154,10 +153,10 @@ class Application:
 
 
 class _Answer:
-    """What goes back for one request: whether it began, and the deadline of each write.
+    """The answer to one request: whether it has begun, and the deadline of each write.
 
-    What must hold: no answer begins while a body within the limit is still coming, as the connection may close behind the
-    answer: bytes that come then reset it, and the client never sees why it was refused.
+    Invariant: no answer begins while a body within the limit still arrives. The connection may be closed after the answer, and
+    bytes that arrive then would reset it, so the client would never see the refusal.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, runtime: Runtime) -> None:
@@ -237,7 +236,7 @@ def _client_address(scope: Scope) -> str:
 
 
 def _content_length(start: Message) -> int:
-    """What an answer says of its size; 0 for one that is made as it goes."""
+    """Return the declared size of an answer; 0 for one that is generated while it is sent."""
     return next((int(value) for name, value in start["headers"] if name == b"content-length"), 0)
 
 

@@ -1,7 +1,7 @@
-"""Who did what by REST: one line of the logger `pybroker.audit` for each call that may change something, done or refused.
+"""The audit log: one line of the logger `pybroker.audit` for each REST call that may change something, successful or refused.
 
-What must hold: a line has no secret in it: neither bodies nor headers are looked at, and of the query no token. What many clients
-do all the time is no act: messages that are published, leases of readers, plans.
+Invariant: a line contains no secret: bodies and headers are not used, and no token of the query. Frequent operations of clients are
+not logged: published messages, leases of readers, plans.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Parts of files to a client by the kernel alone: from a thread, past the event loop and the interpreter.
+"""Sends parts of files to a client by the kernel: from a thread, without the event loop and the interpreter.
 
-What must hold: while a thread sends, nobody else writes to the connection; whatever ends the request ends the thread. The thread
-has a descriptor of its own for the socket, so that a connection that is closed meanwhile never makes it write into another one.
-Measured beside copies through the loop (200 MiB over the loopback interface): see docs/benchmarks.md.
+Invariants: while a thread sends, no other code writes to the connection; the end of the request ends the thread. The thread has its
+own descriptor of the socket, so a connection that is closed meanwhile never makes it write into another one. docs/benchmarks.md has
+the comparison with copies through the event loop (200 MiB over the loopback interface).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FileSender:
 
     @asynccontextmanager
     async def sending(self, timeout_s: float) -> AsyncIterator[SocketWriter]:
-        """The socket, once what was written before has left. Raises ClientGone."""
+        """Return the socket when earlier writes are complete. Raises ClientGone."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._transport.get_write_buffer_size() and not self._transport.is_closing():  # noqa: ASYNC110
@@ -71,9 +71,9 @@ class FileSender:
 
 
 class SocketWriter:
-    """A descriptor that a thread writes to. `send` runs in the thread, `release` ends it from the loop.
+    """A descriptor that a thread writes to. `send` runs in the thread, `release` ends it from the event loop.
 
-    Invariant: the descriptor is closed by the one of the two who is the last, and never while the other uses it.
+    Invariant: the later one of both closes the descriptor, and never while the other uses it.
     """
 
     def __init__(self, descriptor: int, timeout_s: float) -> None:
@@ -100,7 +100,7 @@ class SocketWriter:
                     self._socket.close()
 
     def release(self) -> None:
-        """Nobody sends any more; a thread that is at it, as its request was cancelled, ends at once and closes by itself."""
+        """Stop sending: a thread whose request was cancelled ends immediately and closes the descriptor."""
         with self._lock:
             self._released.set()
             if not self._is_busy:

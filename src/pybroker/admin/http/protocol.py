@@ -1,8 +1,8 @@
-"""One HTTP connection: uvicorn's HTTP/1.1 protocol with our limits around it.
+"""One HTTP connection: uvicorn's HTTP/1.1 protocol with additional limits.
 
-Adds what uvicorn leaves open: limits on connections, in all and for each address; a deadline for the head of a request (uvicorn's
-only timer runs while nothing at all arrives); an end for who does not read; a share of each turn of the loop; the client's
-certificate in the scope; and logs of our own. Bytes in, requests to the application.
+The additions: limits on connections, in total and for each address; a deadline for the head of a request (uvicorn's only timer runs
+while no data arrive); the end of connections that do not read; a share of each event loop iteration; the client's certificate in
+the scope; and our own logs. It passes requests to the application.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pybroker.auth.server_tls import peer_certificate
 from pybroker.waiting.slots import Slots
 
 READ_BYTES = 16 * 1024
-"""What one connection is read in a turn of the loop."""
+"""The maximum read of one connection in an event loop iteration."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""What is kept for a client that does not read, before whoever writes has to wait."""
+"""The unsent data of a client that does not read, above which writers wait."""
 
-# uvicorn reports what clients do wrong; each client is told itself, the operator's log is not the place for it.
+# uvicorn logs client errors; each client receives its error, and the broker's log does not need it.
 _silent = logging.getLogger("pybroker.uvicorn")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
@@ -68,7 +68,7 @@ class HttpProtocol(H11Protocol):
         self.conn._receive_buffer = StrictBuffer()  # noqa: SLF001  (h11 offers no other way to be strict)
         self._all = connections
         self._head_timer: asyncio.TimerHandle | None = None
-        self._owed_bytes = 0  # of answers that are written, when that was looked at last
+        self._owed_bytes = 0  # # of written answers, at the last check
         self._owed_since_s = 0.0
         self._is_served = False
 
@@ -95,7 +95,7 @@ class HttpProtocol(H11Protocol):
         self._start_head_timer()
 
     def refuse(self) -> None:
-        """There is no place for it, or none any more."""
+        """Refuse the connection: the limit is reached, or it was displaced."""
         self._all.refused += 1
         if not self.transport.is_closing():
             self.transport.write(
@@ -113,8 +113,8 @@ class HttpProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # Bytes outside a request in progress are the head of the next one, or a body that nobody reads any more: both
-        # have to come to an end.
+        # Bytes outside of a request in progress are the head of the next one, or the rest of a body that is not read: both must
+        # end.
         if self.cycle is None or self.cycle.response_complete:
             self._start_head_timer()
         else:
@@ -130,7 +130,7 @@ class HttpProtocol(H11Protocol):
         super().on_response_complete()
 
     def close_if_stalled(self, now_s: float, longest_s: float) -> None:
-        """While an answer is being made, whoever makes it sees to that."""
+        """Close a connection that does not read. While an answer is generated, its writer has a deadline."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         owed_bytes = self.transport.get_write_buffer_size()
         if not owed_bytes or is_answering or owed_bytes != self._owed_bytes:
@@ -160,9 +160,9 @@ class HttpProtocol(H11Protocol):
 
 
 class Reader(asyncio.BufferedProtocol):
-    """Between the transport and a connection: reads a share of each turn of the loop for it.
+    """Between the transport and a connection: limits its reads in an event loop iteration.
 
-    A class of its own since uvicorn's is one of those that a loop gives as much at a time as it likes.
+    A separate class, because the event loop reads without limit for uvicorn's protocol class.
     """
 
     def __init__(self, config: Config, connections: Connections) -> None:

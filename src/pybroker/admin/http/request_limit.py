@@ -1,6 +1,6 @@
-"""How many requests a second one HTTP client may make (`httpRequestsLimitEnabled`); a client is its address.
+"""The limit of requests per second of one HTTP client (`httpRequestsLimitEnabled`); a client is an address.
 
-Invariant: at most MAX_CLIENTS are remembered; who did not ask for longest is forgotten, and begins with a full allowance.
+Invariant: at most MAX_CLIENTS are remembered; the least recently active one is removed, and begins with a full allowance again.
 """
 
 from __future__ import annotations

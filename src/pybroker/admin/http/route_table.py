@@ -15,7 +15,7 @@ _REST = "{rest:path}"
 
 
 class _Node:
-    """The routes whose first segments are the path from the root of the tree to this node."""
+    """The routes with the path from the root to this node as first segments."""
 
     __slots__ = ("ends", "fixed", "open_ends", "parameter")
 
@@ -25,7 +25,7 @@ class _Node:
         self.ends: list[int] = []
         """Routes that end here."""
         self.open_ends: list[int] = []
-        """Routes whose last parameter matches all further segments."""
+        """Routes with a last parameter that matches all further segments."""
 
     def child(self, segment: str) -> _Node:
         if "{" not in segment:

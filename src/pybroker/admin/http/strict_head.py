@@ -1,7 +1,7 @@
-"""The bytes of HTTP requests, read without the leniency that lets two readers see two different requests in them.
+"""Parsing of HTTP requests without leniency that would let two parsers read different requests (request smuggling).
 
-What must hold: a head whose lines do not all end in CR LF, that folds a header over several lines, or that gives both a length and
-a transfer coding, is no request; nor is a body of chunks so small that reading them costs many times their bytes.
+Invariants: a head with a line that does not end in CR LF, with a folded header, or with both a length and a transfer coding, is
+refused; so is a body of chunks so small that reading them costs many times their bytes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from h11._receivebuffer import ReceiveBuffer
 
 FREE_CHUNKS = 256
 SMALLEST_CHUNK_BYTES = 64
-"""On average, with what frames it, beyond the first `FREE_CHUNKS`."""
+"""The minimum average chunk size with its framing, beyond the first `FREE_CHUNKS`."""
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _END = b"\r\n\r\n"
 
 
 class StrictBuffer(ReceiveBuffer):
-    """Takes the place of h11's own buffer in a connection. Raises RemoteProtocolError, which h11 passes on."""
+    """Replaces h11's own buffer in a connection. Raises RemoteProtocolError, which h11 passes on."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Metrics of the whole broker: totals over the topics, connections, look-ups, load, and what goes on inside."""
+"""Metrics of the whole broker: totals over the topics, connections, lookups, load, and internals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BrokerLines:
         self._runtime = broker.runtime
         self._rates = rates
         self._samples = samples
-        # Of our own: the library's default registry belongs to whoever embeds the broker.
+        # A registry of our own: the library's default registry belongs to the embedding program.
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
@@ -92,7 +92,7 @@ class BrokerLines:
         window = self._rates.broker.publish_latency_ms
         yield from samples.summary("pulsar_broker_publish_latency", stats.publish_latency_ms, window)
         yield from samples.gauge("pulsar_broker_throttled_connections", stats.throttled_connections)
-        # What is read is handed to consumers in the same turn.
+        # # entries are passed to consumers in the iteration that reads them
         yield from samples.gauge("pulsar_broker_pending_bytes_to_dispatch", 0)
 
     def _lookups(self) -> Iterator[str]:
@@ -100,7 +100,7 @@ class BrokerLines:
         yield from samples.summary("pulsar_broker_lookup", stats.lookup_ms, self._rates.broker.lookup_ms)
         yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
         yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
-        # One broker serves everything: nobody is sent elsewhere.
+        # # one broker serves all topics: no lookup is redirected
         yield from samples.counter("pulsar_broker_lookup_redirects", 0)
         yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
 
@@ -149,7 +149,7 @@ class BrokerLines:
             yield from self._samples.gauge(f"pulsar_{name}", value, broker=host, metric=metric)
 
     def _internals(self) -> Iterator[str]:
-        """What no other broker has."""
+        """Yield metrics that Pulsar does not have."""
         samples, stats, broker = self._samples, self._runtime.stats, self._broker
         yield from samples.gauge("pybroker_loop_lag_seconds", stats.loop_lag_ms / MS_PER_S)
         yield from samples.gauge("pybroker_loop_lag_max_seconds", stats.loop_lag_max_ms / MS_PER_S)
@@ -185,7 +185,7 @@ class BrokerLines:
                 yield from samples.histogram(f"pybroker_store_{name}", buckets)
 
     def _memory(self) -> Iterator[str]:
-        """What the parts of the broker take of its memory, and who waits for some."""
+        """Yield the memory of the broker's parts, and the number of waiters for memory."""
         samples, memory = self._samples, self._runtime.memory
         yield from samples.gauge("pybroker_memory_limit_bytes", memory.process_limit_bytes)
         parts = memory.budget.parts.values()

@@ -1,7 +1,7 @@
-"""`/admin/v2/broker-stats/...`: the whole broker's figures as JSON, for tools from before the metrics page.
+"""`/admin/v2/broker-stats/...`: the figures of the whole broker as JSON, for tools from before the metrics page.
 
-What is about all topics is streamed, one topic a piece, so that a broker with thousands of them goes on serving. There
-are no Java beans, no pooled allocators and no BookKeeper here: those calls answer in their form that there is nothing.
+Lists of all topics are streamed, one topic at a time, so a broker with thousands of topics continues to serve. There are no Java
+beans, no pooled allocators, and no BookKeeper here: those calls return empty answers of the same form.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BrokerStatsRoutes:
         ]
 
     async def get_metrics(self, call: Call) -> Response:
-        """Groups of figures, each with what it is about."""
+        """Return groups of figures, each with its dimensions."""
         call.require_superuser()
         broker, rates = call.broker, self._rates
         about = {"broker": figures.broker_host(broker), "cluster": call.config.cluster_name}
@@ -90,7 +90,7 @@ class BrokerStatsRoutes:
         return _stream(call, _topics_text(call.broker, self._rates))
 
     async def get_load_report(self, call: Call) -> Response:
-        """What this broker would tell a load manager."""
+        """Return the report of this broker for a load manager."""
         call.require_superuser()
         loads: dict[str, BundleLoad] = {}
         await exhaust(bundle_loads(call.broker, self._rates, loads), call.runtime.clock)
@@ -153,7 +153,7 @@ def _text(value: object) -> str:
 
 
 async def get_allocator(call: Call) -> Response:
-    """What messages take: those that are published and not stored yet (`default`), those in the cache (`ml-cache`)."""
+    """Return the memory of messages: published and not stored yet (`default`), or in the cache (`ml-cache`)."""
     call.require_superuser()
     name = call.name("allocator")
     if name not in _ALLOCATORS:

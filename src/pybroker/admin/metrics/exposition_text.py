@@ -34,7 +34,7 @@ _TAKEN_LABELS = frozenset(
 
 
 def is_free_label(name: str) -> bool:
-    """Whether the text format takes `name` as a label, and no row of a topic has one of that name already."""
+    """Return whether `name` is a valid label that no row of a topic has already."""
     return _LABEL.fullmatch(name) is not None and name not in _TAKEN_LABELS
 
 
@@ -59,8 +59,8 @@ def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
 class Table:
     """Rows of many objects, written metric by metric.
 
-    Kept in columns, some hundred rows to a part: a tuple for each row of each topic would be some hundred thousand objects
-    that the garbage collector visits while the loop stands still.
+    Stored in columns, some hundred rows to a part: a tuple for each row would be some hundred thousand objects that the garbage
+    collector visits while the event loop is blocked.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -81,7 +81,9 @@ class Table:
         self._labels, self._rows = [], []
 
     def lines(self) -> Iterator[str]:
-        """Nothing without rows. Once only: what is written is forgotten, a little at a time, as it takes long all at once."""
+        """Yield the lines; nothing without rows. Only once: written parts are released step by step, because releasing them at once
+        takes long.
+        """
         if self._rows:
             self._end_part()
         for index, name in enumerate(self._names if self._parts else ()):

@@ -18,7 +18,7 @@ TOPIC_LOADS = "pulsar_topic_load_times"
 CONNECTIONS = "broker_connection"
 HEALTH = "broker_health"
 LOAD = "loadBalancing"
-"""Values of the label `metric`, which says what a figure is about."""
+"""Values of the label `metric`, which names the subject of a figure."""
 
 _TOPIC_LOAD_QUANTILES = {
     "median": 0.5,
@@ -37,7 +37,7 @@ def broker_host(broker: BrokerService) -> str:
 
 
 def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number]:
-    """Of the entries in memory; hits and misses are entries that somebody wanted to read."""
+    """Return the figures of the entry cache; hits and misses are entries of read requests."""
     cache = broker.ledgers.cache
     return {
         "ml_count": len(broker.loaded.persistent),
@@ -82,7 +82,7 @@ def health_figures(stats: BrokerStats) -> dict[str, Number]:
 
 
 def load_figures(resources: ResourceMeter) -> dict[str, Number]:
-    """Percent of what there is."""
+    """Return usage in percent of the limits."""
     return {
         "lb_cpu_usage": resources.cpu.percent,
         "lb_memory_usage": resources.memory.percent,

@@ -87,7 +87,7 @@ class LedgerSums:
         self.size_counts = [a + b for a, b in zip(self.size_counts, sizes, strict=True)]
 
     def buckets(self, name: str, window_s: float) -> dict[str, float]:
-        """One of BUCKETS: the samples a second in each, by its two bounds; OVERFLOW for what is above all."""
+        """Return one of BUCKETS: the samples per second in each, by its two bounds; OVERFLOW for those above."""
         counts = self.size_counts if name == ENTRY_SIZES else self.latency_counts
         if name == LEDGER_SWITCHES:
             counts = [0] * len(counts)

@@ -1,6 +1,6 @@
-"""What the page says of one topic, subscription, consumer or producer: each class is a table of metrics by name.
+"""The values of one topic, subscription, consumer, or producer on the page: each class is a table of metrics by name.
 
-A field's name is the metric's name. What is summed over namespaces and the broker is apart from what is not.
+A field has the name of its metric. Values that are summed over namespaces and the broker are in separate classes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def out_values(counters: DeliveryCounters) -> OutValues:
 
 
 class SummedValues(NamedTuple):
-    """Of one topic; in the rows of a namespace and of the broker each is the sum over its topics."""
+    """Of one topic; in the rows of a namespace and of the broker, each is the sum over its topics."""
 
     pulsar_subscriptions_count: float
     pulsar_producers_count: float
@@ -133,7 +133,7 @@ class SummedValues(NamedTuple):
 
 
 class DeliverySums(NamedTuple):
-    """Of the subscriptions of a namespace, shown in its rows where topics have none."""
+    """Of the subscriptions of a namespace, in its rows if topics have none."""
 
     pulsar_subscription_delayed: float
     pulsar_subscription_in_replay: float
@@ -158,7 +158,7 @@ def _bucket_names(name: str, suffixes: Sequence[str]) -> list[str]:
 
 BUCKET_NAMES = (
     *_bucket_names("pulsar_storage_write_latency", LATENCY_SUFFIXES),
-    # A message is handed to the store when it arrives: what is measured is the same.
+    # # a message is passed to the store when it arrives, so both measure the same
     *_bucket_names("pulsar_storage_ledger_write_latency", LATENCY_SUFFIXES),
     *_bucket_names("pulsar_entry_size", _SIZE_SUFFIXES),
 )

@@ -1,4 +1,4 @@
-"""The page as a whole: what stands on it, in which order, cut into slices."""
+"""The whole page: its parts, their order, cut into slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics`: the Prometheus page, one for all who ask within an interval, sent to few at once."""
+"""`/metrics`: the Prometheus page, generated once for all requests within an interval, sent to a few clients at once."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pybroker.memory.broker_memory import Memory
 
 SEND_BYTES = 65536
-"""What goes to the connection at once: less costs a turn of the loop more often."""
+"""The size of a write: smaller ones use more event loop iterations."""
 RETRY_AFTER_S = 1
 IMPATIENCE = 10
-"""Who does not read is cut that much sooner while others wait for its place."""
+"""A client that does not read is closed this many times earlier while others wait."""
 
 
 class MetricsRoutes:
@@ -48,12 +48,12 @@ class MetricsRoutes:
         return _PageResponse(self, call.holder, compress=_accepts_gzip(call))
 
     async def send(self, send: Send, start: Message, holder: Holder, *, compress: bool) -> None:
-        """Send the page when it is this reader's turn. Raises AdminError 503 when that does not come."""
+        """Send the page when this client is next. Raises AdminError 503 after the maximum wait."""
         room = Holding(self._memory, self._memory.answers)
         try:
             async with asyncio.timeout(self._deadline_s), self.places.held(holder, self._deadline_s):
-                # A part of the page as text, and what opens it; the page itself is the same for all. It is counted and does not
-                # wait: when memory is short the figures that show it are wanted most, and places bound it.
+                # A part of the page as text, and its decompressor; all clients share the page. It is counted without waiting: when
+                # memory is short, its metrics are needed most, and the number of clients limits it.
                 room.count(2 * SEND_BYTES)
                 await send(start)
                 page = self._page.current()
@@ -64,7 +64,7 @@ class MetricsRoutes:
         except NoPermit as error:
             raise AdminError(503, f"Too many are being sent the metrics: {error}", RETRY_AFTER_S) from error
         except (TimeoutError, PageNotWritten) as error:
-            # Whoever reads must see that the page is not whole.
+            # # the client must detect that the page is incomplete
             raise ClientGone from error
         finally:
             room.close()
@@ -114,7 +114,7 @@ class _PageResponse(Response):
 
 
 class TextStream(Response):
-    """Sends pieces of text as they are made, and lets the loop turn to others after each."""
+    """Sends pieces of text as they are generated, and yields to the event loop after each."""
 
     def __init__(self, pieces: Iterator[str], deadline_s: float, *, media_type: str) -> None:
         super().__init__(media_type=media_type)
@@ -127,7 +127,7 @@ class TextStream(Response):
             async with asyncio.timeout(self._deadline_s):
                 await self._stream(send)
         except TimeoutError as error:
-            # Whoever reads must see that the answer is not whole.
+            # # the client must detect that the answer is incomplete
             logs.warning("answer.timed_out", path=scope["path"], deadline_s=self._deadline_s)
             raise ClientGone from error
 

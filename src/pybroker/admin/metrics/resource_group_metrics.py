@@ -1,4 +1,4 @@
-"""Metrics of resource groups: what is allowed, what is used, who joins."""
+"""Metrics of resource groups: limits, usage, and namespaces that join and leave."""
 
 from __future__ import annotations
 

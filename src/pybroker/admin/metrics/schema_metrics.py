@@ -1,6 +1,6 @@
-"""Metrics of schemas: how often those of a namespace were read, registered and deleted, and what was refused.
+"""Metrics of schemas: reads, registrations, deletions, and refusals by namespace.
 
-Nothing stands here for a namespace whose schemas nobody has asked for since the start.
+A namespace without schema requests since the start has none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One page of metrics for all who ask for it within an interval: written once, compressed, kept once.
+"""One page of metrics for all requests within an interval: written once, compressed, stored once.
 
-What must hold: at most one page is being written; what is held for readers is the page that is current and those that somebody is
-still being sent, whatever the number of readers; it is compressed, a thirtieth of the text.
+Invariants: at most one page is being written; the pages in memory are the current one and those that are still being sent, for any
+number of clients; they are compressed to a thirtieth of the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.tasks import TaskOwner
 
 PART_BYTES = 16 * 1024
-"""Compressed, at least, but for the last one: less costs a turn of the loop more often."""
+"""The minimum compressed size, except for the last one: smaller parts use more event loop iterations."""
 PLAIN_PART_BYTES = 64 * 1024
 GZIP_WINDOW_BITS = 31
 FASTEST = 1  # The page repeats itself so much that more effort gains little.
@@ -36,17 +36,17 @@ class WrittenPage:
     """A page that is being written, or whole; readers follow the writer."""
 
     def __init__(self, room: Holding) -> None:
-        """What it holds is counted in `room`, until it is neither kept nor read."""
+        """Its memory is counted in `room` until it is neither current nor being sent."""
         self.is_whole = False
         self.has_failed = False
         self._parts: list[bytes] = []
         self._grown = asyncio.Event()
         self._room = room
-        self._users = 1  # who keeps it, and its readers
+        self._users = 1  # # the owner of the current page, and clients
 
     @property
     def size_bytes(self) -> int:
-        """What it holds."""
+        """The size of the compressed parts."""
         return sum(map(len, self._parts))
 
     @property
@@ -60,7 +60,7 @@ class WrittenPage:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """It is being sent to somebody until the context ends."""
+        """Keep the page while it is being sent to a client, until the context ends."""
         self._users += 1
         try:
             yield
@@ -68,7 +68,7 @@ class WrittenPage:
             self.let_go()
 
     def let_go(self) -> None:
-        """Who kept it, or read it, does not any more."""
+        """Release one use of the page."""
         self._users -= 1
         if not self._users:
             self._room.close()
@@ -164,7 +164,7 @@ class SharedPage:
         return self._runtime.clock.monotonic_ms() / 1000
 
     def _forget(self, written: WrittenPage) -> None:
-        """Whoever is being sent it holds it still."""
+        """# clients that receive it still hold it"""
         if self._current is written:
             self._current = None
             written.let_go()

@@ -51,7 +51,7 @@ class NamespaceSums:
         )
 
     def add_rows(self, buckets: Sequence[Number], delivery: metric_values.DeliverySums) -> None:
-        """What only the rows of a namespace show."""
+        """Add values that only rows of a namespace show."""
         if buckets is not metric_values.NO_BUCKETS:
             self.buckets = list(map(add, self.buckets, buckets))
         self.delivery = metric_values.DeliverySums(*map(add, self.delivery, delivery))
@@ -199,7 +199,7 @@ class Reading:
             self._evictions.add(f'{labels},quota_type="{kind}"}}', (count,))
 
     def lines(self) -> Iterator[str]:
-        """The rows of topics and their clients, or those of namespaces."""
+        """Yield the rows of topics and their clients, or those of namespaces."""
         counts: dict[str, Number] = {name: sums.topic_count for name, sums in self.namespaces.items()}
         if counts:
             yield from self._samples.gauges("pulsar_topics_count", "namespace", counts)

@@ -1,7 +1,7 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split and look into bundles.
+"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split, and examine bundles.
 
-This broker owns every bundle there is. Unloading closes the topics of a bundle; their clients look them up again and come
-back by themselves, and what they had not acknowledged is delivered again.
+This broker owns all bundles. Unloading closes the topics of a bundle; their clients look them up again and reconnect by themselves,
+and unacknowledged messages are delivered again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pybroker.model.policies import BundlesData, NamespacePolicies
 
 BUNDLE = NAMESPACE + "/{bundle}"
 
-# What may stand for a bundle where one is split. HOT needs the load of each bundle, which nobody measures here.
+# A value instead of a bundle in a split. HOT needs the load of each bundle, which is not measured here.
 LARGEST = "LARGEST"
 HOT = "HOT"
 
@@ -98,7 +98,7 @@ async def split_bundle(call: Call) -> Response:
     cut = split_positions(bundle, algorithm, inside, wanted)
 
     def change(policies: NamespacePolicies) -> None:
-        # Looked at again: others may have split it meanwhile.
+        # # checked again: a concurrent request may have split it
         checked_bundle(str(bundle), policies.bundles.boundaries)
         new = split_boundaries(policies.bundles.boundaries, bundle, cut)
         policies.bundles = BundlesData(new, len(new) - 1)
@@ -170,11 +170,11 @@ def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bun
 
 
 async def _unload(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
-    """Close what is loaded of a namespace, or of one bundle of it."""
+    """Close the loaded topics of a namespace, or of one bundle of it."""
     for topic in call.broker.loaded.all():
         name = topic.name
         if name.namespace != namespace or (bundle is not None and hash_position(name) not in bundle):
             continue
-        # Closing one gives way; whatever ended meanwhile is not closed again.
+        # # closing yields to the event loop; topics that ended meanwhile are not closed again
         if call.broker.loaded.get(name) is topic:
             await call.broker.topics.unload(topic)

@@ -53,7 +53,7 @@ async def create_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
     call.require_admin_within(namespace.tenant)
     policies = await call.optional_json(NamespacePolicies) or NamespacePolicies()
-    # The Go admin client sends an empty text for what is not set.
+    # The Go admin client sends an empty text for unset values.
     policies.schema_compatibility_strategy = policies.schema_compatibility_strategy or "UNDEFINED"
     await call.broker.namespace_deletion.settled(namespace)
     await call.resources.create_namespace(namespace, policies, call.config.max_namespaces_per_tenant)

@@ -77,7 +77,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def add_properties(call: Call) -> Response:
-    """Those of the body are added to what is there."""
+    """Add the properties of the body to the existing ones."""
     namespace = _namespace_of_tenant(call)
     added = await call.json(dict[str, str])
 
@@ -113,7 +113,7 @@ async def set_property(call: Call) -> Response:
 
 
 async def remove_property(call: Call) -> Response:
-    """The answer is what it was."""
+    """Remove a property and return its value."""
     namespace, key = _namespace_of_tenant(call), call.name("key")
     before: list[str | None] = []
 

@@ -1,7 +1,7 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: what is done to the subscriptions of all topics of a namespace.
+"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: operations on the subscriptions of all topics of a namespace.
 
-Partitions are topics like others here. What must hold: a topic that goes away meanwhile is none of the namespace's any more and
-is passed over; with a bundle only the topics in its hash range are touched.
+Partitions count as topics. Invariants: a topic that is deleted meanwhile is skipped; with a bundle, only topics in its hash range
+are changed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def clear_backlog(call: Call) -> Response:
 
 
 async def clear_backlog_of_subscription(call: Call) -> Response:
-    """The same for the subscriptions of one name; topics that have none are passed over."""
+    """The same for the subscriptions of one name; topics without it are skipped."""
 
     async def act(topic: Topic) -> None:
         await _clear(topic, call.name("subscription"))

@@ -61,7 +61,7 @@ async def set_quota(call: Call) -> Response:
 
 
 async def remove_quota(call: Call) -> Response:
-    """The default holds again; 404 when it held before."""
+    """Return to the default; 404 if it was in force."""
     namespace, bundle = _bundle(call)
     if not await call.broker.cluster_documents.unset_quota(namespace, bundle):
         raise AdminError(404, f"Bundle {namespace}/{bundle} has no resource quota of its own")

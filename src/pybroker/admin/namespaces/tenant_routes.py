@@ -1,4 +1,4 @@
-"""`/admin/v2/tenants`: who administers a tenant and in which clusters its namespaces may live."""
+"""`/admin/v2/tenants`: the administrators of a tenant, and the permitted clusters of its namespaces."""
 
 from __future__ import annotations
 

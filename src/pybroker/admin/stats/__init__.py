@@ -1,5 +1,5 @@
-"""Statistics: what topics, bundles and the broker do, as JSON, and the rates that are sampled for it.
+"""Statistics of topics, bundles, and the broker as JSON, and the sampled rates for them.
 
-Start with `rate_sampler.py` (where rates come from) and `topic_stats.py` (the document of a topic). The page of metrics, which is
-made of the same, is in `metrics/`.
+Start with `rate_sampler.py` (the rates) and `topic_stats.py` (the document of a topic). `metrics/` has the metrics page with the
+same figures.
 """

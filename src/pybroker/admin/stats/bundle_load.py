@@ -1,4 +1,4 @@
-"""What goes on in each bundle with loaded topics: for load reports and metrics."""
+"""The load of each bundle with loaded topics, for load reports and metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
 
 
 def bundle_loads(broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]) -> Iterator[None]:
-    """Fill `loads`, by `tenant/namespace/bundle`; one topic a step, so that the caller may give way in between."""
+    """Fill `loads`, by `tenant/namespace/bundle`, one topic per step, so that the caller can yield to the event loop."""
     for topic in broker.loaded.all():
         key = f"{topic.name.namespace}/{bundle_of(broker, topic)}"
         loads.setdefault(key, BundleLoad()).add(topic, rates)

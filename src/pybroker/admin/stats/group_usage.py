@@ -1,7 +1,7 @@
-"""What the topics of each resource group published and dispatched, and which namespaces joined and left it.
+"""The published and dispatched amounts of each resource group, and the namespaces that joined and left it.
 
-Looked at when a window of rates ends, so figures stand still in between; what a topic did after the last window before it was
-unloaded is not counted, nor is a namespace that joined and left within one.
+Updated at the end of each window of rates, so figures are constant in between. The traffic of a topic after the last window before
+its unload is not counted, nor is a namespace that joined and left within one window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DISPATCH = "Dispatch"
 
 
 class GroupUsage:
-    """Sums since the start, by the group's name; usage also by what was done. Owned by the rate sampler."""
+    """Sums since the start, by the group's name; usage also by operation. Owned by the rate sampler."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()
@@ -33,7 +33,7 @@ class GroupUsage:
             self.bytes[group, done] += size_bytes
 
     def look_at_namespaces(self, resources: Resources) -> None:
-        """Count who joined and left groups."""
+        """Count namespaces that joined and left groups."""
         found: dict[str, str] = {}
         for tenant in resources.tenants():
             for namespace in resources.namespaces(tenant):

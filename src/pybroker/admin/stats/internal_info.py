@@ -1,4 +1,4 @@
-"""What is stored about a topic's managed ledger, and the deprecated summary of its backlog: pure views of a loaded topic."""
+"""The stored metadata of a topic's managed ledger, and the deprecated summary of its backlog. Pure views of a loaded topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_LEDGER_ID = -1  # Cursors have no ledgers of their own here.
 
 
 def internal_info(topic: Topic) -> dict[str, Any]:
-    """The JSON of `internal-info`. An open ledger has no counts, as what is stored of it has none."""
+    """Return the JSON of `internal-info`. An open ledger has no counts, because its stored metadata has none."""
     ledger = topic.ledger
     rows = list(ledger.ledgers.rows())
     changed_ms = max([topic.loaded_ms, *(row.closed_ms for row in rows if row.is_sealed)])

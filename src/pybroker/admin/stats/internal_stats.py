@@ -64,7 +64,7 @@ def _of_ledger(topic: Topic, with_metadata: bool) -> dict[str, Any]:
 
 
 def _leases(topic: Topic) -> list[dict[str, Any]]:
-    """Readers that keep ledgers from being trimmed; ours, and so shown only where there are any."""
+    """Return readers with leases, which keep ledgers from being trimmed: a member beyond Pulsar's, absent without any."""
     now_ms = topic.runtime.clock.monotonic_ms()
     return [
         {
@@ -115,7 +115,7 @@ def _cursors(topic: Topic) -> dict[str, Any]:
 
 
 def _stall(topic: Topic, subscription: Subscription) -> dict[str, Any]:
-    """Why nothing is delivered, and since when; ours, and so shown only while nothing is."""
+    """Return the blocked reason and the start of the stall: a member beyond Pulsar's, absent during dispatch."""
     stall = subscription.stall
     if stall is None:
         return {}

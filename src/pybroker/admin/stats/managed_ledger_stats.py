@@ -1,6 +1,6 @@
-"""What any managed ledger and its cursors look like from inside, in Pulsar's members.
+"""The internals of a managed ledger and its cursors, with the members of Pulsar.
 
-Those about the own ledgers of cursors say that there are none.
+The members about ledgers of cursors report that there are none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What happens on all partitions of a topic together: the JSON of `partitioned-stats`, made of the partitions' own.
+"""The statistics of all partitions of a topic together: the JSON of `partitioned-stats`, computed from those of the partitions.
 
-Members that only make sense on one topic are left out, and times of single events are 0, as in Pulsar. As the documents of
-topics, it is made in steps between which the loop may turn to others.
+Members that only make sense for one topic are absent, and times of single events are 0, as in Pulsar. Like the documents of topics,
+it is built in steps between which the caller yields to the event loop.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _earliest(times_ms: Iterable[int]) -> int:
 
 
 def _publishers(partitions: list[Document], by_name: bool) -> Generator[None, None, list[Document]]:
-    """Those that may produce to some partitions only are one by their name, the others by their place in the list."""
+    """Merge producers that may produce to some partitions only by name, and the others by their index in the list."""
     by_place: dict[int, list[Document]] = {}
     named: dict[str, list[Document]] = {}
     for partition in partitions:

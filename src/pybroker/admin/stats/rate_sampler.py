@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SLICE_MS = 1.0
-"""How long the loop is held between two times that it may turn to others."""
+"""The maximum time without yielding to the event loop."""
 OBJECTS_PER_LOOK_AT_THE_CLOCK = 20
 
 
@@ -37,7 +37,7 @@ class RateSampler:
         self._clock = clock
         self._sampled_ms = clock.monotonic_ms()
         self._windows = _Windows()
-        # Of what no window has seen yet; nobody changes them.
+        # For objects that no window has seen yet; must not be changed.
         self._new_topic = TopicRates(self._sampled_ms, TopicCounters())
         self._new_producer = ProducerRates(self._sampled_ms)
         self._new_receiver = DeliveryRates(self._sampled_ms)
@@ -83,7 +83,7 @@ class RateSampler:
         self.resources.sample(self._runtime.clock.wall_ms(), self._sampled_ms)
 
     def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
-        """Move the windows that are wanted further to `ended`, one object a step; what is new has one since `began_ms`."""
+        """Move the needed windows to `ended`, one object per step; new objects have one since `began_ms`."""
         clock, windows = self._clock, self._windows
         for topic in self._broker.loaded.all():
             rates = windows.topics.get(topic) or TopicRates(began_ms, topic.counters)
@@ -109,7 +109,7 @@ class RateSampler:
 
 
 class BrokerRates:
-    """What the whole broker did during the last window."""
+    """The activity of the whole broker during the last window."""
 
     def __init__(self, broker: BrokerService, now_ms: float) -> None:
         stats = broker.runtime.stats
@@ -118,7 +118,7 @@ class BrokerRates:
         self.topic_load_ms = BucketsWindow(len(stats.topic_load_ms.counts))
         self.topic_loads = Rate(now_ms)
         self.topic_load_failures = Rate(now_ms)
-        # Entries and bytes that readers wanted: found in memory, or read from the store.
+        # Entries and bytes of read requests: found in memory, or read from the store.
         self.cache_hits = Rate(now_ms)
         self.cache_hit_bytes = Rate(now_ms)
         self.cache_misses = Rate(now_ms)

@@ -1,12 +1,11 @@
-"""How much of the machine is in use: what load reports and the `pulsar_lb_...` metrics say.
+"""The usage of the machine, for load reports and the `pulsar_lb_...` metrics.
 
-Measured once a window, from the kernel's own files: reading them costs microseconds and never waits for a disk. On a
-system that has none of them everything stays 0.
+Measured once per window, from the kernel's files: reading them takes microseconds and never waits for a disk. On a system without
+them, all figures are 0.
 
-What the figures mean: `cpu` is the busy share of the whole machine, 100 for each core. `memory` is what this process
-holds resident, of what the machine or its control group has, in MB. `direct memory` is what a broker keeps of messages,
-in MB: the cache of entries and what is published and not stored yet, of the limits of both. `bandwidth` is of all network
-interfaces but the loopback, in kbit/s.
+The figures: `cpu` is the busy share of the whole machine, 100 for each core. `memory` is the resident memory of this process,
+relative to the machine or its control group, in MB. `direct memory` is the memory of messages, in MB: the cache of entries and
+unstored published messages, relative to their limits. `bandwidth` is that of all network interfaces but the loopback, in kbit/s.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NETWORKS = Path("/sys/class/net")
 
 
 class Usage(NamedTuple):
-    """Of one resource; a limit that nobody knows is UNKNOWN_LIMIT."""
+    """The usage of one resource; an unknown limit is UNKNOWN_LIMIT."""
 
     usage: float = 0.0
     limit: float = UNKNOWN_LIMIT
@@ -39,7 +38,7 @@ class Usage(NamedTuple):
 
 
 class ResourceMeter:
-    """The usage at the last sample, and what the next one is measured against."""
+    """The usage at the last sample, and the values that the next one is relative to."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker

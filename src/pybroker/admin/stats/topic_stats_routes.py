@@ -1,4 +1,4 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: what happens on a topic, or on its partitions."""
+"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats`: the statistics of a topic, or of its partitions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PER_PARTITION = Query("perPartition", "also those of each partition", bool, True
 
 
 class TopicStatsRoutes:
-    """Shows what the topic counts, and the rates that one sampler keeps for all."""
+    """Serves the counters of topics, with the rates of the common sampler."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates
@@ -63,7 +63,7 @@ class TopicStatsRoutes:
         return json_with_nulls(await self._document(call, await existing_any_topic(call)))
 
     async def get_partitioned(self, call: Call) -> Response:
-        """The sums, and unless `perPartition=false` what they are made of. Partitions that do not exist are left out."""
+        """Return the sums, and unless `perPartition=false` those of each partition. Missing partitions are omitted."""
         name, metadata = _partitioned(call)
         documents = {str(topic.name): await self._document(call, topic) async for topic in _partitions(call, name)}
         by_name = call.config.aggregate_publisher_stats_by_producer_name
@@ -94,7 +94,7 @@ class TopicStatsRoutes:
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:
-    """The partitioned topic of the path, and what is said of it; 404 when it is none."""
+    """Return the partitioned topic of the path with its metadata; 404 if it is not partitioned."""
     name = call.topic_name()
     call.require_lookup(name)
     namespace_of_topics(call, name.namespace)
@@ -129,7 +129,7 @@ async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBa
 
 
 async def _backlog_bytes(subscription: Subscription) -> int:
-    """Exact; an estimate when the store cannot tell, since the rest of the figures is wanted then more than ever."""
+    """Return the exact size; an estimate if the store fails, because the other figures are needed then."""
     try:
         return (await subscription.cursor.backlog()).size_bytes
     except StoreError:

@@ -1,6 +1,6 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`: where a subscription goes on.
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`: moves of a subscription's cursor.
 
-Consumers may be connected: what is skipped for them is not delivered any more, and a reset makes them subscribe again.
+Consumers may be connected: skipped messages are not delivered any more, and a reset makes consumers subscribe again.
 """
 
 from __future__ import annotations

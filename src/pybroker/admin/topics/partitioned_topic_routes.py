@@ -1,4 +1,4 @@
-"""`/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`: making, growing and deleting partitioned topics."""
+"""`/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`: creation, extension, and deletion of partitioned topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pybroker.model.system_topics import is_system_topic
 
 WITH_PROPERTIES = "application/vnd.partitioned-topic-metadata+json"
 MAX_PARTITIONS = 10_000
-"""A sane end of what one request may ask for, besides `maxNumPartitionsPerPartitionedTopic`."""
+"""The limit of one request, besides `maxNumPartitionsPerPartitionedTopic`."""
 
 
 MAY_CREATE = Query("checkAllowAutoCreation", "make it where it is missing and may be made", bool)

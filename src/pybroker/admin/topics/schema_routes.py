@@ -24,7 +24,7 @@ from pybroker.schema.key_value_text import key_value_data, key_value_text
 from pybroker.schema.schema_data import Incompatible, InvalidSchema, SchemaData, SchemaType, schema_type_named
 
 TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
-_FORCED = -1  # what the answer to a forced deletion says instead of a version
+_FORCED = -1  # # the version in the answer to a forced deletion
 _UNKNOWN = -1
 
 
@@ -141,7 +141,7 @@ async def check_compatibility(call: Call) -> Response:
     return Response(msgspec.json.encode(Compatibility(strategy, True)), status_code=202, media_type="application/json")
 
 
-# --- what they share -------------------------------------------------------------------------------------------------
+# --- common parts -------------------------------------------------------------------------------------------------
 
 
 def _topic(call: Call) -> TopicName:

@@ -1,7 +1,7 @@
 """`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`.
 
-Which there are, making and deleting them, their properties, and what their backlog is made of. A partitioned topic has a
-subscription as soon as one of its partitions has it.
+Their list, creation and deletion, properties, and the analysis of their backlog. A partitioned topic has a subscription as soon as
+one of its partitions has it.
 """
 
 from __future__ import annotations
@@ -100,8 +100,9 @@ async def _create_on(call: Call, name: TopicName, subscription: str, start: Rese
 
 
 async def delete_subscription(call: Call) -> Response:
-    """With consumers on it only when forced, or when there are no messages to lose; they are told to subscribe again, which
-    makes a new one."""
+    """Delete a subscription. With consumers only if forced, or without messages to lose; the consumers subscribe again, which
+    creates a new one.
+    """
 
     async def act(topic: TopicBase, subscription: SubscriptionBase) -> None:
         if subscription.consumers and not call.flag("force") and isinstance(subscription, Subscription):
@@ -123,7 +124,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def set_properties(call: Call) -> Response:
-    """Those of the body, none without one, instead of what there was."""
+    """Replace the properties by those of the body, or by none without a body."""
     call.require_consume(call.topic_name(), call.name("subscription"))
     properties = await call.optional_json(dict[str, str]) or {}
 
@@ -159,7 +160,7 @@ async def set_replicated(call: Call) -> Response:
 
 
 async def analyze(call: Call) -> Response:
-    """Count the backlog entry by entry, or what is behind the message id of the body, with what entry filters make of it."""
+    """Count the backlog entry by entry, or from the message id of the body on, with the verdicts of entry filters."""
     require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())
     start = await call.optional_place()

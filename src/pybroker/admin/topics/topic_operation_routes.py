@@ -1,4 +1,4 @@
-"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: what is done to one topic, or to all its partitions."""
+"""`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: operations on one topic, or on all its partitions."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def routes() -> list[Route]:
 
 
 async def unload(call: Call) -> Response:
-    """Close it; its clients come back by themselves, and what they have not acknowledged is delivered again.
+    """Close the topic. Its clients reconnect by themselves, and unacknowledged messages are delivered again.
 
-    A topic that is not loaded stays so.
+    A topic that is not loaded is not affected.
     """
     name = call.topic_name()
     call.require_topic_admin(name)
     namespace_of_topics(call, name.namespace)
     topics = topics_of(call, name)
     missing = [each for each in topics if not await _unloaded(call, each)]
-    # A partition that is not persistent is there only while somebody uses it; its topic is there nevertheless.
+    # A non-persistent partition exists only while it is in use; its partitioned topic exists nevertheless.
     if missing and (name.is_persistent or topics == [name]):
         raise TopicNotFound(f"Topic {missing[0]} not found")
     return no_content()
@@ -85,7 +85,7 @@ async def get_internal_stats(call: Call) -> Response:
 
 
 async def get_internal_info(call: Call) -> Response:
-    """What is stored of its managed ledger; of a partitioned topic, of each partition."""
+    """Return the stored metadata of its managed ledger; of a partitioned topic, of each partition."""
     name = call.topic_name()
     call.require_lookup(name)
     require_persistent(call, "Get internal info")
@@ -118,7 +118,7 @@ async def get_backlog_size(call: Call) -> Response:
         return json_response(await topic.bytes_behind(position))
 
 
-# --- what is stored --------------------------------------------------------------------------------------------------
+# --- stored entries --------------------------------------------------------------------------------------------------
 
 
 async def terminate(call: Call) -> Response:
@@ -148,7 +148,7 @@ async def _terminated(call: Call, name: TopicName) -> MessageId:
 
 
 async def trim(call: Call) -> Response:
-    """Drop the closed ledgers that nobody needs any more, now rather than with the next round of maintenance."""
+    """Delete the closed ledgers that are no longer needed, now instead of with the next maintenance."""
     name = call.topic_name()
     call.require_topic_admin(name)
     require_persistent(call, "Trim")
@@ -172,7 +172,7 @@ async def truncate(call: Call) -> Response:
 
 
 class _LongRunning(msgspec.Struct):
-    """How the last compaction or offload that somebody asked for went."""
+    """The status of the last compaction or offload on request."""
 
     status: str
     lastError: str  # noqa: N815  (the JSON property)
@@ -211,7 +211,7 @@ async def get_offload(call: Call) -> Response:
 
 
 async def offload(call: Call) -> Response:
-    """Taken, as it runs in the background; that it fails for want of tiered storage is what its status says then."""
+    """Accept the request, as it runs in the background. Without tiered storage it fails, which its status reports."""
     name = call.topic_name()
     call.require_topic_admin(name)
     require_persistent(call, "Offload")

@@ -1,6 +1,6 @@
-"""`.../{topic}/permissions` and `/namespaces/grantPermissionsOnTopics`: who may produce to and consume from single topics.
+"""`.../{topic}/permissions` and `/namespaces/grantPermissionsOnTopics`: permissions of roles on single topics.
 
-They are kept with the namespace. What is granted on a partitioned topic holds for its partitions.
+They are stored with the namespace. Permissions on a partitioned topic apply to its partitions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PERMISSIONS = TOPIC + "/permissions"
 
 
 class GrantOnTopic(msgspec.Struct):
-    """What one role may do on one topic."""
+    """The permissions of one role on one topic."""
 
     topic: str
     role: str
@@ -32,7 +32,7 @@ class GrantOnTopic(msgspec.Struct):
 
 
 class RevokeOnTopic(msgspec.Struct):
-    """Whose permissions on one topic go."""
+    """The role that loses its permissions on one topic."""
 
     topic: str
     role: str
@@ -49,7 +49,7 @@ def routes() -> list[Route]:
 
 
 async def get_permissions(call: Call) -> Response:
-    """What is granted on the namespace and on the topic itself, joined; what a partition has from its topic is shown there."""
+    """Return the union of the permissions on the namespace and on the topic; a partition has those of its partitioned topic."""
     topic = await _changeable(call, call.topic_name())
     policies = call.resources.namespace(topic.namespace)
     assert policies is not None, "there is no topic without its namespace"
@@ -127,7 +127,7 @@ async def _topics_of_one_namespace(call: Call, texts: Sequence[str]) -> list[Top
 
 
 async def _changeable(call: Call, topic: TopicName) -> TopicName:
-    """`topic`, for whoever administers it; it exists, or need not."""
+    """Return `topic`, for callers that may administer it; it need not exist."""
     call.require_topic_admin(topic)
     existing_tenant(call, topic.tenant)
     may_be_missing = call.config.allow_acl_changes_on_non_existent_topics

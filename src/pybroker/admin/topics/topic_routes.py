@@ -1,6 +1,6 @@
-"""`/admin/v2/{persistent|non-persistent}`: the topics of a namespace, making and deleting one, its properties.
+"""`/admin/v2/{persistent|non-persistent}`: the topics of a namespace, creation and deletion of one, its properties.
 
-What is particular to partitioned topics is in `partitioned_topic_routes.py`.
+`partitioned_topic_routes.py` has the calls for partitioned topics.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def get_properties(call: Call) -> Response:
 
 
 async def set_properties(call: Call) -> Response:
-    """Those of the body besides what there is."""
+    """Add the properties of the body to the existing ones."""
     name = _changeable_topic(call)
     await _change_properties(call, name, await call.optional_json(dict[str, str]) or {}, removed=None)
     return no_content()
@@ -136,7 +136,7 @@ async def _change_properties(call: Call, name: TopicName, added: dict[str, str],
 
 
 def creatable_topic(call: Call) -> TopicName:
-    """The topic of the path, which whoever asks may make, in a namespace that exists."""
+    """Return the topic of the path, which the caller may create, in an existing namespace."""
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
     if call.resources.namespace(name.namespace) is None:  # One that is being deleted is waited for.

@@ -1,4 +1,4 @@
-"""`/admin/v3/transactions`: coordinators and their transactions, and what topics and subscriptions know of them.
+"""`/admin/v3/transactions`: coordinators with their transactions, and transactions at topics and subscriptions.
 
-Begin at `coordinator_routes.py`.
+Start with `coordinator_routes.py`.
 """

@@ -1,4 +1,4 @@
-"""What a topic knows of transactions: the messages that wait for their end."""
+"""Transactions at a topic: messages that wait for the end of their transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def routes() -> list[Route]:
 
 
 async def _topic(call: Call) -> Topic:
-    """The topic of the path, loaded, for whoever administers its namespace; 404 when it does not exist."""
+    """Return the topic of the path, loaded, for callers that may administer its namespace; 404 if it does not exist."""
     name = call.topic_name_of(PERSISTENT)
     call.require_topic_admin(name)
     require_enabled(call)

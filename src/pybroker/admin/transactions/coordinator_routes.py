@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 BASE = "/admin/v3/transactions"
 MAX_SLOW = 1000
-"""Slow transactions that are shown at once, the oldest; more would help nobody."""
+"""The number of slow transactions in one answer, the oldest ones."""
 MAX_SLOW_PARTICIPANTS = 10_000
-"""Of all of these together; the one that goes beyond is shown whole, and is the last."""
+"""The participants of all of these together; the transaction that exceeds the limit is shown whole, and is the last."""
 LOOKED_AT_A_TURN = 256
 ABORT_WAIT_S = 25.0
 COORDINATOR = Query("coordinatorId", "only that coordinator", int)
@@ -98,7 +98,7 @@ async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
 
 
 async def list_coordinators(call: Call) -> Response:
-    """Those that clients may use; one that nobody has used yet is begun by its first client."""
+    """List the usable coordinators; an unused one starts with its first client."""
     call.require_superuser()
     require_enabled(call)
     url = call.broker.presence.addresses.resolve(None).broker_url
@@ -117,7 +117,7 @@ async def get_coordinator_stats(call: Call) -> Response:
 
 
 async def get_coordinator_internal_stats(call: Call) -> Response:
-    """What the log of a coordinator looks like from inside."""
+    """Return the internals of a coordinator's log."""
     call.require_superuser()
     require_enabled(call)
     coordinator = found_coordinator(call, call.integer("coordinator"))
@@ -131,7 +131,7 @@ async def get_coordinator_internal_stats(call: Call) -> Response:
 async def get_transaction_metadata(call: Call) -> Response:
     """Answer with the status and participants of a transaction, for every role as in Pulsar.
 
-    The owner and super users also see what the end of the transaction waits for.
+    The owner and super users also see the pending participants of its end.
     """
     require_enabled(call)
     coordinator, transaction = await call.broker.transactions.transaction(txn_id_of(call))

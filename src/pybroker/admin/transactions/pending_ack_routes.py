@@ -1,4 +1,4 @@
-"""What a subscription knows of transactions: acknowledgements that wait for their end."""
+"""Transactions at a subscription: acknowledgements that wait for the end of their transaction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def routes() -> list[Route]:
 
 
 async def _found(call: Call) -> tuple[Topic, CursorState]:
-    """Topic and cursor of the subscription in the path, for whoever administers its namespace; 404 when it does not exist."""
+    """Return topic and cursor of the subscription in the path, for callers that may administer its namespace; 404 if it does not
+    exist.
+    """
     name = call.topic_name_of(PERSISTENT)
     call.require_topic_admin(name)
     require_enabled(call)

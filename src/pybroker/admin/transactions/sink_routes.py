@@ -35,12 +35,12 @@ MAX_SHOWN = 1000
 """Sinks in one answer; `after` brings the next ones."""
 SHOWN_TRANSACTIONS = 100
 END_WAIT_S = 25.0
-"""How long a commit waits for all that take part: less than a client does, so that it learns what goes on."""
+"""How long a commit waits for all participants: less than the client's timeout, so that the client receives the state."""
 DEFAULT_TIMEOUT_MS = 60_000
 
 
 class OpenBody(msgspec.Struct):
-    """For which batch of the sink, by whom, and how long it may be open. `takeOver`: another writer's sink becomes this one's."""
+    """The batch of the sink, its writer, and the timeout. `takeOver`: the sink of another writer becomes that of this one."""
 
     batch: int
     writer: str = ""
@@ -106,7 +106,7 @@ def _sink_name(call: Call) -> str:
 
 
 def require_name(what: str, name: str) -> None:
-    """412 for a name that is too long, or that nobody can see."""
+    """412 for a name that is too long, or invisible."""
     if len(name) > MAX_NAME or not name.isprintable():
         raise AdminError(412, f"The name of a {what} has up to {MAX_NAME} characters, and no control characters")
 
@@ -151,7 +151,7 @@ async def list_sinks(call: Call) -> Response:
 
 
 async def get_sink(call: Call) -> Response:
-    """The last batch that was committed, when, and whose the sink is; and what is open of it."""
+    """Return the last committed batch, its time, the writer of the sink, and its open transactions."""
     sink = _sink_name(call)
     return json_response(_shown(await _existing(call, sink), sink, call))
 
@@ -202,7 +202,7 @@ def _shown(coordinator: Coordinator, sink: str, call: Call) -> dict[str, Any]:
 
 
 async def delete_sink(call: Call) -> Response:
-    """Forget the last batch of a sink: one that comes again is written again. 409 while transactions of it are open."""
+    """Delete the last batch of a sink: a repeated batch is written again. 409 while transactions of it are open."""
     sink = _sink_name(call)
     coordinator = await _existing(call, sink)
     if coordinator.state.of_sink(sink):
@@ -214,9 +214,10 @@ async def delete_sink(call: Call) -> Response:
 
 
 async def open_transaction(call: Call) -> Response:
-    """Open a transaction for a batch of a sink, by `most` and `least`; or say that the batch, or a later one, is committed.
+    """Open a transaction for a batch of a sink, and return `most` and `least`; or report that the batch, or a later one, is
+    committed.
 
-    What another run of the writer has left open, up to that batch, is aborted.
+    Transactions of another run of the writer, up to that batch, are aborted.
     """
     sink, body = _sink_name(call), await call.json(OpenBody)
     require_enabled(call)
@@ -230,10 +231,10 @@ async def open_transaction(call: Call) -> Response:
 
 
 async def commit(call: Call) -> Response:
-    """Commit the transactions of a batch of a sink as one, and only if neither it nor a later one was committed before.
+    """Commit the transactions of a batch of a sink as one, only if neither it nor a later one was committed before.
 
-    What else is open of the sink up to that batch is aborted. A batch that was committed before is answered in the same way, and
-    nothing is committed: `isRepeat`.
+    All other open transactions of the sink up to that batch are aborted. A batch that was committed before is answered in the same
+    way, without effect: `isRepeat`.
     """
     sink, body = _sink_name(call), await call.json(CommitBody)
     require_enabled(call)
@@ -256,7 +257,7 @@ async def commit(call: Call) -> Response:
 
 
 async def abort(call: Call) -> Response:
-    """Abort what is open of a sink, up to a batch; how many transactions those were. 202 while some topics have not been told."""
+    """Abort open transactions of a sink, up to a batch, and return their number. 202 while some topics have not confirmed."""
     sink, body = _sink_name(call), await call.json(AbortBody)
     if body.batch is not None:
         _require_batch(body.batch)

@@ -1,4 +1,4 @@
-"""What REST shows of coordinators and transactions; the members are Pulsar's, and those of `pybroker` our own."""
+"""Coordinators and transactions in REST; the members are Pulsar's, and those in `pybroker` our own."""
 
 from __future__ import annotations
 
@@ -149,16 +149,16 @@ def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_wa
 
 
 def transaction_in_pending_ack(held: PendingTransactionAcks | None, txn_id: TxnId) -> dict[str, Any]:
-    """`transactionInPendingAckStats`: what it holds one by one is not listed."""
+    """Return `transactionInPendingAckStats`: individual acknowledgements are not listed."""
     hold = None if held is None else held.open.get(txn_id)
     return {} if hold is None or hold.up_to is None else {"cumulativeAckPosition": str(hold.up_to)}
 
 
 def position_in_pending_ack(state: CursorState, position: Position, batch_index: int | None) -> str:
-    """`positionStatsInPendingAck` of an entry, or of one message of its batch.
+    """Return `positionStatsInPendingAck` of an entry, or of one message of its batch.
 
-    What a cumulative acknowledgement of a transaction covers is held, too. How many messages a batch has is known only of one that
-    is held in part.
+    A cumulative acknowledgement of a transaction includes earlier entries. The size of a batch is only known if a part of it is
+    acknowledged.
     """
     if position <= state.mark_delete_position:
         return "MarkDelete"
@@ -173,7 +173,7 @@ def position_in_pending_ack(state: CursorState, position: Position, batch_index:
 
 
 def log_stats(coordinator: Coordinator, log: TransactionLog, *, with_metadata: bool) -> dict[str, Any]:
-    """`coordinatorInternalStats`: what the log's managed ledger looks like from inside."""
+    """Return `coordinatorInternalStats`: the internals of the log's managed ledger."""
     cursor = cursor_stats(
         log.managed,
         log.cursor,
