@@ -91,7 +91,7 @@ class Found(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What there was at a time."""
+    """The state at one time."""
 
     namespaces: dict[NamespaceName, list[Row]]
     counters: dict[TopicBase, tuple[int, int, int, int]]
@@ -124,7 +124,7 @@ class TopicTable:
         return self._table is not None
 
     async def current(self) -> Table:
-        """A table that is fresh; who asks while it is made waits for the same one."""
+        """Return a fresh table; concurrent callers share one computation."""
         clock = self._runtime.clock
         async with self._turn:
             self._asked_ms = clock.monotonic_ms()
@@ -143,7 +143,7 @@ class TopicTable:
             memory = self._runtime.memory
             self._room = Holding(memory, memory.lists)
             self._runtime.call_later(KEPT_S, self._drop_if_unused)
-        # It is counted and does not wait: when memory is short, what shows why is wanted most.
+        # Counted without waiting: when memory is short, the table is needed most.
         stuck = sum(map(len, table.stuck.values()))
         self._room.count(ROW_BYTES * sum(map(len, table.namespaces.values())) + STUCK_BYTES * stuck)
         self._table = table
@@ -157,7 +157,7 @@ class TopicTable:
             self._room.close()
             self._room = None
 
-    # --- making one --------------------------------------------------------------------------------------------------
+    # --- computation --------------------------------------------------------------------------------------------------
 
     async def _make(self, before: Table | None) -> Table:
         clock, resources = self._runtime.clock, self._broker.resources
@@ -201,7 +201,7 @@ class TopicTable:
         return found
 
     async def _list(self, namespace: NamespaceName) -> list[str]:
-        """Names of all its topics; they are counted while they are looked up."""
+        """Return the names of all its topics; their memory is counted during the lookup."""
         room = Holding(self._runtime.memory, self._runtime.memory.lists)
         try:
             room.count(self._broker.directory.expected_bytes(namespace))
@@ -301,13 +301,13 @@ def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
 
 
 async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], bool], clock: Any) -> Found:
-    """The page that was asked for of what one may list, sorted; equal ones by name."""
+    """Return the requested page of topics that the caller may list, sorted; equal ones by name."""
     chosen: list[list[Row]] = []
     sums = dict.fromkeys(FIGURES, 0.0)
     counts = {"all": 0, "matching": 0}
 
     def look() -> Iterator[None]:
-        unsorted: list[Row] = []  # of many small namespaces together: what is merged has its price, too
+        unsorted: list[Row] = []  # # of many small namespaces together, because merging is expensive, too
         for namespace, rows in table.namespaces.items():
             yield
             if not may_list(namespace):
@@ -333,7 +333,7 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
             yield
 
     await exhaust(look(), clock)
-    # Chunks are sorted each by itself, and merged only as far as somebody looks.
+    # Chunks are sorted separately, and merged only up to the end of the page.
     merged = heapq.merge(*chosen, key=attrgetter(asked.order), reverse=asked.is_descending)
     page: list[Row] = []
 

@@ -1,6 +1,6 @@
-"""`.../explain`: why messages of a topic or of a subscription wait, as findings with evidence and with calls that help.
+"""`.../explain`: the reasons why messages of a topic or of a subscription wait, as findings with evidence and with calls that help.
 
-Looking changes nothing. What costs time is done in slices, and evidence is bounded: it says how much more there is.
+Reads change nothing. Expensive work is done in slices, and evidence is bounded: it contains the number of omitted items.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def routes() -> list[Route]:
 
 
 async def explain_one(call: Call) -> Response:
-    """Why messages of a subscription wait; an empty list of findings where all is well.
+    """Explain why messages of a subscription wait; an empty list of findings without a problem.
 
-    With `key` (or `keyBase64`) what holds messages of that key up, with `consumer` what keeps them from that consumer, with
-    `messageId` what became of that message.
+    With `key` (or `keyBase64`) the reasons that block messages of that key, with `consumer` those of that consumer, with
+    `messageId` the state of that message.
     """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
@@ -95,7 +95,7 @@ async def explain_one(call: Call) -> Response:
 
 
 def _unseen_subject(message_id: str | None, key: bytes | None, consumer: str | None) -> dict[str, Any]:
-    """What is asked about, of a topic that is not there to be looked at."""
+    """Return the subject of a request for a topic that is not available."""
     if message_id is not None:
         return _message_subject(message_id)
     if key is not None:
@@ -129,12 +129,12 @@ async def _of_producer(call: Call, topic: TopicBase, producer: str) -> Response:
 
 
 async def _quota(topic: TopicBase) -> Exceeded | None:
-    """What of its backlog quotas is exceeded now. A backlog that cannot be measured now is none."""
+    """Return the exceeded backlog quota. A backlog that cannot be measured now counts as not exceeded."""
     return await exceeded_if_known(topic) if isinstance(topic, Topic) else None
 
 
 async def explain_topic(call: Call) -> Response:
-    """Why messages of a topic wait: what is about the topic itself, and shortly all its subscriptions."""
+    """Explain why messages of a topic wait: findings of the topic itself, and a summary of all its subscriptions."""
     call.require_consume(call.topic_name(), "")
     producer = call.query("producer")
     topic = await topic_at_hand(call)
@@ -160,7 +160,9 @@ async def explain_topic(call: Call) -> Response:
 
 
 def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Shortly what is found of each of these that is still there. One may take a while, and so may many for which nothing waits."""
+    """Return summaries of these subscriptions, without those deleted meanwhile. One may take a while, and so may many without
+    waiting messages.
+    """
     listed: list[dict[str, Any]] = []
     for name in names:
         subscription = topic.subscriptions.get(name)
@@ -179,7 +181,7 @@ def _findings(topic: TopicBase, subscription: SubscriptionBase) -> Steps:
 
 
 def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> None:
-    """What was found while both ended is of no use: 503 and 404."""
+    """Findings of a topic or subscription that ended meanwhile are useless: 503 and 404."""
     if topic.is_fenced:
         raise ServiceNotReady(f"Topic {topic.name} is being unloaded, try again")
     if subscription is not None and subscription.is_closed:
@@ -187,7 +189,7 @@ def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = No
 
 
 def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more: object) -> Response:
-    """What all subjects are answered as; `more` is of one kind of them alone."""
+    """Return the answer for any subject; `more` has members of one kind of subject."""
     document: dict[str, Any] = {"topic": str(call.topic_name())}
     if "subscription" in call.scope["path_params"]:
         document["subscription"] = call.name("subscription")

@@ -1,7 +1,7 @@
-"""What became of one message: asks the rules, and looks up what they want to know, one thing at a time.
+"""The state of one message: calls the rules, and reads the data that they request, one item at a time.
 
-An entry is read only when a rule wants it: from memory where it is there, else in its turn with other looks at messages, by way of
-the memory that there is for reads, and never for longer than `READ_TIMEOUT_S`.
+An entry is only read if a rule requests it: from the cache, or in the queue of viewed messages with the memory for reads, and never
+for longer than `READ_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pybroker.model.txn_id import TxnId
 
 READ_TIMEOUT_S = 5.0
 MAX_LOOKS = 6
-"""How often is asked again: a topic that changes all the while is told as it is then."""
+"""The number of attempts: a topic that changes continuously is answered with its last state."""
 _MAX_NUMBER = (1 << 63) - 1
 
 
@@ -49,7 +49,7 @@ def _is_number(text: str) -> bool:
 
 
 async def message_reasons(call: Call, topic: Topic, subscription: Subscription, text: str) -> Reasons:
-    """What the rules say. Raises AdminError 400 for an id that is none, 503 when too many look at messages."""
+    """Return the findings of the rules. Raises AdminError 400 for an invalid id, 503 with too many viewers of messages."""
     position, batch_index = parsed_message_id(text)
     asked = MessageQuestion(topic, subscription, position, batch_index)
     asked.transaction_of = lambda txn: _transaction(call, txn)

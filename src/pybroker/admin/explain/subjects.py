@@ -1,4 +1,4 @@
-"""What is asked about, as it stands now: shown beside the findings."""
+"""The subject of a request in its present state, shown beside the findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
 
 
 def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
-    """Where messages of a key go now; None where the type looks at no keys, or nobody is connected."""
+    """Return the present consumer of a key; None for types that do not look at keys, and without consumers."""
     key_order = subscription.key_order
     if key_order is None or not subscription.consumers:
         return None

@@ -1,7 +1,7 @@
-"""The topic of a call to explain: loaded, as for any look at it, but nobody waits long for one that is being closed or loaded.
+"""The topic of a call to explain: loaded as for any query, but without a long wait for one that is closing or loading.
 
-Whoever asks why a topic hangs must not hang with it. What must hold: the call is answered within `LOAD_WAIT_S`, whatever is done to
-the topic; a load that was begun goes on without it.
+A query about a blocked topic must not block. Invariants: the call is answered within `LOAD_WAIT_S`, whatever operation is in
+progress; a load that has begun continues without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOAD_WAIT_S = 2.0
 
 
 async def topic_at_hand(call: Call) -> TopicBase | list[Finding]:
-    """The topic of the path, or why it is not there to be looked at. 404 when it does not exist."""
+    """Return the topic of the path, or the reasons why it is not available. 404 if it does not exist."""
     name = call.topic_name()
     loaded = call.broker.loaded.get(name)
     findings = _findings(call, name)

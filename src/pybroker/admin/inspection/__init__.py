@@ -1,1 +1,1 @@
-"""Routes that look closely at a subscription: what is asked and answered. What they show is made in `broker/inspection/`."""
+"""Routes that inspect a subscription: requests and answers. `broker/inspection/` computes the results."""

@@ -1,4 +1,4 @@
-"""`.../message/{ledger}/{entry}/...` and `.../disconnect`: what may be done about one message, one consumer, one producer.
+"""`.../message/{ledger}/{entry}/...` and `.../disconnect`: operations on one message, one consumer, or one producer.
 
 Each call is written to the audit log (`http/audit.py`).
 """
@@ -45,12 +45,12 @@ def routes() -> list[Route]:
 async def acknowledge(call: Call) -> Response:
     """Acknowledge one entry, or with `batchIndex` one message of the batch in it; durable when it is answered.
 
-    Whoever holds it keeps it, and may acknowledge it as well. 409 for what an open transaction has acknowledged.
+    A consumer that has received it keeps it, and may acknowledge it as well. 409 for a pending transaction ack.
     """
     require_persistent_subscription(call, "Acknowledging a message")
     position, batch_index = _position(call), _batch_index(call)
     if batch_index is not None:
-        # Before the subscription's turn, in which nobody waits for what others hold.
+        # # before the subscription's lock: its holder must not wait for memory of others
         await call.share.of_views(call.config.max_message_size)
 
     async def act(subscription: Subscription) -> None:
@@ -61,9 +61,10 @@ async def acknowledge(call: Call) -> Response:
 
 
 async def redeliver(call: Call) -> Response:
-    """Take one entry from the consumer that holds it and send it again now, to whoever's turn it is; all chunks of a large message.
+    """Take one entry from its consumer and send it again now, to the consumer that the dispatcher chooses; all chunks of a large
+    message.
 
-    409 when no consumer holds it, 412 for Exclusive and Failover. The consumer that had it may still process it.
+    409 if no consumer has it, 412 for Exclusive and Failover. The previous consumer may still process it.
     """
     position = _position(call)
 
@@ -75,7 +76,9 @@ async def redeliver(call: Call) -> Response:
 
 
 async def disconnect_consumer(call: Call) -> Response:
-    """Close the consumers of that name, or the one of them with `consumerId`: what they hold goes to others. Clients come back."""
+    """Close the consumers of that name, or the one of them with `consumerId`: their messages are redelivered to others. Clients
+    reconnect.
+    """
     subscription_name, name = call.name("subscription"), call.name("consumer")
     call.require_consume(call.topic_name(), subscription_name)
     consumer_id = None if call.query("consumerId") is None else call.query_integer("consumerId", 0)
@@ -94,7 +97,7 @@ async def disconnect_consumer(call: Call) -> Response:
 
 
 async def disconnect_producer(call: Call) -> Response:
-    """Close the producer of that name; its client looks the topic up again and comes back."""
+    """Close the producer of that name. Its client looks the topic up again and reconnects."""
     call.require_topic_admin(call.topic_name())
     name = call.name("producer")
     topic = await existing_any_topic(call)
@@ -106,7 +109,7 @@ async def disconnect_producer(call: Call) -> Response:
 
 
 async def on_message(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on a message of the subscription of the path, in its turn; on a topic that is not partitioned."""
+    """Act on a message of the subscription of the path, under its lock, of a topic that is not partitioned."""
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     await on_subscription(call, action)

@@ -1,4 +1,4 @@
-"""What calls of this folder ask for in common: a key, a page, one message."""
+"""The common parameters of calls in this folder: a key, a page, one message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ PAGE = (LIMIT, Query("after", "`next` of the page before"))
 
 
 async def single_subscription(call: Call, what: str) -> Subscription:
-    """The subscription of the path, of a persistent topic that is not partitioned. Who calls may consume by it."""
+    """Return the subscription of the path, of a persistent topic that is not partitioned. The caller needs permission to consume
+    from it.
+    """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     return await existing_subscription(call)
@@ -43,7 +45,7 @@ def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
 
 
 def key_of(call: Call) -> bytes | None:
-    """`key` or `keyBase64` of the query; 412 for what is neither."""
+    """Return `key` or `keyBase64` of the query; 412 for an invalid one."""
     text, encoded = call.query("key"), call.query("keyBase64")
     if text is not None and encoded is not None:
         raise AdminError(412, "key and keyBase64 were given: one of them is enough")
@@ -69,7 +71,7 @@ def required_key(call: Call) -> bytes:
 
 
 def page_limit(call: Call) -> int:
-    """How many rows are wanted; 412 unless that is at least one. Never more than a page may have."""
+    """Return the requested number of rows, at most the size of a page; 412 unless it is at least one."""
     limit = call.query_integer("limit", DEFAULT_LIMIT)
     if limit < 1:
         raise AdminError(412, f"limit is {limit}: it is 1 to {MAX_LIMIT}")
@@ -98,5 +100,5 @@ def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
 
 
 def consumer_json(state: ConsumerState | None) -> dict[str, Any] | None:
-    """Who that is: name, id and address."""
+    """Return name, id, and address of the consumer."""
     return None if state is None else reference(consumer_of(state))

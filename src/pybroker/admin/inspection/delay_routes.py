@@ -42,8 +42,9 @@ def routes() -> list[Route]:
 
 
 async def delayed(call: Call) -> Response:
-    """Messages that wait for their time, by position, `limit` a page; `after` is `next` of the page before. `changed` says that
-    somebody set the time."""
+    """List delayed messages by position, `limit` per page; `after` is `next` of the previous page. `changed`: the due time was set
+    by an administrator.
+    """
     subscription = await single_subscription(call, "Listing delayed messages")
     limit, (ledger_id, entry_id) = page_limit(call), after_of(call, _CURSOR, (-1, -1))
     if subscription.dispatcher is None:

@@ -51,10 +51,10 @@ def routes() -> list[Route]:
 
 
 async def hash_of(call: Call) -> Response:
-    """Where messages of a key go: its hash, the range and the consumer that has it, and whether it drains or waits.
+    """Return the consumer of a key: its hash, the range and the consumer of that hash, and whether the hash drains or waits.
 
-    `key` as text, or `keyBase64`. `state` is `owned`; `draining` while its former consumer holds messages of it; `waiting` while
-    messages of it wait for its consumer; `unowned` when nobody has it.
+    `key` as text, or `keyBase64`. `state` is `owned`; `draining` while its previous consumer has unacknowledged messages of it;
+    `waiting` while messages of it wait for its consumer; `unowned` without a consumer.
     """
     subscription = await single_subscription(call, "Looking up a hash")
     key = required_key(call)
@@ -84,8 +84,9 @@ async def hash_of(call: Call) -> Response:
 
 
 async def draining_hashes(call: Call) -> Response:
-    """Hashes that moved to another consumer while the one before holds messages of them: with their keys, who holds them and who
-    waits, since when, and the first messages to acknowledge."""
+    """List hashes that moved to another consumer while the previous one has unacknowledged messages of them: their keys, both
+    consumers, the time, and the first messages to acknowledge.
+    """
     subscription = await single_subscription(call, "Listing draining hashes")
     limit, (after,) = page_limit(call), after_of(call, _DRAINING, (-1,))
     key_order = key_order_of(subscription, "draining hashes")
@@ -128,7 +129,7 @@ def _draining(row: hashes.DrainingRow, keys: dict[Position, list[bytes]]) -> dic
 
 
 async def _keys(subscription: Subscription, positions: list[Position]) -> dict[Position, list[bytes]]:
-    """The keys of these entries: what Key_Shared goes by, and what messages of a batch say besides."""
+    """Return the keys of these entries: the ordering key or key of the entry, and further keys of messages in a batch."""
     config = subscription.runtime.config
     found: dict[Position, list[bytes]] = {}
     count = 0
@@ -148,7 +149,7 @@ async def _keys(subscription: Subscription, positions: list[Position]) -> dict[P
 
 
 async def waiting(call: Call) -> Response:
-    """Hashes of which messages wait: for whom, how many, since when; by hash. What `lookAhead` of stats shows ten of."""
+    """List hashes with waiting messages, by hash: their consumer, count, and time. `lookAhead` of stats shows ten of them."""
     subscription = await single_subscription(call, "Listing waiting hashes")
     limit, (after,) = page_limit(call), after_of(call, _WAITING, (-1,))
     key_order = key_order_of(subscription, "waiting hashes")

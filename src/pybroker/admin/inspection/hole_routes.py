@@ -1,4 +1,4 @@
-"""`.../ackHoles`: gaps in what is acknowledged, and what they keep on disk."""
+"""`.../ackHoles`: gaps between acknowledgements, and the ledgers that they keep on disk."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def routes() -> list[Route]:
 
 
 async def ack_holes(call: Call) -> Response:
-    """The mark-delete position, the oldest unacknowledged message with its age, the first `limit` ranges that are acknowledged
-    behind it, and what keeps ledgers from being trimmed: which cursors and readers, retention, open transactions.
+    """Return the mark-delete position, the oldest unacknowledged message with its age, the first `limit` acknowledged ranges behind
+    it, and the reasons that keep ledgers from being trimmed: cursors and readers, retention, open transactions.
 
-    In `held`, `ledgers` and `bytes` are what this subscription needs; `reasons` say of all that keeps ledgers of the topic how much
-    each keeps, a ledger counting for each of them.
+    In `held`, `ledgers` and `bytes` are the needs of this subscription; `reasons` list for all reasons of the topic the ledgers
+    that each keeps, a ledger counting for each of them.
     """
     subscription = await single_subscription(call, "Looking at acknowledgements")
     limit = page_limit(call)

@@ -41,12 +41,12 @@ def routes() -> list[Route]:
 
 
 async def unacked(call: Call) -> Response:
-    """Messages that were delivered and are not acknowledged, by position: who holds them, since when, how often they were sent.
+    """List delivered, unacknowledged messages by position: consumer, delivery time, delivery count.
 
-    `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` choose among them; `withProperties=true` shows properties. A page has
-    `limit` (100, at most 1,000) rows or fewer; `after` is `next` of the page before. `total` counts what the filters take, but for
-    the key where only the entries tell it. Exclusive and Failover subscriptions keep no counts of deliveries, and times about
-    (docs/admin-rest.md); there `total` counts entries.
+    `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` are filters; `withProperties=true` shows properties. A page has at
+    most `limit` rows (100, at most 1,000); `after` is `next` of the previous page. `total` counts the messages that match the
+    filters, except the key if only entries contain it. Exclusive and Failover subscriptions keep no delivery counts, and
+    approximate times (docs/admin-rest.md); their `total` counts entries.
     """
     subscription = await single_subscription(call, "Listing unacknowledged messages")
     limit, key = page_limit(call), key_of(call)

@@ -1,5 +1,5 @@
-"""Policies of namespaces and topics: setting, showing and unsetting them.
+"""Policies of namespaces and topics: set, show, and remove them.
 
-A policy that is one value is a row of `policy_table.py`, served by `plain_policies.py`; what has calls of another shape (quotas,
-retention, offloading) is in the other modules. What is in force is found by `model/effective_policies.py`.
+A policy with a single value is a row of `policy_table.py`, served by `plain_policies.py`; policies with calls of another form
+(quotas, retention, offloading) have their own modules. `model/effective_policies.py` determines the policies in force.
 """

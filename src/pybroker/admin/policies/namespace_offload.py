@@ -28,7 +28,7 @@ class Threshold:
     path: str
     member: str
     namespace_field: str
-    """Where it was kept before there was the policy: what holds without a value of the policy's own."""
+    """The earlier member for the value, which applies without a value of the policy's own."""
     is_answered_empty: bool = False
     """Whether setting it answers 200 instead of 204."""
 
@@ -92,7 +92,7 @@ class ThresholdCalls:
         self.threshold = threshold
 
     async def get(self, call: Call) -> Response:
-        """What is set; -1 for never, nothing where nothing is set and there is no such value."""
+        """Return the set value; -1 for never, nothing if neither is set."""
         policies = _policies(call)
         own = getattr(policies.offload_policies, self.threshold.member, None)
         shown = getattr(policies, self.threshold.namespace_field) if own is None else own
@@ -105,7 +105,7 @@ class ThresholdCalls:
         return empty_ok() if self.threshold.is_answered_empty else no_content()
 
     async def unset(self, call: Call) -> Response:
-        """Back to what holds without a value."""
+        """Return to the value without a setting."""
         await self._store(call, administered_namespace(call), None)
         return no_content()
 

@@ -1,7 +1,7 @@
-"""Policies that are one value at each level, set, shown and unset alike: the calls that all rows of the table share.
+"""Policies with a single value at each level, with the same calls: the common calls for all rows of the table.
 
-A GET shows what is set at its level alone; with `?applied=true`, where the row has it, what is in force. What differs
-between the policies, as Pulsar's own calls differ, are columns of `policy_table.py`.
+A GET shows the value at its level only; with `?applied=true`, if the row has it, the value in force. Columns of `policy_table.py`
+contain the differences between the policies, as Pulsar's own calls differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def routes() -> list[Route]:
 
 
 class LevelCalls:
-    """What the calls of one policy at one level have in common."""
+    """The common part of the calls of one policy at one level."""
 
     def __init__(self, policy: PlainPolicy, level: Level) -> None:
         self._policy = policy
@@ -59,7 +59,7 @@ class LevelCalls:
         return empty_ok() if shown is None else json_response(shown)
 
     async def _given(self, call: Call) -> object:
-        """What the request sets, checked."""
+        """Return the value of the request, checked."""
         level = self._level
         if level.fixed_value is not None:
             return level.fixed_value
@@ -86,7 +86,7 @@ class NamespaceCalls(LevelCalls):
         return self._routes(NAMESPACE, self._get, self._set, self._unset, shows_applied=self._level.is_applied)
 
     async def _get(self, call: Call) -> Response:
-        """What is set for the namespace."""
+        """Return the value of the namespace."""
         namespace = administered_namespace(call)
         document = existing_namespace(call, namespace)
         shown = getattr(document, self._level.field)
@@ -111,7 +111,7 @@ class NamespaceCalls(LevelCalls):
         return superusers_namespace(call) if self._level.is_set_by_superusers else administered_namespace(call)
 
     async def _unset(self, call: Call) -> Response:
-        """What is set one level up holds again."""
+        """Remove the value, so that the level above applies."""
         await self._store(call, self._changed_namespace(call), self._level.removed)
         return no_content()
 
@@ -137,7 +137,7 @@ class TopicCalls(LevelCalls):
         return self._routes(TOPIC, self._get, self._set, self._unset, shows_applied=self._policy.applied is not None)
 
     async def _get(self, call: Call) -> Response:
-        """What is set for the topic alone; with `applied=true` what is in force."""
+        """Return the value of the topic itself; with `applied=true` the value in force."""
         topic = await policies_topic(call)
         if self._policy.applied is not None and call.flag("applied"):
             return self._shown(self._policy.applied(await call.broker.policies_in_force.of_topic(topic)))
@@ -152,7 +152,7 @@ class TopicCalls(LevelCalls):
         return no_content()
 
     async def _unset(self, call: Call) -> Response:
-        """What is set one level up holds again."""
+        """Remove the value, so that the level above applies."""
         await self._store(call, self._level.removed)
         return no_content()
 

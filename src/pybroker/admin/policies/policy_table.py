@@ -1,6 +1,6 @@
-"""The table of the plain policies: what they are called, where they are kept, and how the calls for them differ.
+"""The table of the plain policies: names, storage, and differences between their calls.
 
-The differences between rows are those of Pulsar's calls, which clients are written against.
+The differences between rows are those of Pulsar's calls, which clients depend on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Mark(Enum):
-    """What stands in a column instead of a value."""
+    """A marker in a column instead of a value."""
 
     REFUSED = "a request without a value is answered 400"
     UNCHANGED = "a request without a value changes nothing"
@@ -63,11 +63,11 @@ class Level:
     field: str
     """Of the level's document."""
     nothing: object = None
-    """What a request without a body, or with `null`, sets; None unsets the policy."""
+    """The value that a request without a body, or with `null`, sets; None removes the policy."""
     unset: object = None
-    """What a GET shows while nothing is set; None is an empty answer."""
+    """The answer to a GET without a value; None is an empty answer."""
     removed: object = None
-    """What a DELETE sets."""
+    """The value that a DELETE sets."""
     unset_by: object = None
     """A value that unsets the policy."""
     set_method: str = "POST"
@@ -76,30 +76,30 @@ class Level:
     is_set_by_superusers: bool = False
     """Whether only super users may set and unset it, as in Pulsar."""
     is_in_query: bool = False
-    """Whether the value comes as a query parameter of the path's name."""
+    """Whether the value is a query parameter with the name of the path."""
     fixed_value: object = None
-    """What every request sets, whatever it says."""
+    """The value that every request sets, independent of its body."""
     shows_default: bool = False
-    """Whether a GET shows what is in force while nothing is set."""
+    """Whether a GET without a value shows the value in force."""
     also: tuple[str, ...] = ()
     """Further fields that are set alike."""
     is_applied: bool = False
-    """Whether `applied=true` asks a namespace for what is in force; topics are asked where the policy has an answer."""
+    """Whether `applied=true` returns the value in force of a namespace; for topics, if the policy has `applied`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainPolicy:
-    """One row: the type of the policy, what makes sense, and its levels."""
+    """One row: the type of the policy, its check, and its levels."""
 
     value_type: Any
     namespace: Level | None
     topic: Level | None
     applied: Callable[[EffectivePolicies], Any] | None = None
-    """What is in force; None where Pulsar has no answer to that."""
+    """Returns the value in force; None if Pulsar has no such call."""
     is_by_cluster: bool = False
     """Whether the namespace's document has a value for each cluster."""
     check: Callable[[Call, Any], None] = lambda _, __: None
-    """Raises AdminError for a value that nobody can mean."""
+    """Raises AdminError for an invalid value."""
 
 
 def _limit(
@@ -110,7 +110,7 @@ def _limit(
     topic_nothing: object = REFUSED,
     topic_refusal: str = "",
 ) -> PlainPolicy:
-    """A number that is 0 for no limit; both levels by path and field, and what a negative one of a topic is answered."""
+    """Return a row for a number with 0 for no limit: path and field at both levels, and the answer to a negative one of a topic."""
     shown = None if applied is not None else NO_CONTENT
     return PlainPolicy(
         Integer,

@@ -1,6 +1,6 @@
-"""What requests may set policies to: types of bodies and checks that namespaces and topics share, with Pulsar's codes.
+"""The values of policies in requests: types of bodies, and checks that namespaces and topics share, with Pulsar's codes.
 
-Raises AdminError. Whether two policies fit each other is checked where both are at hand.
+Raises AdminError. The callers check whether two policies are compatible.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SubscriptionType: TypeAlias = Literal["Exclusive", "Shared", "Failover", "Key_Sh
 
 
 def at_least_zero(of_namespace: str, of_topic: str = "") -> Callable[[Call, int], None]:
-    """A check of a number that cannot be negative; with what Pulsar answers at either level."""
+    """Return a check of a number that cannot be negative, with Pulsar's answer at either level."""
 
     def check(call: Call, value: int) -> None:
         if value < 0:
@@ -85,14 +85,14 @@ def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
     if not 0 < ensemble <= MAX_ENSEMBLE:
         raise AdminError(400, f"Bookkeeper-Ensemble must be <= {MAX_ENSEMBLE} and > 0.")
     if not ensemble >= written >= acknowledged > 0:
-        # In these words Pulsar says what does not hold; its last number must be above 0 as well.
+        # # Pulsar's text; its last number must be above 0 as well
         raise AdminError(
             400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({written}) >= AckQuorum ({acknowledged})"
         )
 
 
 def check_topic_creation(call: Call, override: AutoTopicCreationOverride) -> None:
-    """What is made must be known when anything is made."""
+    """With automatic creation, the type of created topics is required."""
     count, most = override.defaultNumPartitions, call.config.max_num_partitions_per_partitioned_topic
     if not override.allowAutoTopicCreation:
         return
@@ -140,7 +140,7 @@ def check_clusters(call: Call, tenant: str, clusters: Sequence[str]) -> None:
 
 
 def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies | None:
-    """`retention` as it is; 400 when nobody can mean it."""
+    """Return `retention`; 400 if it is contradictory."""
     refusal = "" if retention is None else retention_refusal(retention)
     if refusal:
         raise AdminError(400, refusal)
@@ -148,7 +148,7 @@ def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies 
 
 
 def checked_quota(quota: BacklogQuota | None) -> BacklogQuota | None:
-    """`quota` as it is; 400 when it does not say what happens above it."""
+    """Return `quota`; 400 without a policy for an exceeded quota."""
     if quota is not None and quota.policy not in set(BacklogQuotaPolicy):
         raise AdminError(400, f"The backlog quota's policy must be one of {', '.join(BacklogQuotaPolicy)}")
     return quota
@@ -158,7 +158,7 @@ QUOTA_TYPE = Query("backlogQuotaType", "which of the quotas", str, BacklogQuotaT
 
 
 def quota_type(call: Call) -> BacklogQuotaType:
-    """What the query's `backlogQuotaType` means, the size by default; 404 for anything else."""
+    """Return the quota type of the query's `backlogQuotaType`, the size by default; 404 for anything else."""
     text = call.query("backlogQuotaType") or BacklogQuotaType.SIZE
     try:
         return BacklogQuotaType(text)

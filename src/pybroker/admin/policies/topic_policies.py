@@ -1,6 +1,6 @@
 """`/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/...`: policies of one topic.
 
-A GET shows what is set for the topic alone; with `?applied=true` what is in force, wherever it comes from.
+A GET shows the value of the topic itself; with `?applied=true` the value in force, of any level.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def remove_retention(call: Call) -> Response:
 
 
 async def get_backlog_quotas(call: Call) -> Response:
-    """What is in force is shown as Pulsar does: a topic with quotas of its own shows those alone."""
+    """The quotas in force are shown as Pulsar does: a topic with quotas of its own shows only those."""
     topic = await policies_topic(call)
     own = await call.resources.topic_policies(topic)
     if own.backlogQuotaMap or not call.flag("applied"):
@@ -205,7 +205,7 @@ async def remove_shadow_topics(call: Call) -> Response:
 
 
 async def get_subscription_rate(call: Call) -> Response:
-    """What limits one subscription; it need not exist."""
+    """Return the rate of one subscription, which need not exist."""
     topic, name = await policies_topic(call), call.name("subscription")
     effective = await _in_force(call, topic)
     if call.flag("applied"):
