@@ -1,7 +1,7 @@
-"""An embedded broker on its caller's event loop: starts, crashes, starts again, begins anew, ends.
+"""An embedded broker on its caller's event loop: start, crash, restart, reset, close.
 
-What must hold: its ports stay the same from one of its lives to the next; after `close` nothing of it runs; one change of its life
-at a time, whoever asks for it, and no time passes meanwhile.
+Invariants: its ports stay the same over restarts; after `close` nothing of it runs; there is one such operation at a time, for any
+callers, and the broker's time does not advance meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULTS: dict[str, object] = {
     "event_loop_watchdog_ms": 0,  # it takes a signal of the process
     "metrics_page_interval_ms": 0,
     "managed_ledger_cache_size_mb": 16,
-    "delayed_delivery_tick_time_millis": 1,  # who moves the clock knows exactly what is due
+    "delayed_delivery_tick_time_millis": 1,  # # with a manual clock, due messages are exactly known
     "storage_reserve_mb": 1,
     "journal_file_size_mb": 4,
 }
@@ -54,7 +54,7 @@ class NotRunning(Exception):
 
 
 class EmbeddedClock:
-    """The broker's time, which goes with the machine's until it is advanced."""
+    """The broker's time, which follows the machine's until it is advanced."""
 
     def __init__(self, broker: EmbeddedBroker, clock: MovedClock) -> None:
         self._broker = broker
@@ -77,7 +77,7 @@ class EmbeddedClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Let so much time pass at once: when it returns, what was due in it is done. Raises ValueError for less than none."""
+        """Advance the time by this amount. Work that became due is complete on return. Raises ValueError for a negative amount."""
         minutes += (days * 24 + hours) * 60
         milliseconds += (minutes * 60 + seconds) * 1000
         await self._broker.advance_ms(milliseconds + (by or timedelta()) / timedelta(milliseconds=1))
@@ -119,7 +119,7 @@ class EmbeddedBroker:
 
     @property
     def broker(self) -> Broker:
-        """What runs. Raises NotRunning."""
+        """The running broker. Raises NotRunning."""
         if self._running is None:
             raise NotRunning("the embedded broker does not run: restart() brings it back, unless it was closed")
         return self._running
@@ -127,25 +127,27 @@ class EmbeddedBroker:
     # --- its lives ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Once; raises what `app.Broker.start` does."""
+        """Start the broker, once. Raises the errors of `app.Broker.start`."""
         async with self._changing:
             await self._start()
 
     async def crash(self) -> None:
-        """Vanish at once, as with `kill -9`: clients lose their connections without a word. What was receipted is kept, also with
-        stores in memory; with local ones the files are closed in order. Nothing happens if it does not run."""
+        """Stop immediately, as with `kill -9`: clients lose their connections without notification. Confirmed data are kept, also
+        with stores in memory; the files of local stores are closed in order. Does nothing if the broker is not running.
+        """
         async with self._changing:
             await self._crash()
 
     async def restart(self) -> None:
-        """Start again on what is stored, at the same ports; crashes first if it runs. Raises NotRunning once it is closed."""
+        """Start again with the stored data, at the same ports; a running broker crashes first. Raises NotRunning after `close`."""
         async with self._changing:
             await self._crash()
             await self._start()
 
     async def reset(self) -> None:
-        """Begin anew with nothing stored, no fault, and the machine's time, at the same ports. Clients lose their connections, and
-        make new ones by themselves. What the broker has in its data directory is deleted."""
+        """Start again with nothing stored, no fault, and the machine's time, at the same ports. Clients lose their connections and
+        reconnect by themselves. The broker's files in its data directory are deleted.
+        """
         async with self._changing:
             unused = self.faults.end_all()
             await self._crash()
@@ -158,7 +160,7 @@ class EmbeddedBroker:
         warn_of(unused)
 
     async def close(self) -> None:
-        """End in good order: clients are told. Idempotent."""
+        """Stop in order: clients are notified. Idempotent."""
         async with self._changing:
             self._is_closed = True
             running, self._running = self._running, None
@@ -177,7 +179,7 @@ class EmbeddedBroker:
             raise ValueError("not more than a hundred years together")
         async with self._changing:
             if self._runtime is None:
-                self._moved.added_ms += milliseconds  # nobody is there to do anything
+                self._moved.added_ms += milliseconds  # # the broker is not running
             else:
                 await self._runtime.advance(milliseconds, self._settle)
 
@@ -206,7 +208,7 @@ class EmbeddedBroker:
                     raise
                 await asyncio.sleep(
                     PORT_TRY_S
-                )  # Somebody's outgoing connection was given it meanwhile: such do not last.
+                )  # # an outgoing connection has the port meanwhile: such connections are short
             except BaseException:
                 runtime.cancel_timers()
                 raise
@@ -232,7 +234,7 @@ class EmbeddedBroker:
         logs.error("storage.lost", error=str(error), action="the embedded broker crashes; restart() brings it back")
         self._tasks.start(self.crash(), "crash")
 
-    # --- what faults and time need -----------------------------------------------------------------------------------
+    # --- faults and time -----------------------------------------------------------------------------------
 
     def _lines(self) -> list[Line]:
         if self._running is None:
@@ -240,7 +242,7 @@ class EmbeddedBroker:
         return [each for each in self._running.listener.context.connections if isinstance(each, EmbeddedConnection)]
 
     async def _settle(self) -> None:
-        """Until the broker has done what it can without time going on."""
+        """Wait until the broker has no more work at the present time."""
         if self._running is None:
             return
         broker_context = self._running.service.broker_context
@@ -260,10 +262,10 @@ class EmbeddedBroker:
 
 @asynccontextmanager
 async def embed(directory: str | Path | None = None, **settings: object) -> AsyncIterator[EmbeddedBroker]:
-    """A broker on the running loop until the end of the `with`: in memory, or with its data in `directory`.
+    """Run a broker on the running event loop until the end of the `with`: in memory, or with its data in `directory`.
 
-    `settings` are keys of broker.conf, as they are (`brokerDeduplicationEnabled=True`) or in snake case. Raises ConfigError for
-    those that there are not, and what a broker raises that cannot start.
+    `settings` are keys of broker.conf, unchanged (`brokerDeduplicationEnabled=True`) or in snake case. Raises ConfigError for
+    unknown keys, and the errors of a broker that cannot start.
     """
     broker = EmbeddedBroker(configuration(directory, settings))
     await broker.start()
@@ -274,7 +276,7 @@ async def embed(directory: str | Path | None = None, **settings: object) -> Asyn
 
 
 def configuration(directory: str | Path | None, settings: dict[str, object]) -> BrokerConfig:
-    """What an embedded broker is told. Raises ConfigError."""
+    """Return the configuration of an embedded broker. Raises ConfigError."""
     by_field = {info.field: info for info in KEYS.values()}
     store = "memory" if directory is None else "local"
     metadata = "memory" if directory is None else "sqlite"
@@ -308,7 +310,7 @@ def _is_port_taken(error: StartError) -> bool:
 
 
 def _empty(directory: Path) -> None:
-    """Delete what a broker has made there, and nothing else: it may be a directory that its user has other things in."""
+    """Delete the files that a broker has created there, and nothing else: the directory may contain files of its user."""
     for path in directory.iterdir():
         if not path.name.startswith(OF_A_BROKER):
             continue

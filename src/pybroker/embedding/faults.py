@@ -1,9 +1,8 @@
-"""What a test makes go wrong between clients and a broker, and what of it is in force.
+"""The faults that a test injects between clients and a broker.
 
-This module contains the rules, which decide about each command, receipt and delivery; `connection` applies them. A
-fault is active from the call that creates it until `undo`, or until it has happened the requested number of times. A
-fault that never happened is reported by a warning when it ends, because a test with a wrong topic would pass for the
-wrong reason.
+This module contains the rules, which decide about each command, receipt and delivery; `connection` applies them. A fault is active
+from the call that creates it until `undo`, or until it has happened the requested number of times. A fault that never happened is
+reported by a warning when it ends, because a test with a wrong topic would pass for the wrong reason.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Line(Protocol):
         """Of its producers and consumers, as full names."""
 
     def names(self) -> Iterable[str]:
-        """Of its producers and consumers, and what its client calls itself."""
+        """The names of its producers and consumers, and of its client."""
 
     def drop(self) -> None:
         """Cut it."""
@@ -64,18 +63,18 @@ class Line(Protocol):
         """Neither read nor write from now on."""
 
     def unstall(self) -> None:
-        """Go on with what has gathered."""
+        """Continue with the delayed commands."""
 
     def hurry_receipts(self) -> None:
-        """Send those that a fault has held back."""
+        """Send receipts that a fault has delayed."""
 
     def hurry_messages(self) -> None:
-        """The same with what consumers are to get."""
+        """Send messages that a fault has delayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """Who is meant: all that is given has to fit, and nothing given means everybody."""
+    """The clients that a fault applies to: all given values must match, and without values all clients match."""
 
     topic: str | None = None
     name: str | None = None
@@ -186,7 +185,7 @@ class Refusal:
 
 @dataclass(eq=False, slots=True)
 class ReceiptFault:
-    """What happens to the next `left` receipts: they are sent `copies` times, `delay_s` later."""
+    """The effect on the next `left` receipts: they are sent `copies` times, `delay_s` later."""
 
     copies: int
     delay_s: float
@@ -221,11 +220,12 @@ class Faults:
         self._slow: list[Slowness] = []
         self._made: list[Fault] = []
 
-    # --- what a test says --------------------------------------------------------------------------------------------
+    # --- creation of faults --------------------------------------------------------------------------------------------
 
     def drop_connections(self, topic: str | None = None, name: str | None = None) -> int:
-        """Cut the connections of clients that produce to or consume from `topic`, or whose producer, consumer or client is called
-        `name`; all of them without either. How many there were. Clients connect again by themselves."""
+        """Close the connections of clients that produce to or consume from `topic`, or whose producer, consumer, or client has the
+        name `name`; all without either. Return their number. Clients reconnect by themselves.
+        """
         whom = Whom.of(topic, name)
 
         def drop() -> int:
@@ -274,7 +274,7 @@ class Faults:
         return self._in_force(self._refusals, refusal, _nothing)
 
     def lose_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """The next `count` messages are stored, and their producers are not told."""
+        """Store the next `count` messages without receipts."""
         aim = Aim(Whom.of(topic, name), "lose_receipts", "receipt")
         return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
@@ -322,7 +322,7 @@ class Faults:
                 unused.append(report)
         return unused
 
-    # --- what is in force, asked on the loop -------------------------------------------------------------------------
+    # --- active faults, used on the event loop -------------------------------------------------------------------------
 
     def refusal_of(self, command_type: int, topic: str, line: Line) -> BrokerError | None:
         """Why this command is refused, which counts; None when it is not."""
@@ -333,7 +333,7 @@ class Faults:
         return None
 
     def receipt_of(self, topic: str, line: Line) -> ReceiptFault | None:
-        """What is to happen to this receipt, which counts; None when it is sent as it is."""
+        """Return the fault for this receipt and count it; None for a normal receipt."""
         for fault in self._receipts:
             if (fault.left is None or fault.left > 0) and fault.aim.meets(topic, line):
                 if fault.left is not None:
@@ -364,7 +364,7 @@ class Faults:
         return [line for line in self._lines() if whom.means(line)]
 
     def _in_force(self, faults: list[Aimed], fault: Aimed, let_go: Callable[[Line], None]) -> Fault:
-        """`let_go` has each connection do what the fault has held back."""
+        """`let_go` makes each connection send what the fault has delayed."""
 
         def end() -> None:
             if fault in faults:
@@ -409,7 +409,7 @@ def _caller() -> tuple[str, int]:
 
 
 def _nothing(line: Line) -> None:
-    """Nothing was held back."""
+    """Nothing was delayed."""
 
 
 def _fits(whom: Whom, topic: str, line: Line) -> bool:

@@ -1,7 +1,6 @@
-"""A client's connection to an embedded broker: as any other, but that faults act on it, and its client lives in the broker's time.
+"""A client's connection to an embedded broker: like any other, but with faults, and with the broker's time for its client.
 
-What must hold: without a fault, and while the clock was not moved, everything takes the way of any connection. What a fault holds
-back keeps its order.
+Invariants: without a fault, and with an unchanged clock, all data take the normal path. Delayed data keep their order.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class EmbeddedConnection(Connection, Line):
         self._receipts = LateCalls(self.runtime)
         self._slow: dict[int, LateCalls] = {}  # of consumers
 
-    # --- what faults ask for -----------------------------------------------------------------------------------------
+    # --- operations of faults -----------------------------------------------------------------------------------------
 
     def topics(self) -> Iterable[str]:
         for opened in self.producers.values():
@@ -126,7 +125,7 @@ class EmbeddedConnection(Connection, Line):
             self._is_again = False
 
     def _moved(self, event: Event) -> Event:
-        """As it would have come from a client whose clock was moved with the broker's."""
+        """Return the data as a client would have sent them whose clock was advanced with the broker's."""
         if isinstance(event, SendRun):
             event.payloads = [moved(payload, int(self._clock.added_ms)) for payload in event.payloads]
             event.size_bytes = sum(map(len, event.payloads))
@@ -157,7 +156,7 @@ class EmbeddedConnection(Connection, Line):
         elif ack.request_id >= 0:
             self.send_ack_response(ack.consumer_id, ack.request_id, refusal)
 
-    # --- what the client is sent -------------------------------------------------------------------------------------
+    # --- data to the client -------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
         if self._is_stalled:
@@ -224,7 +223,7 @@ def _one_of(delivery: Delivery, index: int) -> Delivery:
 
 
 def _topic_of(command: pb.BaseCommand, field: str) -> str:
-    """What topic a command names, as a full name; empty when it names none."""
+    """Return the full name of the topic in a command; empty without one."""
     message: Any = getattr(command, field)
     try:
         return str(TopicName.parse(str(message.topic)))
@@ -253,7 +252,7 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 
 
 def moved(entry: bytes, added_ms: int) -> bytes:
-    """`entry` as its client would have sent it so much later. What does not parse stays as it is: others deal with that."""
+    """Return `entry` as its client would have sent it that much later. Invalid data stay unchanged: other code refuses them."""
     try:
         metadata, payload = split_entry(entry)
     except ProtocolViolation:

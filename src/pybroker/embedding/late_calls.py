@@ -10,7 +10,7 @@ from pybroker.runtime.runtime import Runtime
 
 
 class LateCalls:
-    """Owned by who asks. Invariant: none overtakes another."""
+    """Owned by the caller. Invariant: no call overtakes another."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

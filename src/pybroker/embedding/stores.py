@@ -1,6 +1,6 @@
-"""What an embedded broker keeps in memory: stores that outlive its crashes, and that can be full.
+"""The stores of an embedded broker in memory, which survive its crashes, and which can be full.
 
-What must hold: who carries on from a copy shares nothing with who still writes to the original.
+Invariant: a copy shares no state with the original, which may still be written to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_SPACE = "the disk is full: a fault that a test has set"
 
 
 class Fullness:
-    """Whether there is space for entries; shared by a test's faults and what stores them."""
+    """Whether there is space for entries; shared by a test's faults and the stores."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -51,7 +51,7 @@ class FillableDisk(Disk):
 
 
 class MemoryStores:
-    """Owned by an embedded broker: what it has stored, from one of its lives to the next."""
+    """The stored data of an embedded broker, over its restarts."""
 
     def __init__(self, fullness: Fullness) -> None:
         self._fullness = fullness
@@ -65,7 +65,7 @@ class MemoryStores:
         return Stores(self.metadata, self.ledgers, self.cursors)
 
     def copied(self) -> MemoryStores:
-        """With what is stored now, for the life after a crash."""
+        """Return a copy with the present data, for the broker after a crash."""
         copy = MemoryStores(self._fullness)
         copy.metadata = self.metadata.copied()
         copy.ledgers = self.ledgers.copied()

@@ -1,7 +1,7 @@
-"""An embedded broker on a thread of its own, for code that has no event loop, or one that it keeps to itself.
+"""An embedded broker on a thread of its own, for code without an event loop, or with a private one.
 
-What must hold: every method may be called from any thread but the broker's own; after `close` the thread has ended. A process
-that was forked off has none of it: there every call says so instead of waiting for ever.
+Invariants: each method may be called from any thread but the broker's own; after `close` the thread has ended. A forked process has
+no such thread: there each call raises an error instead of waiting forever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CALL_TIMEOUT_S = 120.0
 
 
 class ThreadClock:
-    """The broker's time, which goes with the machine's until it is advanced."""
+    """The broker's time, which follows the machine's until it is advanced."""
 
     def __init__(self, thread: BrokerThread) -> None:
         self._thread = thread
@@ -49,8 +49,9 @@ class ThreadClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Let so much time pass at once: when it returns, what was due in it has been done. Calls from several threads come one
-        after the other. Raises ValueError for less than none."""
+        """Advance the time by this amount. Work that became due is complete on return. Calls from several threads run one after the
+        other. Raises ValueError for a negative amount.
+        """
         advance = self._thread.embedded.clock.advance
         self._thread.wait_for(
             advance(by, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
@@ -58,12 +59,12 @@ class ThreadClock:
 
 
 class BrokerThread:
-    """Made by `embed_in_thread`, or by who calls `close`."""
+    """Created by `embed_in_thread`, or by a caller that calls `close`."""
 
     embedded: EmbeddedBroker
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Starts; raises what a broker raises that cannot."""
+        """Start the broker. Raises the errors of a broker that cannot start."""
         self._config = config
         self._process_id = os.getpid()
         self._started: Future[None] = Future()
@@ -92,7 +93,7 @@ class BrokerThread:
 
     @property
     def faults(self) -> Faults:
-        """What a test makes go wrong."""
+        """The faults that a test injects."""
         return self.embedded.faults
 
     def crash(self) -> None:
@@ -131,7 +132,7 @@ class BrokerThread:
         try:
             return waiting.result(CALL_TIMEOUT_S)
         except BaseException:
-            waiting.cancel()  # nobody waits for it any more; nothing happens if it has ended
+            waiting.cancel()  # # there is no waiter any more; no effect if it has ended
             raise
 
     def _call(self, work: Callable[[], Any]) -> Any:

@@ -1,7 +1,7 @@
-"""What users test their programs with: a broker for each test run, its time and its faults in the tests' hands.
+"""Support for tests of programs that use Pulsar: a broker for each test run, with control over its time and faults.
 
-pytest finds the fixtures by itself (`plugin`); unittest has `PulsarTestCase`; whatever else uses `open_broker`. The same tests run
-against a real broker when one is named. Nothing is loaded before it is used.
+pytest finds the fixtures by itself (`plugin`); unittest uses `PulsarTestCase`; other code uses `open_broker`. The same tests can
+run against a real broker. Nothing is loaded before it is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker as a test sees it: where it is, a namespace of the test's own, its admin API, and what only an embedded one can do."""
+"""A broker for a test: its addresses, a namespace for the test, its admin API, and the control of an embedded broker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TestClock(Protocol):
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Let so much time pass at once; what was due in it has been done when it returns."""
+        """Advance the time by this amount. Work that became due is complete on return."""
 
 
 class TestBroker(ABC):
@@ -84,11 +84,11 @@ class TestBroker(ABC):
     @property
     @abstractmethod
     def faults(self) -> Faults:
-        """What can be made go wrong. With a real broker that skips the test."""
+        """The faults that can be injected. With a real broker this skips the test."""
 
     @abstractmethod
     def crash(self) -> None:
-        """Vanish, as with `kill -9`; what was receipted is kept. With a real broker that skips the test."""
+        """Stop as with `kill -9`; confirmed data are kept. With a real broker this skips the test."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -126,7 +126,7 @@ class TestBroker(ABC):
                 raise AdminError(error.status, error.reason) from None
 
     def stats(self, topic: str) -> dict[str, Any]:
-        """What the admin API says of a topic, of all its partitions together if it has some. Raises AdminError."""
+        """Return the stats of a topic, of all its partitions together for a partitioned one. Raises AdminError."""
         path = admin_path(topic)
         try:
             found = self.admin("GET", f"{path}/stats")

@@ -1,6 +1,6 @@
 """The pytest plug-in, which pytest finds by its entry point.
 
-What must hold: where no test asks for a broker nothing is loaded, started or changed; what a test has made go wrong ends with it.
+Invariants: without a test that uses a broker nothing is loaded, started, or changed; the faults of a test end with it.
 """
 
 from __future__ import annotations

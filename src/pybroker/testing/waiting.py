@@ -1,6 +1,6 @@
-"""Waiting for what a test expects, and saying what there was instead when it does not come.
+"""Waits for an expected state, with the actual state in the error.
 
-Nothing of a client is imported: whatever has a `receive` like that of the official clients will do.
+It imports no client: any object with a `receive` like that of the official clients works.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def wait_for_backlog(
 async def wait_for_backlog_async(
     broker: TestBroker, topic: str, subscription: str, count: int = 0, *, timeout_s: float = 10
 ) -> None:
-    """As `wait_for_backlog`, while the test's own loop goes on."""
+    """Wait as `wait_for_backlog`, on the test's own event loop."""
     ends_s, look_s = time.monotonic() + timeout_s, LOOK_S
     while (found := await asyncio.to_thread(broker.backlog, topic, subscription)) != count:
         if time.monotonic() >= ends_s:
