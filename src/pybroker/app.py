@@ -124,9 +124,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
     try:
         print(broker.banner(), flush=True)
         if ready_file is not None:
-            _write_ready_file(
-                ready_file, broker.description()
-            )  # # last: a reader of the file finds everything complete
+            _write_ready_file(ready_file, broker.description())  # last: a reader of the file finds everything complete
         await stop.wait()
     finally:
         is_clean = await broker.close()
@@ -318,7 +316,7 @@ class Broker:
         except CannotListen as error:
             problems += error.problems
         if problems:
-            # # release bound ports, so an embedded broker can retry
+            # release bound ports, so an embedded broker can retry
             await self.listener.close()
             await self.http.close()
             problems[-1] += " (another broker? --port and --http-port choose other ports)"

@@ -44,7 +44,7 @@ class BrokerError(Exception):
         if http_status is not None:
             cls.http_status = http_status
         if code is not None:
-            # # one class for each code: otherwise the answer would depend on the raising code
+            # one class for each code: otherwise the answer would depend on the raising code
             assert code not in BrokerError.by_code, f"ServerError {code} has two classes"
             cls.code = code
             BrokerError.by_code[code] = cls

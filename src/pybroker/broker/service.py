@@ -197,6 +197,6 @@ class BrokerService:
         await self.transactions.close()
         await self._closing.close_all()
         await self.broker_context.tasks.close()
-        await self._closing.close_all()  # # topics that finished loading meanwhile
+        await self._closing.close_all()  # topics that finished loading meanwhile
         await self.ledgers.close()
         self.runtime.cancel_timers()

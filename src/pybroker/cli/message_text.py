@@ -68,7 +68,7 @@ def _key_bytes(message: Message) -> bytes:
         try:
             return base64.b64decode(message.key, validate=True)
         except (binascii.Error, ValueError):
-            pass  # # invalid base64 is shown as it is
+            pass  # invalid base64 is shown as it is
     return message.key.encode("utf-8", "surrogateescape")
 
 

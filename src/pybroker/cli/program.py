@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command, global_options, own_arguments = split(given)
         if command is None:
-            overview().parse_args(given)  # # --help, --version, or a usage error; all of them exit
+            overview().parse_args(given)  # --help, --version, or a usage error; all of them exit
             raise AssertionError("no command, and nothing wrong with that")
         return run_command(command, global_options, own_arguments)
     except CommandFailed as error:
@@ -99,7 +99,7 @@ def run_command(command: Command, global_options: list[str], arguments: list[str
         rest = [*global_options, *arguments[command.own_arguments :]]
     options.rest = rest
     code: int = options.run(options)
-    sys.stdout.flush()  # # here, where a closed output is still handled
+    sys.stdout.flush()  # here, where a closed output is still handled
     return code
 
 

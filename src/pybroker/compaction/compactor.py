@@ -227,7 +227,7 @@ class _Writer(AppendListener):
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         written = self._written
-        if written is None or written.done():  # # the waiter was cancelled
+        if written is None or written.done():  # the waiter was cancelled
             return
         if error is None:
             written.set_result(None)

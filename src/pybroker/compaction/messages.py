@@ -96,7 +96,7 @@ class Batch:
         key: bytes | None = None
         flags = 0
         for single, _, end in messages_of_batch(payload, metadata.num_messages_in_batch):
-            if single is not previous:  # # neighbours are often equal, in highly compressed batches nearly always
+            if single is not previous:  # neighbours are often equal, in highly compressed batches nearly always
                 previous = single
                 if single.HasField("partition_key"):
                     own_key = single.partition_key.encode()
@@ -189,6 +189,6 @@ def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
     metadata = pb.MessageMetadata()
     metadata.CopyFrom(batch.metadata)
     metadata.uncompressed_size = len(payload)
-    start = message_start(entry)  # # the broker entry metadata stays
+    start = message_start(entry)  # the broker entry metadata stays
     compressed = compress(metadata.compression, bytes(payload))
     return entry[:start] + framed(metadata, compressed, has_checksum=entry[start : start + 2] == _MAGIC)

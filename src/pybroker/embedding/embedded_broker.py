@@ -34,7 +34,7 @@ DEFAULTS: dict[str, object] = {
     "event_loop_watchdog_ms": 0,  # it takes a signal of the process
     "metrics_page_interval_ms": 0,
     "managed_ledger_cache_size_mb": 16,
-    "delayed_delivery_tick_time_millis": 1,  # # with a manual clock, due messages are exactly known
+    "delayed_delivery_tick_time_millis": 1,  # with a manual clock, due messages are exactly known
     "storage_reserve_mb": 1,
     "journal_file_size_mb": 4,
 }
@@ -179,7 +179,7 @@ class EmbeddedBroker:
             raise ValueError("not more than a hundred years together")
         async with self._changing:
             if self._runtime is None:
-                self._moved.added_ms += milliseconds  # # the broker is not running
+                self._moved.added_ms += milliseconds  # the broker is not running
             else:
                 await self._runtime.advance(milliseconds, self._settle)
 
@@ -208,7 +208,7 @@ class EmbeddedBroker:
                     raise
                 await asyncio.sleep(
                     PORT_TRY_S
-                )  # # an outgoing connection has the port meanwhile: such connections are short
+                )  # an outgoing connection has the port meanwhile: such connections are short
             except BaseException:
                 runtime.cancel_timers()
                 raise

@@ -132,7 +132,7 @@ class BrokerThread:
         try:
             return waiting.result(CALL_TIMEOUT_S)
         except BaseException:
-            waiting.cancel()  # # there is no waiter any more; no effect if it has ended
+            waiting.cancel()  # there is no waiter any more; no effect if it has ended
             raise
 
     def _call(self, work: Callable[[], Any]) -> Any:

@@ -90,7 +90,7 @@ class MemoryLedgerStore(LedgerStore):
         self._ledgers.pop(ledger_id, None)
 
     def is_own(self, ledger_id: int) -> bool:
-        return True  # # no other process can own it
+        return True  # no other process can own it
 
     async def list_ledgers(self) -> list[int]:
         return sorted(self._ledgers)

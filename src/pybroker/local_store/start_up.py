@@ -241,7 +241,7 @@ def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
     """Return the id from which on a run that begins with `facts` can rely on the metadata of existing and new ledgers."""
     if not is_synced:
         return NAMES_NOT_CERTAIN
-    # # the first synced run after an unsynced one: existing ledgers stay uncertain
+    # the first synced run after an unsynced one: existing ledgers stay uncertain
     return min(facts.first_named_ledger_id, facts.ledger_id)
 
 
@@ -296,7 +296,7 @@ def _check_leftovers(
     require_none([found for found in short if found.ledger_id in known])
     for ledger_id in suspects:
         if (extent := known.get(ledger_id)) is None:
-            continue  # # sealed or deleted: not written any more
+            continue  # sealed or deleted: not written any more
         with disk.open_for_read(segment_path(directories.ledgers, ledger_id)) as file:
             for held in held_entries(file, extent):
                 if held.ledger_id != ledger_id or held.entry_id >= ends[ledger_id]:

@@ -74,7 +74,7 @@ class ManagedLedgerFactory:
         assert path not in self._open, f"{path} is open already"
         room = Holding(self.resources.memory, self.resources.memory.documents)
         try:
-            await room.wait(path.rpartition("/")[0], LEAST_DOCUMENT_BYTES)  # # namespaces share memory by fair queuing
+            await room.wait(path.rpartition("/")[0], LEAST_DOCUMENT_BYTES)  # namespaces share memory by fair queuing
             return await self._open_in(room, path)
         finally:
             room.close()

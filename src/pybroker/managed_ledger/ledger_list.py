@@ -100,7 +100,7 @@ class LedgerList:
         index = len(self._ids) - 1
         if self._ids[index] != ledger_id:
             index = self._index_of(ledger_id)
-        if not self._ledgers[index].is_sealed:  # # a summary that was reported before
+        if not self._ledgers[index].is_sealed:  # a summary that was reported before
             self._grow(index, entry_count, message_count, size_bytes)
 
     def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:

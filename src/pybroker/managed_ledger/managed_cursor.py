@@ -72,7 +72,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._is_writing = False
         self._is_dirty = False
         self._waiting: list[PersistDone] = []
-        self._in_flight: list[PersistDone] = []  # # the callbacks for the delta that is being written
+        self._in_flight: list[PersistDone] = []  # the callbacks for the delta that is being written
         self._ahead: EntryRun | None = None
         self.oldest = OldestUnacked(
             state, ledger.ledgers, ledger.publish_time_at_hand, ledger.publish_time_of, ledger.clock

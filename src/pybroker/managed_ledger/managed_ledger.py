@@ -438,7 +438,7 @@ class ManagedLedger(AppendListener):
                 await self.document.save()
                 self._left_ledger_ids.clear()
                 self._forget_leaving()
-                self._ledger_id = self.ledgers.last_position.ledger_id  # # the ledger that trimming always keeps
+                self._ledger_id = self.ledgers.last_position.ledger_id  # the ledger that trimming always keeps
             except BaseException:
                 # Its ledgers may be sealed: appends can only go on in a new one.
                 self.document.is_terminated = False

@@ -155,7 +155,7 @@ def ledger_ids_in(path: str, value: bytes) -> list[int]:
     """
     names = _names_in(value)
     if names is None:
-        return named_ledger_ids(decode_info(path, value))  # # raises the precise error
+        return named_ledger_ids(decode_info(path, value))  # raises the precise error
     found = [ledger.id for ledger in names.ledgers.ledgers]
     found += names.trimmed
     if names.compacted is not None:

@@ -154,7 +154,7 @@ class PendingTransactionAcks:
     def __init__(self) -> None:
         self.open: dict[TxnId, Hold] = {}
         self._entries: dict[int, BitMap] = {}  # of all
-        self._parts: dict[int, dict[int, int]] = {}  # # of all transactions: bits of pending messages
+        self._parts: dict[int, dict[int, int]] = {}  # of all transactions: bits of pending messages
         self._part_holders = _PartHolders()
         self._firsts = _FirstPositions()
         self.cumulative: TxnId | None = None

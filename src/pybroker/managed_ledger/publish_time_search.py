@@ -78,7 +78,7 @@ class PublishTimes:
         count = ledgers.entry_count_of(ledger_id)
         try:
             low, high = await self._store.publish_time_span(ledger_id, publish_time_ms)
-        except DamagedEntries:  # # of the whole ledger: its index cannot be read
+        except DamagedEntries:  # of the whole ledger: its index cannot be read
             low, high = 0, count
         low = min(max(low, start.entry_id if ledger_id == start.ledger_id else 0), count)
         high = max(low, min(high, count))

@@ -77,7 +77,7 @@ class StoredInfo:
         self._covered_saves = 0  # of these, the saves called before the stored state was encoded
         self._version = NOT_EXISTING if found is None else found.version
         self._stored = b"" if found is None else _digest(found.value)
-        self._unknown: list[bytes] = []  # # values of puts that follow `_version` and may have been stored
+        self._unknown: list[bytes] = []  # values of puts that follow `_version` and may have been stored
 
     def take(self, info: ManagedLedgerInfo) -> None:
         """Everything but the list of ledgers as it was stored. That has a first ledger by now, new or not."""

@@ -131,7 +131,7 @@ class Resources:
                 for namespace, policies in tenant.items():
                     if name in policies.replication_clusters:
                         raise AdminError(412, f"Cluster {name} is not empty: namespace {namespace} lives there")
-            await self._store.delete_tree(metadata_paths.cluster(name))  # # with its further documents
+            await self._store.delete_tree(metadata_paths.cluster(name))  # with its further documents
             del self._clusters[name]
 
     async def create_tenant(self, name: str, info: TenantInfo, limit: int = 0) -> None:
@@ -187,7 +187,7 @@ class Resources:
                     f"Exceed the maximum number of namespace in tenant: {namespace.tenant} (maxNamespacesPerTenant={limit})",
                 )
             created = documents.copy_of(policies)
-            created.deleted = False  # # set by deletions only
+            created.deleted = False  # set by deletions only
             created.replication_clusters = created.replication_clusters or [self._local_cluster]
             for cluster in created.replication_clusters:
                 if cluster not in tenant.allowedClusters:

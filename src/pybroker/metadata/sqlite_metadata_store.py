@@ -50,7 +50,7 @@ class _Table:
 
     def __init__(self, connection: sqlite3.Connection, totals: Totals, mark: CommitMark | None) -> None:
         self.connection = connection
-        self.totals = totals  # # including the changes of the transaction in progress
+        self.totals = totals  # including the changes of the transaction in progress
         self._stored = replace(totals)
         self._mark = mark
         self._must_undo = False
@@ -310,7 +310,7 @@ class SqliteMetadataStore(MetadataStore):
             if isinstance(outcome, _Outcome):
                 changed.extend(outcome.changed)
             if operation.answer.done():
-                continue  # # the caller was cancelled; the operation is performed
+                continue  # the caller was cancelled; the operation is performed
             if isinstance(outcome, _Outcome):
                 operation.answer.set_result(outcome.result)
             else:

@@ -73,7 +73,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.topic_watchers: dict[int, TopicWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.memory_waits = MemoryWaits()
-        self.list_turn = asyncio.Lock()  # # of the task that builds a list of topics for it
+        self.list_turn = asyncio.Lock()  # of the task that builds a list of topics for it
         self.close_reason = ""
         # Log once: a client repeats its refused requests until there is disk space.
         self._has_met_full_disk = False
@@ -86,9 +86,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._deferred: list[Event] = []
         self._held_by: WaitingPublishers | None = None  # the queue that the first deferred event waits in
         self._held_producer: OpenProducer | None = None  # the producer of that message
-        self._many_ids: Iterator[Slice] | None = None  # # or ids that are processed before them
+        self._many_ids: Iterator[Slice] | None = None  # or ids that are processed before them
         self._is_watched = False  # whether so much is unsent that each more counts
-        self.is_writable = True  # # whether the client reads; consumers that attach meanwhile wait as well
+        self.is_writable = True  # whether the client reads; consumers that attach meanwhile wait as well
         self._alive_waiters, self.room_waiters = Waiters(), Waiters()  # until it says or takes something
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -220,7 +220,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
-        self.abort("by the client")  # # closing would wait until the client reads queued data, which it never will
+        self.abort("by the client")  # closing would wait until the client reads queued data, which it never will
         return False
 
     def pause_writing(self) -> None:

@@ -101,7 +101,7 @@ class Listener:
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self.context.all_closed.wait()
         except TimeoutError:
-            self.abort()  # # a client that does not read must not delay the end of the broker
+            self.abort()  # a client that does not read must not delay the end of the broker
             await self.context.all_closed.wait()
 
     def _close_ports(self) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 # Why nothing is read from the socket at the moment: bits, as plain ints since an enum's operators cost more than the work.
-BUDGET = 1  # # the connection's share of this event loop iteration is used up
+BUDGET = 1  # the connection's share of this event loop iteration is used up
 PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
 PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
-OUTBOUND = 8  # # the client does not read
+OUTBOUND = 8  # the client does not read
 REQUESTS = 16  # maxConcurrentRequestsPerConnection
 PUBLISH_RATE = 32  # a message waits until a limit on publishing lets it pass
 MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being worked off

@@ -91,7 +91,7 @@ class Coordinator:
         self._ready = asyncio.Event()
         self._timeouts = Timeouts()
         self._timer_ms: float | None = None
-        self._ended: dict[int, asyncio.Future[None]] = {}  # # the waiters for the end of a transaction
+        self._ended: dict[int, asyncio.Future[None]] = {}  # the waiters for the end of a transaction
         self._told: dict[int, Transaction] = {}  # all that take part know their end, and the log does not say so yet
         self._is_log_full = False  # which was said
         self._places = TransactionSlots(coordinator_id, context.room, lambda: self.state)
@@ -218,7 +218,7 @@ class Coordinator:
         for each in ended:
             if not each.done():
                 each.set_exception(refusal)
-                each.exception()  # # mark as retrieved: there may be no waiter
+                each.exception()  # mark as retrieved: there may be no waiter
         self._places.refuse_all(refusal)
 
     async def _begin_anew(self, failed: TransactionLog | None) -> None:
@@ -230,7 +230,7 @@ class Coordinator:
     async def close(self) -> None:
         """Accept no more commands. The next run finds the operations in progress."""
         self.phase = Phase.CLOSED
-        self._ready.set()  # # waiters receive an error
+        self._ready.set()  # waiters receive an error
         self.endings.close()
         self._refuse_all(ServiceNotReady("the broker is stopping, try again"))
         await self._tasks.close()
@@ -323,7 +323,7 @@ class Coordinator:
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
-            await self._written()  # # an earlier request for the same may not be durable yet
+            await self._written()  # an earlier request for the same may not be durable yet
             return
         limit = self._runtime.config.max_participants_per_transaction
         count = transaction.participants + len(record.partitions) + len(record.subscriptions)
@@ -419,7 +419,7 @@ class Coordinator:
                 self._runtime.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._forget(told))
                 return
             except ServiceNotReady:
-                return  # # the log is read again, and participants are notified again
+                return  # the log is read again, and participants are notified again
             self._is_log_full = False
             del told[transaction.id.least]
             durable.add_done_callback(functools.partial(self._is_ended, transaction, action))
@@ -434,7 +434,7 @@ class Coordinator:
 
     def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
         if durable.cancelled() or durable.exception() is not None:
-            return  # # the log is read again, and participants are notified again
+            return  # the log is read again, and participants are notified again
         counters = self.counters
         if action is TxnAction.COMMIT:
             counters.committed += 1

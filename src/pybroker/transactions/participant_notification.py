@@ -81,7 +81,7 @@ class Endings:
         self._running = 0
         # Topics that did not answer in time, and whether a transaction is asking one now.
         self._silent: dict[str, bool] = {}
-        self._delayed: set[str] = set()  # # topics that were logged as unreachable
+        self._delayed: set[str] = set()  # topics that were logged as unreachable
         self._is_closed = False
 
     def __len__(self) -> int:

@@ -120,7 +120,7 @@ class TransactionLog(ManagedLedgerListener):
             _, durable = _context(run)
             if not durable.done():
                 durable.set_exception(error)
-                durable.exception()  # # mark as retrieved: there may be no waiter
+                durable.exception()  # mark as retrieved: there may be no waiter
         self._fail(error)
 
     def fenced(self, error: LedgerFenced) -> None:

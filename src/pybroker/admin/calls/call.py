@@ -207,7 +207,7 @@ class Call:
                         raise AdminError(413, f"The body is larger than {key} ({limit})")
                     if not message.get("more_body", False):
                         return bytes(body)
-                    if len(body) > SMALL_BYTES and not has_room:  # # chunked: the length is unknown
+                    if len(body) > SMALL_BYTES and not has_room:  # chunked: the length is unknown
                         await self.share.of_requests(limit)
                         has_room = True
         except TimeoutError as error:

@@ -211,7 +211,7 @@ class LiveSampler:
         watched = self._watched[subject]
         watched.watchers -= 1
         if not watched.watchers:
-            del self._watched[subject]  # # the next viewer begins anew
+            del self._watched[subject]  # the next viewer begins anew
 
     def end_all_of(self, holder: str) -> int:
         """End all streams of `holder`, each at its next point. Return their number."""

@@ -307,7 +307,7 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
     counts = {"all": 0, "matching": 0}
 
     def look() -> Iterator[None]:
-        unsorted: list[Row] = []  # # of many small namespaces together, because merging is expensive, too
+        unsorted: list[Row] = []  # of many small namespaces together, because merging is expensive, too
         for namespace, rows in table.namespaces.items():
             yield
             if not may_list(namespace):

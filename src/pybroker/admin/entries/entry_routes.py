@@ -66,7 +66,7 @@ class EntryRoutes:
             if budget.is_spent:
                 shown += [TopicShown(each.topic, next=each.start or (-1, -1)) for each in part]
                 continue
-            async with asyncio.TaskGroup() as group:  # # most of the time is spent loading topics
+            async with asyncio.TaskGroup() as group:  # most of the time is spent loading topics
                 tasks = [
                     group.create_task(_plan_or_refusal(call, each, budget, with_points=asked.points)) for each in part
                 ]

@@ -156,7 +156,7 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
             broker.runtime.clock.monotonic_ms(),
             call.holder,
         )
-        # # after the lease was created: existing entries stay
+        # after the lease was created: existing entries stay
         lost = lost_sentences(topic, Position(*asked.start), topic.ledger.ledgers.end_position)
         return LeaseShown(asked.topic, owner.reader, owner.role, asked.start[0], round(lasts_ms), lost)
     except TooManyLeases as error:

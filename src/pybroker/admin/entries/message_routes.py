@@ -146,7 +146,7 @@ async def _message(call: Call, topic: Topic, position: Position) -> Response:
     if not topic.ledger.ledgers.has_entry(position):
         raise _not_found()
     max_bytes = call.config.max_message_size
-    await call.share.of_views(2 * max_bytes)  # # the entry, and its maximum uncompressed payload
+    await call.share.of_views(2 * max_bytes)  # the entry, and its maximum uncompressed payload
     with while_served(topic):
         run = await topic.ledger.read_if_there(position, 1, 1)
     if run is None:

@@ -102,7 +102,7 @@ class Application:
             answer.abort()
         finally:
             if audit.is_act(scope["method"], audit.route_path(scope)):
-                role = scope[IDENTITY_KEY].role  # # the route is looked up after authentication
+                role = scope[IDENTITY_KEY].role  # the route is looked up after authentication
                 audit.write_down(scope, role, _client_address(scope), answer.status)
             await share.close()
 

@@ -68,7 +68,7 @@ class HttpProtocol(H11Protocol):
         self.conn._receive_buffer = StrictBuffer()  # noqa: SLF001  (h11 offers no other way to be strict)
         self._all = connections
         self._head_timer: asyncio.TimerHandle | None = None
-        self._owed_bytes = 0  # # of written answers, at the last check
+        self._owed_bytes = 0  # of written answers, at the last check
         self._owed_since_s = 0.0
         self._is_served = False
 

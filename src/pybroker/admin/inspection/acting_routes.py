@@ -50,7 +50,7 @@ async def acknowledge(call: Call) -> Response:
     require_persistent_subscription(call, "Acknowledging a message")
     position, batch_index = _position(call), _batch_index(call)
     if batch_index is not None:
-        # # before the subscription's lock: its holder must not wait for memory of others
+        # before the subscription's lock: its holder must not wait for memory of others
         await call.share.of_views(call.config.max_message_size)
 
     async def act(subscription: Subscription) -> None:

@@ -92,7 +92,7 @@ class BrokerLines:
         window = self._rates.broker.publish_latency_ms
         yield from samples.summary("pulsar_broker_publish_latency", stats.publish_latency_ms, window)
         yield from samples.gauge("pulsar_broker_throttled_connections", stats.throttled_connections)
-        # # entries are passed to consumers in the iteration that reads them
+        # entries are passed to consumers in the iteration that reads them
         yield from samples.gauge("pulsar_broker_pending_bytes_to_dispatch", 0)
 
     def _lookups(self) -> Iterator[str]:
@@ -100,7 +100,7 @@ class BrokerLines:
         yield from samples.summary("pulsar_broker_lookup", stats.lookup_ms, self._rates.broker.lookup_ms)
         yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
         yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
-        # # one broker serves all topics: no lookup is redirected
+        # one broker serves all topics: no lookup is redirected
         yield from samples.counter("pulsar_broker_lookup_redirects", 0)
         yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
 

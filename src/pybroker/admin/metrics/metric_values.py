@@ -158,7 +158,7 @@ def _bucket_names(name: str, suffixes: Sequence[str]) -> list[str]:
 
 BUCKET_NAMES = (
     *_bucket_names("pulsar_storage_write_latency", LATENCY_SUFFIXES),
-    # # a message is passed to the store when it arrives, so both measure the same
+    # a message is passed to the store when it arrives, so both measure the same
     *_bucket_names("pulsar_storage_ledger_write_latency", LATENCY_SUFFIXES),
     *_bucket_names("pulsar_entry_size", _SIZE_SUFFIXES),
 )

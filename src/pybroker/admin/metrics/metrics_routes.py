@@ -64,7 +64,7 @@ class MetricsRoutes:
         except NoPermit as error:
             raise AdminError(503, f"Too many are being sent the metrics: {error}", RETRY_AFTER_S) from error
         except (TimeoutError, PageNotWritten) as error:
-            # # the client must detect that the page is incomplete
+            # the client must detect that the page is incomplete
             raise ClientGone from error
         finally:
             room.close()
@@ -127,7 +127,7 @@ class TextStream(Response):
             async with asyncio.timeout(self._deadline_s):
                 await self._stream(send)
         except TimeoutError as error:
-            # # the client must detect that the answer is incomplete
+            # the client must detect that the answer is incomplete
             logs.warning("answer.timed_out", path=scope["path"], deadline_s=self._deadline_s)
             raise ClientGone from error
 

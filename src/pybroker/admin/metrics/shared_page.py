@@ -42,7 +42,7 @@ class WrittenPage:
         self._parts: list[bytes] = []
         self._grown = asyncio.Event()
         self._room = room
-        self._users = 1  # # the owner of the current page, and clients
+        self._users = 1  # the owner of the current page, and clients
 
     @property
     def size_bytes(self) -> int:

@@ -98,7 +98,7 @@ async def split_bundle(call: Call) -> Response:
     cut = split_positions(bundle, algorithm, inside, wanted)
 
     def change(policies: NamespacePolicies) -> None:
-        # # checked again: a concurrent request may have split it
+        # checked again: a concurrent request may have split it
         checked_bundle(str(bundle), policies.bundles.boundaries)
         new = split_boundaries(policies.bundles.boundaries, bundle, cut)
         policies.bundles = BundlesData(new, len(new) - 1)
@@ -175,6 +175,6 @@ async def _unload(call: Call, namespace: NamespaceName, bundle: Bundle | None) -
         name = topic.name
         if name.namespace != namespace or (bundle is not None and hash_position(name) not in bundle):
             continue
-        # # closing yields to the event loop; topics that ended meanwhile are not closed again
+        # closing yields to the event loop; topics that ended meanwhile are not closed again
         if call.broker.loaded.get(name) is topic:
             await call.broker.topics.unload(topic)

@@ -85,7 +85,7 @@ def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
     if not 0 < ensemble <= MAX_ENSEMBLE:
         raise AdminError(400, f"Bookkeeper-Ensemble must be <= {MAX_ENSEMBLE} and > 0.")
     if not ensemble >= written >= acknowledged > 0:
-        # # Pulsar's text; its last number must be above 0 as well
+        # Pulsar's text; its last number must be above 0 as well
         raise AdminError(
             400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({written}) >= AckQuorum ({acknowledged})"
         )

@@ -24,7 +24,7 @@ from pybroker.schema.key_value_text import key_value_data, key_value_text
 from pybroker.schema.schema_data import Incompatible, InvalidSchema, SchemaData, SchemaType, schema_type_named
 
 TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
-_FORCED = -1  # # the version in the answer to a forced deletion
+_FORCED = -1  # the version in the answer to a forced deletion
 _UNKNOWN = -1
 
 

@@ -74,7 +74,7 @@ def waiting_of(subscription: Subscription) -> Waiting:
         entries -= delayed.entry_count - overdue
     has_unread = subscription.reads.has_more
     if has_unread and subscription.reads.compacted is None and not is_listed and entries - deferred <= 0:
-        has_unread = False  # # All following entries are markers or messages of aborted transactions.
+        has_unread = False  # All following entries are markers or messages of aborted transactions.
     is_listed = is_listed or overdue > 0
     if not (has_unread or is_listed or deferred):
         return Waiting(0, False, False, 0)
@@ -108,7 +108,7 @@ def _undelivered(subscription: Subscription) -> int:
     else:
         start = cursor.first_unacked_position
         entries = cursor.backlog_entries
-        if not subscription.consumers:  # # Pending transaction acks are only delivered again after an abort.
+        if not subscription.consumers:  # Pending transaction acks are only delivered again after an abort.
             entries -= sum(len(each) for hold in cursor.state.held.open.values() for each in hold.entries.values())
     if read_limit.limit is not None:
         entries -= ledgers.entries_after(ledgers.previous_position(max(start, read_limit.limit)))
@@ -354,7 +354,7 @@ _RATE_OWNERS = {
 def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) -> list[Finding]:
     used_up = [] if subscription.throttle is None else subscription.throttle.used_up()
     if not used_up:
-        return []  # # The limit was used up at the last check. Dispatch resumes by itself in a moment.
+        return []  # The limit was used up at the last check. Dispatch resumes by itself in a moment.
     clock = subscription.runtime.clock
     rates: list[dict[str, Any]] = []
     for limit, unit, wait_ms in used_up:

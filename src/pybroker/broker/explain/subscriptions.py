@@ -55,7 +55,7 @@ def _of_waiting(subscription: Subscription, waiting: Waiting) -> Steps:
     elif (chunk_order := subscription.chunk_order) is not None:
         waits_for = consumers.waits_for_parts(chunk_order)
     if dispatcher is not subscription.dispatcher:
-        return found  # # All consumers have left meanwhile.
+        return found  # All consumers have left meanwhile.
     if waiting.is_for_consumers and not any(finding.code in STOP_ALL for finding in stops):
         stuck = consumers.stuck_consumers(subscription, waits_for)
         found += yield from consumers.of_stuck(subscription, stuck, waiting.entries)

@@ -52,7 +52,7 @@ def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
     owner = key_order.owners.selector.owner(sticky_hash)
     draining = key_order.draining.of(sticky_hash)
     if draining is not None and draining.consumer is owner:
-        draining = None  # # It has moved back to its owner, which the dispatcher has not processed yet.
+        draining = None  # It has moved back to its owner, which the dispatcher has not processed yet.
     waiting = key_order.waiting.waiting.get(sticky_hash)
     parked = key_order.parked
     return HashOfKey(

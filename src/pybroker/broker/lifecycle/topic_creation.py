@@ -55,8 +55,8 @@ class TopicCreation:
         self._directory = directory
         # By namespace with a limit, during creations in it: counting and creating must be one step.
         self._locks: WeakValueDictionary[NamespaceName, asyncio.Lock] = WeakValueDictionary()
-        self._makers: dict[NamespaceName, int] = {}  # # the number of tasks in `room`
-        self._left: asyncio.Event | None = None  # # set when they have left
+        self._makers: dict[NamespaceName, int] = {}  # the number of tasks in `room`
+        self._left: asyncio.Event | None = None  # set when they have left
 
     # --- permissions ------------------------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class TopicLoading:
         if self._presence.is_closing:  # No task begins any more.
             del self._loads[str(load.name)]
             load.loaded.set_exception(ServiceNotReady("the broker is starting or stopping, try again"))
-            load.loaded.exception()  # # mark as retrieved: there may be no waiter
+            load.loaded.exception()  # mark as retrieved: there may be no waiter
         else:
             self._broker_context.tasks.start(self._load(load), f"load {load.name}")
 
@@ -193,7 +193,7 @@ class TopicLoading:
         except BaseException as error:
             self._runtime.stats.topic_load_failures += 1
             try:
-                await _close(ledger)  # # before the next attempt, which would find it open
+                await _close(ledger)  # before the next attempt, which would find it open
             finally:
                 if isinstance(error, asyncio.CancelledError):
                     loading.cancel()
@@ -201,7 +201,7 @@ class TopicLoading:
                     is_late = isinstance(error, TimeoutError)
                     refusal = ServiceNotReady(f"topic {name} could not be loaded in time, try again")
                     loading.set_exception(refusal if is_late else error)
-                    loading.exception()  # # mark as retrieved: there may be no waiter
+                    loading.exception()  # mark as retrieved: there may be no waiter
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:

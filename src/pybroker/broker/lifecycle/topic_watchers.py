@@ -29,7 +29,7 @@ MAX_WATCHED_NAMES = 1_000_000  # in all lists together; a client that is refused
 MATCHED_PER_TURN = 256  # about a millisecond
 HASHED_PER_TURN = 10_000  # the same
 PAUSE_MS = 20.0
-HASHED_PER_PAUSE_MS = 1_000  # # at most about a tenth of the event loop's time goes into hashes
+HASHED_PER_PAUSE_MS = 1_000  # at most about a tenth of the event loop's time goes into hashes
 
 
 class TopicWatchers(TopicListener):
@@ -85,7 +85,7 @@ class TopicWatchers(TopicListener):
         while not watched.is_loaded:
             loading = self._loading.get(watched)
             if loading is not None:
-                await asyncio.wait([loading])  # # If that fails, this task tries.
+                await asyncio.wait([loading])  # If that fails, this task tries.
                 continue
             loading = self._loading[watched] = asyncio.get_running_loop().create_future()
             try:

@@ -89,7 +89,7 @@ class PublishRateLimit(WaitingPublishers):
     def _time_passed(self) -> None:
         self._is_timed = False
         while self._waiting and min(self.buckets.allowance(self._runtime.clock.monotonic_ms())) > 0:
-            self._let_go(next(iter(self._waiting)))  # # It is last in the queue if it must wait again.
+            self._let_go(next(iter(self._waiting)))  # It is last in the queue if it must wait again.
         if self._waiting:
             self.wait(next(iter(self._waiting)))
 

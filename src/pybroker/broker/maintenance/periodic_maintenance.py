@@ -175,8 +175,8 @@ async def _expire(topic: Topic) -> None:
     if ttl_s > 0:
         before_ms = topic.runtime.clock.wall_ms() - ttl_s * 1000
         for subscription in list(topic.subscriptions.values()):
-            if subscription.name != COMPACTION_SUBSCRIPTION:  # # its position is the end of the last compaction
-                with suppress(SubscriptionNotFound):  # # The other subscriptions are still checked.
+            if subscription.name != COMPACTION_SUBSCRIPTION:  # its position is the end of the last compaction
+                with suppress(SubscriptionNotFound):  # The other subscriptions are still checked.
                     await cursor_moves.expire(
                         subscription, before_ms, "their time to live was over (messageTTLInSeconds)"
                     )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_WAITING_EVENTS = 10_000  # of one namespace; the oldest is given up for one more
 _SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # for Pulsar's own clients
 
-_STRATEGY = "ALWAYS_COMPATIBLE"  # # compatible with any schema that is registered already
+_STRATEGY = "ALWAYS_COMPATIBLE"  # compatible with any schema that is registered already
 
 
 class ChangeEvents:

@@ -152,7 +152,7 @@ class ProducerAccess(Generic[P]):
         if old is self._holder:
             self._holder = new
         else:
-            # # In the same order: other producers are not affected.
+            # In the same order: other producers are not affected.
             self._shared = {new if each is old else each: None for each in self._shared}
 
     def claimed_epoch(self, producer: P) -> int | None:

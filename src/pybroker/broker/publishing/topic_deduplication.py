@@ -45,9 +45,9 @@ SNAPSHOT_PAUSE_MS = 1000
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
 """After an error of the store; publishers wait meanwhile."""
 REPLAY_SLICE_MS = 1.0
-_REPLAY_SLICE_ENTRIES = 64  # # entries between two checks of the clock
+_REPLAY_SLICE_ENTRIES = 64  # entries between two checks of the clock
 _REPLICATOR_PREFIX = "pulsar.repl"
-_NOT_STORED_ID = -1  # # ledger and entry id of a receipt for a duplicate
+_NOT_STORED_ID = -1  # ledger and entry id of a receipt for a duplicate
 _MS_PER_MINUTE = 60_000
 _BEING_STORED = "Cannot determine whether the message is a duplicate at this time: reconnect and send it again"
 _BEHIND_FAILURE = "An earlier message was not stored: reconnect and send both again"
@@ -100,7 +100,7 @@ class TopicDeduplication:
         self._saving = asyncio.Lock()
         self._waiting: list[asyncio.Event] = []
         if ledger.cursors.get(DEDUPLICATION_CURSOR) is not None:
-            self.status = DeduplicationStatus.REMOVING  # # unless deduplication is wanted
+            self.status = DeduplicationStatus.REMOVING  # unless deduplication is wanted
 
     @property
     def cursor(self) -> ManagedCursor | None:

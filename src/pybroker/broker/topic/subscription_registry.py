@@ -96,7 +96,7 @@ class SubscriptionRegistry:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
-                self._pass_on(name)  # # It received the lock in the moment in which it gave up.
+                self._pass_on(name)  # It received the lock in the moment in which it gave up.
             else:
                 self._turns.leave(name, turn)
             if not isinstance(error, TimeoutError):
@@ -225,7 +225,7 @@ class SubscriptionRegistry:
         subscription.close_consumers()
         self._forget(subscription)
         if name == COMPACTION_SUBSCRIPTION:
-            self._ledger.compacted_drops += 1  # # The ledgers of a compaction in progress may be trimmed soon.
+            self._ledger.compacted_drops += 1  # The ledgers of a compaction in progress may be trimmed soon.
         try:
             await topic.broker_context.ledgers.delete_cursor(self._ledger, cursor)
         except StoreError:

@@ -115,7 +115,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         for cursor in ledger.cursors.values():
             if cursor.name not in OWN_CURSORS:
                 self.registry.restore(cursor)
-        self._holds: dict[str, WaitingPublishers] = {}  # # by the name of the part that makes publishers wait
+        self._holds: dict[str, WaitingPublishers] = {}  # by the name of the part that makes publishers wait
         self.deduplication = TopicDeduplication(
             self.shared, ledger, self.producers, self.append, partial(self._hold_publishers, "deduplication")
         )
@@ -259,7 +259,7 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self._entry_metadata.stored(messages)
             if (
                 run.txn is None or not run.has_markers
-            ):  # # the marker at the end of a transaction is not a published message
+            ):  # the marker at the end of a transaction is not a published message
                 counters.messages_in += messages
                 counters.entries_in += entries
                 counters.bytes_in += run.size_bytes

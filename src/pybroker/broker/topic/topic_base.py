@@ -262,7 +262,7 @@ class TopicBase(ABC):
         self.shared.is_fenced = True
         self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
         if self.publish_throttle is not None:
-            self.publish_throttle.close(None)  # # Its producers are gone: clients that wait for it continue.
+            self.publish_throttle.close(None)  # Its producers are gone: clients that wait for it continue.
         for subscription in list(self.subscriptions.values()):
             subscription.is_closed = True
             subscription.close_consumers()

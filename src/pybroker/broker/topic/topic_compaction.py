@@ -73,7 +73,7 @@ class TopicCompaction:
         self.counters = CompactionCounters()
         self._alone = asyncio.Lock()
         self._looking = asyncio.Lock()
-        self._last_index_of = (-1, -1)  # # the ledger of the view, and the last message of its last entry
+        self._last_index_of = (-1, -1)  # the ledger of the view, and the last message of its last entry
 
     @property
     def is_running(self) -> bool:

@@ -455,4 +455,4 @@ def _leave(producer: Producer) -> None:
 def _fail(ending: _Ending, error: BrokerError) -> None:
     if not ending.done.done():
         ending.done.set_exception(error)
-        ending.done.exception()  # # mark as retrieved: the waiter may be gone
+        ending.done.exception()  # mark as retrieved: the waiter may be gone

@@ -21,7 +21,7 @@ from pybroker.wire.transaction_metadata import of_transaction
 RESTORE_ON_LOOP_BYTES = 16 * 1024
 """A larger snapshot has hundreds of open transactions, and is restored by a thread: 10,000 take 90 ms."""
 _SLICE_MS = 1.0
-_SLICE_ENTRIES = 64  # # entries between two checks of the clock
+_SLICE_ENTRIES = 64  # entries between two checks of the clock
 
 
 class Progress:

@@ -207,7 +207,7 @@ def run(options: argparse.Namespace) -> int:
         total: int | None = None
         for name in names:
             pages = _Pages(rest, subscription_path(name, options.subscription), listing, _query(options), left)
-            if left <= 0:  # # the limit is reached: only the count follows
+            if left <= 0:  # the limit is reached: only the count follows
                 total = _sum(total, pages.counted())
                 continue
             if output.is_json:

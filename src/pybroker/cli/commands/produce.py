@@ -150,7 +150,7 @@ async def _send_all(
             if receipts.failure is not None:
                 return
     except (Interrupted, CommandFailed):
-        await producer.flush()  # # send the messages that were read
+        await producer.flush()  # send the messages that were read
         raise
 
 

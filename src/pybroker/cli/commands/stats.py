@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             except CommandFailed as error:
                 if not has_looked:
                     raise
-                say(str(error))  # # the broker restarts: the user waits for it
+                say(str(error))  # the broker restarts: the user waits for it
             else:
                 rates.look(stats, time.monotonic())
                 _show(output, stats, is_once=options.once)
@@ -83,7 +83,7 @@ class RatesBetween:
     def look(self, stats: Mapping[TopicName, dict[str, Any]], now_s: float) -> None:
         """Change the rates in `stats`, where there was a look before and the counters have not begun anew."""
         took_s, self._at_s = now_s - self._at_s, now_s
-        past, self._before = self._before, {}  # # deleted topics are dropped
+        past, self._before = self._before, {}  # deleted topics are dropped
         for name, document in stats.items():
             parts = {str(name): document}
             parts |= {f"{name}\0{key}": each for key, each in document.get("subscriptions", {}).items()}

@@ -45,7 +45,7 @@ class CheckpointJob:
     works: list[LedgerWork] = field(default_factory=list)
     deleted_ledgers: list[int] = field(default_factory=list)
     leftovers: Leftovers = Leftovers.REFUSE
-    syncs_slices: bool = True  # # False without concurrent appends: one sync of a file is faster than many
+    syncs_slices: bool = True  # False without concurrent appends: one sync of a file is faster than many
     written_bytes: int = 0
     counts_files: bool = False  # at a run's last checkpoint: the number of segment files is stored
 

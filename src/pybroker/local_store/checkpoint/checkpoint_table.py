@@ -52,7 +52,7 @@ class Facts:
     is_clean: int = 0  # closed in order: the journal holds nothing that is not here
     commit: int = 0  # how many transactions there were
     first_named_ledger_id: int = (
-        0  # # from this id on, ledgers without metadata are empty; below it a deletion may be lost
+        0  # from this id on, ledgers without metadata are empty; below it a deletion may be lost
     )
     journal_end: int = 0  # lower batches were durable at this commit; at least `sequence`
     is_journal_made: int = 0  # a journal file from `first_generation` on exists until this run stops cleanly

@@ -246,7 +246,7 @@ class Checkpointer:
             self._bytes >= self._options.checkpoint_max_bytes
             or self._records >= self._options.checkpoint_max_entries
             or (self._is_requested and self._records > 0)
-            or self._is_nearly_full()  # # regardless of thresholds: appends wait for this checkpoint
+            or self._is_nearly_full()  # regardless of thresholds: appends wait for this checkpoint
         )
 
     async def _freeze(self) -> CheckpointJob:

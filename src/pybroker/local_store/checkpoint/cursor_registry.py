@@ -20,7 +20,7 @@ class RegisteredCursor:
     def __init__(self, cursor_id: str) -> None:
         self.cursor_id = cursor_id
         self.owner: CursorOwner | None = None
-        self.deleted_number = 0  # # number of the deletion record, which invalidates the table's rows; 0 for none
+        self.deleted_number = 0  # number of the deletion record, which invalidates the table's rows; 0 for none
         self.snapshot: tuple[int, bytes] | None = None
         self.deltas: list[tuple[int, bytes]] = []
 

@@ -149,7 +149,7 @@ class JournalBatcher:
     def _is_fenced(self, run: AppendRun) -> bool:
         """Whether an earlier run was refused and this one must be too."""
         if run.listener in self._fenced_listeners:
-            self._fenced.add(run.ledger_id)  # # later runs would leave a gap
+            self._fenced.add(run.ledger_id)  # later runs would leave a gap
             return True
         return run.ledger_id in self._fenced
 
@@ -191,7 +191,7 @@ class JournalBatcher:
         if not lacks_room(error):
             raise error
         if self._state is _State.ERASING:
-            return self._end(None)  # # there was no space for the batch either
+            return self._end(None)  # there was no space for the batch either
         assert self._state in {_State.WRITING, _State.TAKING_FILE}, self._state
         batch = self._batch
         if batch.error is not None:

@@ -154,7 +154,7 @@ class DirectJournal(Journal):
         try:
             self._loop.call_soon_threadsafe(self._go_on, event)
         except RuntimeError:
-            # # the event loop is closed: no caller is left
+            # the event loop is closed: no caller is left
             return
 
 

@@ -74,5 +74,5 @@ class ThreadJournal(Journal):
         try:
             self._loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            # # the event loop is closed: no caller is left
+            # the event loop is closed: no caller is left
             return

@@ -256,4 +256,4 @@ class LedgerReads:
     def _delete_job(self, ledger_id: int) -> None:
         path = segment_path(self._directory, ledger_id)
         self._disk.unlink(path)
-        self._files.drop(path)  # # after the removal: a later open finds nothing
+        self._files.drop(path)  # after the removal: a later open finds nothing

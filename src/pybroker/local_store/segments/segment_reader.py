@@ -92,7 +92,7 @@ class LoadedSegment:
     """The location of a ledger, and the damage found during its load."""
 
     place: LedgerLocation
-    faults: list[tuple[int, str]]  # # offset and reason of damage that affects no entry
+    faults: list[tuple[int, str]]  # offset and reason of damage that affects no entry
     gaps: list[Gap]
 
 
@@ -331,7 +331,7 @@ def read_entries(
     """Return entries from `first_entry_id` on, at least one, up to the size of one read of the file. Raises DamagedSegment."""
     if first_entry_id >= place.extent.entry_count:
         assert not place.is_end_known, "asked for an entry that does not exist"
-        first_id, last_id = place.extent.entry_count, first_entry_id + max_entries - 1  # # the caller knows a later end
+        first_id, last_id = place.extent.entry_count, first_entry_id + max_entries - 1  # the caller knows a later end
         reason = "the entry was in the damaged end of the file"
         raise DamagedSegment(path, place.extent.end_offset, ledger_id, first_id, last_id, reason)
     payloads: list[bytes] = []
@@ -350,7 +350,7 @@ def read_entries(
             if found.end_entry_id <= first_entry_id and not payloads:
                 continue
             if payloads:
-                break  # # reported to the reader of the following entry
+                break  # reported to the reader of the following entry
             raise _damage_of_gap(path, ledger_id, found)
         if payloads and not walk.window.holds_payloads(found):
             break

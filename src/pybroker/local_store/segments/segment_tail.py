@@ -45,7 +45,7 @@ class Leftovers(Enum):
 
     REFUSE = "refuse"
     CUT = "cut"  # and tell: a journal without sync may have lost them to a power cut
-    CHECKED = "checked"  # # the journal has them in a later part
+    CHECKED = "checked"  # the journal has them in a later part
 
 
 def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:

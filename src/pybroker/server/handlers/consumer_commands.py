@@ -187,7 +187,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
         if request.start_message_rollback_duration_sec:
             since_ms = connection.runtime.clock.wall_ms() - request.start_message_rollback_duration_sec * 1000
             start = await topic.ledger.find_by_publish_time(since_ms)
-        # # the start itself is included: entries before it count as acknowledged
+        # the start itself is included: entries before it count as acknowledged
         is_behind_all = start > ledgers.last_position
         mark_delete = ledgers.last_position if is_behind_all else topic.ledger.position_before(start)
         return topic.registry.non_durable(request.subscription, mark_delete)

@@ -66,7 +66,7 @@ def _note_refusal(
     """Record the refusal for `explain`, because the client may be gone by then."""
     broker = connection.broker
     if isinstance(error, (TopicNotFound, AuthorizationError)) and broker.loaded.get(name) is None:
-        return  # # clients can name any topic: refusals of unknown topics would use the slots of others
+        return  # clients can name any topic: refusals of unknown topics would use the slots of others
     told = error if isinstance(error, BrokerError) else error.answer()
     now_ms = broker.runtime.clock.wall_ms()
     broker.broker_context.refusals.note(str(name), request.producer_name, connection.address, told, now_ms)

@@ -49,7 +49,7 @@ def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], A
     if request.HasField("message_id"):
         target = request.message_id
         position = from_wire(target.ledgerId, target.entryId)
-        # # no batch has more messages, and a frame could contain millions of words
+        # no batch has more messages, and a frame could contain millions of words
         words = target.ack_set[:max_words]
         return lambda subscription: cursor_moves.reset(subscription, position, words)
     if request.HasField("message_publish_time"):

@@ -126,7 +126,7 @@ def check_expiry(connection: Connection) -> None:
 def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
     """New credentials for a session: they must be of the same role, or the connection is closed."""
     if connection.session.state is not SessionState.CONNECTED:
-        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # # the broker has not requested it
+        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # the broker has not requested it
     if connection.is_renewing:
         raise ProtocolViolation("AUTH_RESPONSE while another one is looked at")
     response = command.authResponse.response

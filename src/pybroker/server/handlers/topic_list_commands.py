@@ -170,7 +170,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
     watcher = connection.topic_watchers.get(request.watcher_id)
     if watcher is None:
         if connection.session.state is SessionState.CLOSED:
-            return  # # closed before its creation: it would never be closed
+            return  # closed before its creation: it would never be closed
         pattern = _watchable_pattern(connection, request.topics_pattern)
         watched = watchers.watched(namespace, pattern)
         watcher = connection.topic_watchers[request.watcher_id] = ConnectionWatcher(
