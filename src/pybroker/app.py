@@ -84,7 +84,7 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
     """
     logs.configure(config.log_level)
     for warning in warnings:
-        logs.warning("config.noted", warning=warning)
+        logs.warning("config.warning", warning=warning)
     tune_process()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

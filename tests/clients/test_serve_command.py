@@ -139,7 +139,7 @@ def test_file_environment_and_command_line_are_used_and_the_later_ones_win(tmp_p
 def test_unknown_keys_and_keys_without_effect_are_named_once_at_start(tmp_path: Path) -> None:
     settings = {**IN_MEMORY, "noSuchKey": "1", "loadBalancerSheddingEnabled": "false"}
     with BrokerProcess(tmp_path, settings).running() as broker:
-        noted = [line for line in broker.log.read_text().splitlines() if "config.noted" in line]
+        noted = [line for line in broker.log.read_text().splitlines() if "config.warning" in line]
     assert len(noted) == 2
     assert "WARNING" in noted[0]
     assert "noSuchKey" in noted[0]

@@ -36,7 +36,7 @@ def table(client: pulsar.Client) -> dict[str, bytes]:
 
 def times_tidied(broker: BrokerProcess) -> int:
     """How often ledgers without a name were deleted: once after each start, in the background."""
-    return broker.log.read_text().count("leftovers.deleted")
+    return broker.log.read_text().count("orphaned_ledgers.deleted")
 
 
 @pytest.mark.parametrize("seed", [1, 2])

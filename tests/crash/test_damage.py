@@ -55,7 +55,7 @@ MEMORY = Path("/dev/shm")  # hundreds of starts, each of which syncs a dozen tim
 # Log lines that say that something is gone, and what it may be.
 LOST_END = {"journal.tail_cut", "segment.entries_cut", "ledger.missing"}
 END = r"has no entry|acknowledgements undone|due times lost"
-OLDER_METADATA = {"leftovers.kept", "metadata.mark_damaged"}
+OLDER_METADATA = {"orphaned_ledgers.kept", "metadata.mark_damaged"}
 CHANGES = rf"{END}|is gone|is back|has the view|lost the subscription"
 STATES = ((True, KILLED), (True, STOPPED), (False, KILLED), (False, STOPPED))
 NO_CONTENT = ("LOCK", "space.reserve")  # nothing is read of them

@@ -131,4 +131,4 @@ def test_a_slow_disk_delays_receipts_and_the_loop_goes_on(broker: FaultyBroker, 
     broker.heal()
     client.close()
     assert broker.stop() == 0
-    assert "loop.held_up" not in broker.log.read_text()
+    assert "event_loop.blocked" not in broker.log.read_text()

@@ -108,8 +108,10 @@ def test_without_a_synced_journal_a_ledger_without_a_name_is_a_warning(tmp_path:
         broker.settings["journalSyncData"] = is_synced
         broker.log.write_text("")
         with broker.running_well():
-            until(lambda: "leftovers.kept" in broker.log.read_text())
-            assert str(lost) in next(line for line in broker.log.read_text().splitlines() if "leftovers.kept" in line)
+            until(lambda: "orphaned_ledgers.kept" in broker.log.read_text())
+            assert str(lost) in next(
+                line for line in broker.log.read_text().splitlines() if "orphaned_ledgers.kept" in line
+            )
         assert main(["ledger", "verify", str(broker.data)]) == 0
     with broker.running(), connected(broker) as client:
         client.open_producer(TOPIC)

@@ -473,7 +473,7 @@ async def test_the_first_transaction_waits_for_its_cursor_and_a_failure_to_make_
         for _ in range(3):
             with pytest.raises(BrokerError, match="no"):
                 await send(broker, topic, txn(1))
-    assert [record.levelname for record in caplog.records if "transactions.not_begun" in record.getMessage()] == [
+    assert [record.levelname for record in caplog.records if "transactions.start_failed" in record.getMessage()] == [
         "ERROR"
     ]
     assert topic.publish_throttle is None, "nobody waits any more"

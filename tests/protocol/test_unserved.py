@@ -112,7 +112,7 @@ async def test_who_sets_what_nobody_carries_out_is_told(
     answer = await http.call(method, path, body)
     assert answer.status in {200, 204}, answer
     assert warnings_of(answer) == [subject]
-    assert logged == [("setting.kept_only", subject)]
+    assert logged == [("setting.without_effect", subject)]
 
 
 @pytest.mark.parametrize(

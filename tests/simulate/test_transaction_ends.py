@@ -262,7 +262,7 @@ def test_a_disk_that_is_full_delays_it_until_there_is_room(action: TxnAction, mo
         assert any(each.what == "storage.full" for each in world.history)
         assert (moment == "before it") == (not begun)
         assert ending.done() == (moment == "behind that"), "what all know durably is not waited for"
-        for said in ("transaction.not_forgotten", "transaction.end_delayed", "storage.failed"):
+        for said in ("transaction.removal_failed", "transaction.end_delayed", "storage.failed"):
             assert len([each for each in world.history if each.what == said]) <= 1, said
         if is_killed:
             await world.kill()

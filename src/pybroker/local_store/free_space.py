@@ -141,7 +141,7 @@ class StorageSpace:
             and self.free_bytes >= self._needed_bytes() + self._margin_bytes
             and self._now_s() >= self._resume_not_before_s
         ):
-            logs.info("storage.has_space", free_mib=self.free_bytes // _MIB)
+            logs.info("storage.space_available", free_mib=self.free_bytes // _MIB)
             self._resumed_s = self._now_s()
             self._reason = self._cause = None
             self._on_change()

@@ -61,13 +61,15 @@ async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, sto
             if named and not store.is_id_given(max(named)):
                 found.ids_not_given += [ledger_id for ledger_id in named if not store.is_id_given(ledger_id)]
     except StoreError as error:
-        logs.error("leftovers.failed", error=str(error))
+        logs.error("orphaned_ledgers.failed", error=str(error))
         return found
     for ledger_id in sorted(left):
         try:
             count = (await store.recover(ledger_id)).entry_count
         except StoreError as error:
-            logs.error("leftovers.failed", ledger_id=ledger_id, error=str(error))  # the others do not depend on it
+            logs.error(
+                "orphaned_ledgers.failed", ledger_id=ledger_id, error=str(error)
+            )  # the others do not depend on it
             continue
         if count:
             found.entries[ledger_id] = count
@@ -84,11 +86,11 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
             await store.delete_ledger(ledger_id)
             deleted += 1
         except StoreError as error:
-            logs.error("leftovers.failed", ledger_id=ledger_id, error=str(error))
-    logs.info("leftovers.deleted", ledgers=deleted)
+            logs.error("orphaned_ledgers.failed", ledger_id=ledger_id, error=str(error))
+    logs.info("orphaned_ledgers.deleted", ledgers=deleted)
     if found.entries:
         logs.warning(
-            "leftovers.kept",
+            "orphaned_ledgers.kept",
             ledgers=len(found.entries),
             ledger_ids=told_ids(found.entries),
             reason="no topic names them, yet they hold entries; the journal was not synced when that came about",
@@ -183,7 +185,7 @@ async def named_entry_counts(metadata: MetadataStore) -> dict[int, int | None]:
         async for _, value in managed_ledger_documents(metadata):
             counts |= entry_counts_in(value)
     except StoreError as error:
-        logs.error("leftovers.failed", error=str(error))
+        logs.error("orphaned_ledgers.failed", error=str(error))
     return counts
 
 

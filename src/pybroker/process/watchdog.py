@@ -109,4 +109,4 @@ class LoopWatchdog:
         innermost = traceback.extract_stack(frame)[-MAX_STACK_FRAMES:]
         stack = " > ".join(f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in innermost)
         cpu_ms, limit_ms = round(cpu_s * 1000), round(self._limit_s * 1000)
-        logs.warning("loop.held_up", limit_ms=limit_ms, cpu_ms=cpu_ms, stack=stack)
+        logs.warning("event_loop.blocked", limit_ms=limit_ms, cpu_ms=cpu_ms, stack=stack)

@@ -70,7 +70,7 @@ class Leases:
                 try:
                     self._rest.json("DELETE", f"{_base(namespace)}/{self.reader}", patience_s=0)
                 except ClientError as error:
-                    logs.info("leases.not_given_back", reason=str(error))  # they expire
+                    logs.info("leases.release_failed", reason=str(error))  # they expire
             self._places.clear()
             self._rest.close()
 
@@ -83,7 +83,7 @@ class Leases:
                         self._ask(namespace, topics)
                 wait_s = self._renew_after_s
             except ClientError as error:
-                logs.warning("leases.not_renewed", reason=str(error))
+                logs.warning("leases.renewal_failed", reason=str(error))
                 wait_s = RETRY_S
 
     def _ask(self, namespace: NamespaceName, topics: Mapping[str, Place]) -> None:

@@ -154,7 +154,7 @@ class Coordinator:
             except StoreError as error:
                 self._failures += 1
                 self.last_error = str(error)
-                logs.error("transaction_log.not_read", coordinator=self.id, error=str(error))
+                logs.error("transaction_log.read_failed", coordinator=self.id, error=str(error))
                 await asyncio.sleep(min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures, 16)))
             else:
                 break
@@ -415,7 +415,7 @@ class Coordinator:
             except StoreError as error:
                 if not self._is_log_full:
                     self._is_log_full = True
-                    logs.warning("transaction.not_forgotten", transaction=str(transaction.id), error=str(error))
+                    logs.warning("transaction.removal_failed", transaction=str(transaction.id), error=str(error))
                 self._runtime.call_later(FULL_DISK_RETRY_MS / 1000, lambda: self._forget(told))
                 return
             except ServiceNotReady:

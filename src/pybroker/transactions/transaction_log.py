@@ -166,7 +166,7 @@ class TransactionLog(ManagedLedgerListener):
                 self.append(record)
             except StoreError as error:  # A full disk: the log is longer for a while.
                 self._places.given_up(key)
-                logs.warning("transaction_log.not_shortened", managed_ledger=self.managed.name, error=str(error))
+                logs.warning("transaction_log.trim_failed", managed_ledger=self.managed.name, error=str(error))
 
     async def close(self) -> None:
         """Accept no more records; pending appends fail. Errors are logged."""

@@ -51,7 +51,7 @@ class HandlerApp:
             warnings = (f'299 pybroker "kept and shown only: {subject}"' for subject in subjects)
             response.headers["Warning"] = ", ".join(warnings)
         for subject in subjects:
-            logs.warning("setting.kept_only", subject=subject, path=call.scope["path"], role=call.role)
+            logs.warning("setting.without_effect", subject=subject, path=call.scope["path"], role=call.role)
 
 
 def route(

@@ -30,7 +30,7 @@ class ProducerNames:
         except StoreError as error:
             # For example, on a full disk: the broker still serves consumers. The name is longer, but unique as well.
             self._start = self._clock.wall_ms()
-            logs.warning("producer_names.start_not_counted", error=str(error))
+            logs.warning("producer_names.count_failed", error=str(error))
 
     def new(self) -> str:
         """A name that no producer had."""

@@ -60,7 +60,7 @@ class WaitingRequests:
             if not deadline.expired():
                 raise
             self.late_total += 1
-            logs.warning("topic.waited_in_vain", reason=what)
+            logs.warning("topic.load_timeout", reason=what)
             raise TooManyRequests(f"{what} for {timeout_s} s (topicLoadTimeoutSeconds), try again") from None
         finally:
             self.shares.add(holder.name, -1)

@@ -135,14 +135,14 @@ class TopicClosing:
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()
         await self._fence(topics)
-        logs.info("clients.told", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
+        logs.info("clients.notified", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
         try:
             async with asyncio.timeout(ANSWERING_S):
                 # Twice: acknowledgements that arrive during the write of a cursor are written by the second one.
                 await store.flush()
                 await store.flush()
         except (StoreError, TimeoutError) as error:
-            logs.warning("clients.not_answered", error=str(error) or f"storage took longer than {ANSWERING_S:g} s")
+            logs.warning("clients.unanswered", error=str(error) or f"storage took longer than {ANSWERING_S:g} s")
 
     async def close_all(self) -> None:
         """Close all loaded topics, at most `maxConcurrentTopicCloses` at once. Notifies their clients if that has not been done."""

@@ -103,7 +103,7 @@ class SubscriptionRegistry:
                 raise
             room.late_total += 1
             reason = f"it is {self._turns.doing(name) or 'in use'}, {self._turns.waiting(name)} more wait"
-            logs.warning("subscription.waited_in_vain", topic=self._topic.name, subscription=name, reason=reason)
+            logs.warning("subscription.lock_timeout", topic=self._topic.name, subscription=name, reason=reason)
             raise TooManyRequests(
                 f"subscription {name} was not free in time: {reason} (subscriptionTurnTimeoutSeconds), try again"
             ) from error

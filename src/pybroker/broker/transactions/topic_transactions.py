@@ -174,7 +174,7 @@ class TopicTransactions(CursorOwner):
             error = failure
             if not self._has_said_why:  # clients send it again at once, for as long as it takes
                 self._has_said_why = True
-                logs.error("transactions.not_begun", topic=topic.name, error=str(failure))
+                logs.error("transactions.start_failed", topic=topic.name, error=str(failure))
         finally:
             waiting, self._waiting = self._waiting, []
             begun, self._begun = self._begun, None
