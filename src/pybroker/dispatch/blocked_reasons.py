@@ -10,22 +10,24 @@ class BlockedReason(Enum):
 
     CLOSED = "the subscription is being closed or deleted"
     NO_CONSUMER = "no consumer is connected"
-    CONSUMERS = "no consumer can take an entry"
-    STARTING = "a consumer that has just become the active one waits until the one before is surely done"
-    NO_PERMITS = "no consumer has room for more messages: clients ask for more when they have processed what they hold"
-    CONNECTION_FULL = "the consumers with room for more do not read from their connections"
-    UNACKED_CONSUMER = "consumers hold as many unacknowledged messages as they may"
-    UNACKED_SUBSCRIPTION = "the subscription holds as many unacknowledged messages as it may"
-    UNACKED_BROKER = (
-        "the broker holds as many unacknowledged messages as it may, and this subscription more than its share"
+    CONSUMERS = "no consumer can receive an entry"
+    STARTING = "a new active consumer waits for the end of the failover delay"
+    NO_PERMITS = (
+        "no consumer has permits: clients request more messages when they have processed those in their receiver queues"
     )
-    LOOK_AHEAD = "as many entries as may wait for consumers that cannot take them, or for keys that others hold"
-    FILTER = "an entry filter has put the next entry off"
+    CONNECTION_FULL = "the consumers with permits do not read from their connections"
+    UNACKED_CONSUMER = "consumers have reached their limit of unacknowledged messages"
+    UNACKED_SUBSCRIPTION = "the subscription has reached its limit of unacknowledged messages"
+    UNACKED_BROKER = (
+        "the broker has reached its limit of unacknowledged messages, and this subscription exceeds its share"
+    )
+    LOOK_AHEAD = "the look-ahead buffer of waiting entries is full"
+    FILTER = "an entry filter has deferred the next entry"
     RATE = "a dispatch rate is used up"
-    TRANSACTION = "an open transaction: nothing from its first message on is delivered until it has ended"
-    MEMORY = "others have what memory there is (brokerMemoryLimitMB): it waits for its turn"
+    TRANSACTION = "an open transaction blocks all entries from its first message on"
+    MEMORY = "the memory budget is used up (brokerMemoryLimitMB): the subscription waits in the queue for memory"
     READING = "entries are being read from the store"
-    READ_FAILED = "entries cannot be read; it is tried again"
+    READ_FAILED = "entries cannot be read; the read is retried"
     AT_END = "every entry was sent"
 
 
