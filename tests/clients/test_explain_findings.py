@@ -421,7 +421,7 @@ def test_messages_that_are_not_due_are_found_and_wait_for_nobodys_fault(
     finding = asked.until("delayed")
     assert not finding["waits"]
     assert finding["evidence"]["entries"] == 1
-    assert finding["sentence"].startswith("1 entry waits for its time; the next is due in ")
+    assert finding["sentence"].startswith("1 entry is delayed; the next is due in ")
 
 
 def test_what_a_non_persistent_topic_drops_for_want_of_permits_is_found(

@@ -324,7 +324,7 @@ async def test_a_message_whose_keys_consumer_is_full_waits_for_it(world: Explain
     named = [each for each in waiting if each is not None]
     assert named
     assert {each["evidence"]["consumer"] for each in named} == {"full"}
-    assert all(each["waits"] and "no consumer has room" in each["sentence"] for each in named)
+    assert all(each["waits"] and "no consumer has permits" in each["sentence"] for each in named)
 
 
 async def test_what_was_given_back_waits_when_nobody_can_take_it(world: Explained) -> None:

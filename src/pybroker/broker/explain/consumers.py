@@ -124,10 +124,10 @@ def _stuck(
     # The reason contains names, which may contain braces.
     because = because.replace("{", "{{").replace("}", "}}")
     why = {
-        Code.NO_PERMITS: "{} no room for more messages{}: {} asks for more when it has processed what it holds",
-        Code.CONNECTION_FULL: "{} not read from the connection{}: {} gets nothing until it does",
+        Code.NO_PERMITS: "{} a full receiver queue{}: {} requests more when it has processed its messages",
+        Code.CONNECTION_FULL: "{} not read from the connection{}: {} receives nothing until it does",
         Code.CONNECTION_HELD: "{} not been heard{}, because " + because,
-        Code.UNACKED_LIMIT_CONSUMER: "{} as many unacknowledged messages as one consumer may hold{}: {} gets more when"
+        Code.UNACKED_LIMIT_CONSUMER: "{} reached the limit of unacknowledged messages of one consumer{}: {} receives more when"
         " half of them are acknowledged",
     }[code]
     has = "has" if len(group) == 1 else "have"

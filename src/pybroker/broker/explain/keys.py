@@ -120,18 +120,18 @@ def _of_draining(
     owner = key_order.owners.selector.owner(waiting.sticky_hash)
     clock = subscription.runtime.clock
     since_ms = min((each.since_ms for each in hashes if each.since_ms is not None), default=None)
-    to = "nobody" if owner is None else f"consumer {owner.name}"
+    to = "no consumer" if owner is None else f"consumer {owner.name}"
     held = counted(int(shown[0]["unackedMessages"]), "message")
     which = (
         f"Hash {waiting.sticky_hash} drains"
         if len(hashes) == 1
-        else f"{len(hashes):,} hashes drain, most waits of {waiting.sticky_hash}"
+        else f"{len(hashes):,} hashes drain, most messages wait for hash {waiting.sticky_hash}"
     )
     return [
         Finding(
             Code.KEY_DRAINS,
-            f"{which}: consumer {holder.name} holds {held} of it that must be acknowledged before {to} gets what waits:"
-            f" {_amount(waiting)}{for_long(waiting.since_ms, clock)}.",
+            f"{which}: consumer {holder.name} has not acknowledged {held} that it received before the hash moved to {to}:"
+            f" {_amount_of_all([waiting])}{for_long(waiting.since_ms, clock)}.",
             since_ms=since_ms,
             evidence={"hashes": shown, "moreHashes": max(0, len(hashes) - len(shown))},
             actions=(
@@ -175,8 +175,8 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
     unacked = subscription.cursor.first_unacked_position
     return Finding(
         Code.NEWCOMER_WAITS,
-        f"Consumer {first.name} joined when the subscription had read up to {position}, and gets nothing from there on before"
-        f" all in front of it is acknowledged; the first that is not is {unacked}.",
+        f"Consumer {first.name} joined when the subscription had read up to {position}, and receives no later entries"
+        f" until all earlier ones are acknowledged; the first unacknowledged entry is {unacked}.",
         since_ms=consumer_of(first).connected_since_ms,
         evidence={
             "consumers": [
@@ -217,11 +217,6 @@ def _shown(each: WaitingHash) -> dict[str, Any]:
     if each.has_more:
         shown["hasMore"] = True
     return shown
-
-
-def _amount(waiting: WaitingHash) -> str:
-    more = "more than " if waiting.has_more else ""
-    return f"{more}{counted(waiting.entries, 'entry', 'entries')}"
 
 
 def _amount_of_all(hashes: Collection[WaitingHash]) -> str:

@@ -123,8 +123,8 @@ def absence(asked: MessageQuestion) -> Reasons | Want | None:
             [
                 Finding(
                     Code.MESSAGE_BEING_STORED,
-                    f"Message {asked.message_id} has its place and is being written to the disk, with "
-                    f"{counted(ledger.pending_entries, 'entry', 'entries')} of the topic on the way.",
+                    f"Message {asked.message_id} is being written to the disk, with "
+                    f"{counted(ledger.pending_entries, 'entry', 'entries')} of the topic in flight.",
                     evidence={"pendingEntries": ledger.pending_entries},
                 )
             ]
@@ -187,8 +187,8 @@ def _gone(ledger: ManagedLedger, asked: MessageQuestion) -> Finding | None:
         evidence["trimmedLedger"] = {"ledgerId": ledger_id, "entries": known}
         return Finding(
             Code.MESSAGE_TRIMMED,
-            f"Message {asked.message_id} is gone with its ledger {ledger_id} of {counted(known, 'entry', 'entries')}: "
-            "every durable subscription had acknowledged all of it, and retention did not keep it.",
+            f"Message {asked.message_id} was deleted with its ledger {ledger_id} of {counted(known, 'entry', 'entries')}: "
+            "all durable subscriptions had acknowledged it, and retention did not keep it.",
             waits=False,
             evidence=evidence,
         )
@@ -284,7 +284,7 @@ def hidden(asked: MessageQuestion) -> Reasons | Want | None:
         [
             Finding(
                 Code.MESSAGE_ABORTED,
-                f"Message {asked.message_id} is part of {named} that was aborted: nobody ever gets it.",
+                f"Message {asked.message_id} is part of {named} that was aborted: no consumer receives it.",
                 waits=False,
                 evidence={} if said is None else {"transaction": str(said)},
             )
@@ -296,7 +296,7 @@ def _marker(asked: MessageQuestion, txn: TxnId | None) -> Finding:
     of = "" if txn is None else f" of transaction {txn}"
     return Finding(
         Code.MARKER,
-        f"Entry {asked.position} is a marker{of} that the broker has written: nobody gets it.",
+        f"Entry {asked.position} is a marker{of} written by the broker: no consumer receives it.",
         waits=False,
         evidence={} if txn is None else {"transaction": str(txn)},
     )
@@ -345,7 +345,7 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
             Finding(
                 Code.ALREADY_ACKNOWLEDGED,
                 f"Message {asked.message_id} counts as read in subscription {subscription.name}: {where}. It was acknowledged, or "
-                "passed over before the broker began to remember that.",
+                "skipped before the broker recorded skips.",
                 waits=False,
                 evidence=evidence,
                 actions=[actions.seek_to(asked.subscription, asked.position)],
@@ -374,7 +374,7 @@ def _never_delivered(asked: MessageQuestion) -> Reasons | Want | None:
         [
             Finding(
                 Code.FILTERED,
-                f"Message {asked.message_id} is rejected by the entry filters of now: no consumer may have it.",
+                f"Message {asked.message_id} is rejected by the current entry filters: no consumer receives it.",
                 waits=False,
                 evidence={"entryFilters": [type(each).__name__ for each in filters.filters]},
             )
@@ -441,7 +441,8 @@ def held_by_transaction(asked: MessageQuestion) -> Reasons | None:
             Finding(
                 Code.HELD_BY_TRANSACTION,
                 f"Transaction {txn} has acknowledged message {asked.message_id} and is open"
-                f"{for_long(since_ms, subscription.runtime.clock)}: it counts when that commits, else it comes again.",
+                f"{for_long(since_ms, subscription.runtime.clock)}: the acknowledgement takes effect with the commit;"
+                " after an abort the message is redelivered.",
                 waits=False,
                 since_ms=since_ms,
                 evidence=evidence,
@@ -545,7 +546,7 @@ def _outside_ranges(asked: MessageQuestion, in_order: InOrderView, active: Consu
     finding = Finding(
         Code.OUTSIDE_HASH_RANGES,
         f"The hash {sticky_hash} of the key of message {asked.message_id} is in none of the ranges that consumer "
-        f"{active.name} has asked for: it is for another reader, and stays unacknowledged here.",
+        f"{active.name} has asked for: another reader receives it, and it stays unacknowledged here.",
         waits=False,
         evidence={"hash": sticky_hash, "ranges": [list(each) for each in active.key_shared.ranges or ()]},
     )
@@ -576,8 +577,8 @@ def _held(
     findings = [
         Finding(
             Code.HELD_BY_CONSUMER,
-            f"Consumer {state.name} has message {asked.message_id}{how_long}{again}, and has not acknowledged it. Whether it was "
-            "refused there, or is to become a dead letter, only the client knows.",
+            f"Consumer {state.name} has message {asked.message_id}{how_long}{again}, and has not acknowledged it. Only the client "
+            "knows negative acknowledgements and dead letters.",
             waits=False,
             since_ms=delivered_ms,
             evidence=evidence,
@@ -615,7 +616,7 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
         Finding(
             Code.CHUNKS_MISSING,
             f"Message {asked.message_id} is part {chunk.chunk_id + 1} of {chunk.chunk_count} of a larger message, of which "
-            f"consumer {state.name} has {held}: {why}, and its application sees nothing of it.",
+            f"consumer {state.name} has {held}: {why}, and its application does not receive it.",
             waits=False,
             evidence={
                 "uuid": chunk.uuid.decode("utf-8", "replace"),
@@ -642,7 +643,7 @@ def damaged(asked: MessageQuestion) -> Reasons | Want | None:
         return None
     finding = Finding(
         Code.ENTRY_DAMAGED,
-        f"Message {asked.message_id} cannot be read from the disk, now or ever: {entry.problem}.",
+        f"Message {asked.message_id} cannot be read from the disk, permanently: {entry.problem}.",
         evidence={"messageId": str(asked.position)},
         actions=[actions.acknowledge(asked.subscription, asked.position)],
     )
@@ -717,9 +718,9 @@ def _for_one(
     asked: MessageQuestion, state: ConsumerState, evidence: dict[str, Any], since_ms: int | None = None
 ) -> Finding:
     why = (
-        "which can take it: it goes in its turn"
+        "which can receive it: it is sent next"
         if state.can_take()
-        else f"which cannot take it now: {state.blocked_reason().value}"
+        else f"which cannot receive it now: {state.blocked_reason().value}"
     )
     return Finding(
         Code.WAITS_FOR_CONSUMER,
@@ -762,7 +763,7 @@ def _waiting_for_consumers(asked: MessageQuestion, chunk_order: ChunkOrderView) 
         finding = Finding(
             Code.WAITS_FOR_REDELIVERY if before else Code.WAITS_FOR_CONSUMER,
             f"Message {asked.message_id} waits to be sent, after {counted(before, 'delivery', 'deliveries')}, with "
-            f"{counted(len(chunk_order.waiting), 'entry', 'entries')} that wait likewise.",
+            f"{counted(len(chunk_order.waiting), 'entry', 'entries')} that wait as well.",
             evidence={"deliveries": before, "waitingEntries": len(chunk_order.waiting)},
         )
         return Reasons([finding], of_subscription=True)

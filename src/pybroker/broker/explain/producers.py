@@ -146,7 +146,7 @@ def _told(refusal: Refusal, now_ms: int) -> Finding:
     again = f", the last of {counted(refusal.count, 'time')}" if refusal.count > 1 else ""
     return Finding(
         _CODES.get(refusal.error, Code.PRODUCER_REFUSED),
-        f"Producer {refusal.producer} was refused when it came last{again}: {refusal.error.__name__}: {refusal.text}.",
+        f"Producer {refusal.producer} was refused at its last attempt{again}: {refusal.error.__name__}: {refusal.text}.",
         waits=now_ms - refusal.last_ms <= REFUSED_LATELY_MS,
         since_ms=refusal.first_ms,
         evidence=shown_refusal(refusal),
@@ -192,7 +192,7 @@ def _not_heard(producer: Producer, found: list[Finding]) -> list[Finding]:
     why = producer.peer.not_heard_because
     if why is None or any(each.waits for each in found):
         return []
-    text = f"What the client of producer {producer.name} sends is not looked at for now: {why}."
+    text = f"The broker does not read from the client of producer {producer.name} now: {why}."
     return [Finding(Code.CONNECTION_HELD, text, evidence={"reason": why, **_who(producer)})]
 
 
@@ -204,8 +204,8 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
         return [
             Finding(
                 Code.DEDUPLICATION_GAP,
-                f"A message of producer {producer.name} was not stored: what it sends behind it is refused until its client "
-                "connects again, which it does by itself as a rule.",
+                f"A message of producer {producer.name} was not stored: later messages are refused until its client "
+                "reconnects, which it normally does by itself.",
                 evidence={"lastSequenceId": known.last_sequence_id(producer.name)},
             )
         ]
@@ -218,7 +218,7 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
             Code.SEQUENCE_ID_STALE,
             f"{counted(dropped.messages, 'message')} of producer {producer.name} in a row "
             f"{'was' if dropped.messages == 1 else 'were'} dropped as duplicates, the last with sequence id "
-            f"{dropped.last_sequence_id}: up to {last} all are stored already.",
+            f"{dropped.last_sequence_id}: all up to {last} are already stored.",
             evidence={
                 "lastSequenceId": last,
                 "droppedSequenceId": dropped.last_sequence_id,
@@ -252,7 +252,7 @@ def _throttled(topic: TopicBase, producer: Producer) -> list[Finding]:
     return [
         Finding(
             Code.CONNECTION_HELD,
-            f"Nothing that the client of producer {producer.name} sends is read{how_long}: {client.reason}.",
+            f"The broker does not read from the client of producer {producer.name}{how_long}: {client.reason}.",
             since_ms=client.since_ms,
             evidence=client.evidence | _who(producer),
             actions=client.actions,
@@ -269,8 +269,8 @@ def _held(topic: TopicBase, producer: Producer) -> list[Finding]:
     return [
         Finding(
             Code.PUBLISH_MEMORY,
-            f"Nothing is read from the client of producer {producer.name}{for_long(since_ms, topic.runtime.clock)}: so many "
-            "bytes of messages wait to be stored (maxMessagePublishBufferSizeInMB, brokerMemoryLimitMB).",
+            f"The broker does not read from the client of producer {producer.name}{for_long(since_ms, topic.runtime.clock)}: too "
+            "many bytes of messages wait to be stored (maxMessagePublishBufferSizeInMB, brokerMemoryLimitMB).",
             since_ms=since_ms,
             evidence={"pendingMessages": producer.pending, **_who(producer)},
         )

@@ -231,7 +231,7 @@ def _read_failed(subscription: Subscription, waiting: Waiting, since_ms: int | N
     return Finding(
         Code.READ_FAILED,
         f"{_entries(waiting)}, and reading fails{for_long(since_ms, subscription.runtime.clock)}:"
-        f" {subscription.failed_reads.reason}. It is tried again.",
+        f" {subscription.failed_reads.reason}. The broker retries.",
         since_ms=since_ms,
         evidence={
             "error": subscription.failed_reads.reason,
@@ -280,8 +280,8 @@ def _unacked_limit(
     return Finding(
         Code.UNACKED_LIMIT_SUBSCRIPTION,
         f"{_entries(waiting)}{for_long(since_ms, subscription.runtime.clock)}: the subscription holds"
-        f" {held:,} unacknowledged messages and may hold {limit:,}; it goes on when half of these are"
-        f" acknowledged. Consumer {most[0].name} holds most, {first_held:,}.",
+        f" {held:,} unacknowledged messages and may hold {limit:,}; delivery resumes when half of them are"
+        f" acknowledged. Consumer {most[0].name} has the most, {first_held:,}.",
         since_ms=since_ms,
         evidence={
             "limit": limit,
@@ -315,7 +315,7 @@ def _starting(subscription: Subscription, waiting: Waiting, since_ms: int | None
     name = "A consumer" if active is None else f"Consumer {active.name}"
     return Finding(
         Code.CONSUMER_STARTING,
-        f"{name} has just become the active one and begins {duration(delay_ms)} after that;"
+        f"{name} has just become the active consumer and begins after a delay of {duration(delay_ms)};"
         f" {counted(waiting.entries, 'entry waits', 'entries wait')}.",
         since_ms=since_ms,
         evidence={
@@ -331,7 +331,7 @@ def _filtered(subscription: Subscription, waiting: Waiting, since_ms: int | None
     first = None if filters is None else filters.deferred_first
     return Finding(
         Code.ENTRY_FILTER,
-        f"An entry filter has put {counted(waiting.deferred, 'entry', 'entries')} off, {first} among them; it is asked again"
+        f"An entry filter has put {counted(waiting.deferred, 'entry', 'entries')} off, {first} among them; it decides again"
         " soon.",
         since_ms=since_ms,
         evidence={
@@ -368,7 +368,7 @@ def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) ->
         Finding(
             Code.DISPATCH_RATE,
             f"{_entries(waiting)}: the dispatch rate of {_RATE_OWNERS[first['of']]}, {first['rate']:,} {first['unit']} a {per},"
-            f" is used up{for_long(since_ms, clock)}; it goes on in {duration(first['goesOnInMs'])}.",
+            f" is used up{for_long(since_ms, clock)}; it resumes in {duration(first['goesOnInMs'])}.",
             since_ms=since_ms,
             evidence={"rates": rates, "waitingEntries": waiting.entries},
             actions=_raised_rates(subscription, [(limit, unit) for limit, unit, _ in used_up]),
@@ -434,7 +434,7 @@ def _look_ahead_full(subscription: Subscription, key_order: KeyOrderView, waitin
         by_whom = f" Most, {counted(most.entries, 'entry', 'entries')}, are of hash {most.sticky_hash}: {whom}."
     return Finding(
         Code.LOOK_AHEAD_FULL,
-        f"{counted(look_ahead.entries, 'entry waits', 'entries wait')} for keys and consumers that cannot take them, and no more"
+        f"{counted(look_ahead.entries, 'entry waits', 'entries wait')} for keys and consumers that cannot receive them, and no more"
         f" than {0 if limit is None else limit:,} may, so nothing new is read.{by_whom}",
         since_ms=None if most is None or not most.since_ms else int(most.since_ms),
         evidence={
@@ -472,7 +472,7 @@ def transaction_open(topic: Topic) -> list[Finding]:
     held = (
         f"{counted(behind.of_others, 'entry of others waits', 'entries of others wait')} behind it"
         if behind.of_others
-        else "nobody else's messages wait behind it"
+        else "no other messages wait behind it"
     )
     more = "" if len(buffer.open) == 1 else f", the oldest of {len(buffer.open):,},"
     evidence = {
@@ -520,7 +520,7 @@ def delayed(subscription: Subscription) -> list[Finding]:
     return [
         Finding(
             Code.DELAYED,
-            f"{counted(index.entry_count, 'entry waits for its time', 'entries wait for their time')}; the next is due {when}.",
+            f"{counted(index.entry_count, 'entry is delayed', 'entries are delayed')}; the next is due {when}.",
             waits=False,
             evidence={"entries": index.entry_count, "nextDueAt": due_ms},
             actions=(actions.show_delayed(subscription),),

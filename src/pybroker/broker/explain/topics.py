@@ -215,7 +215,8 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
         findings.append(
             Finding(
                 Code.TOPIC_CHANGING,
-                f"The namespace or the partitioned topic of {name} is being made, grown or deleted; requests wait for that.",
+                f"The namespace or the partitioned topic of {name} is being created, extended, or deleted; requests wait for"
+                " the end.",
             )
         )
     if load is not None:
@@ -224,7 +225,7 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
         findings.append(
             Finding(
                 Code.TOPIC_LOAD_FAILED,
-                f"Topic {name} cannot be loaded: {found.failure}. Every client that asks for it tries again.",
+                f"Topic {name} cannot be loaded: {found.failure}. Clients retry.",
                 evidence={"error": found.failure},
             )
         )
@@ -300,7 +301,7 @@ def _stored(topic: Topic) -> list[Finding]:
             Finding(
                 Code.STORAGE_FAILED,
                 f"A write to ledger {ledger.current_ledger_id} of {topic.name} failed: its messages are refused until the next "
-                "ledger is ready, which is tried again and again.",
+                "ledger is ready, which the broker retries.",
                 evidence={"ledgerId": ledger.current_ledger_id, "pendingEntries": ledger.pending_entries},
             )
         )
@@ -312,8 +313,8 @@ def _stored(topic: Topic) -> list[Finding]:
         findings.append(
             Finding(
                 Code.DEDUPLICATION_RECOVERING,
-                f"Topic {topic.name} looks up which messages it has stored{for_long(since_ms, clock)}, {done:,} of "
-                f"{counted(in_all, 'entry', 'entries')} so far{error}. Nobody can publish meanwhile.",
+                f"Topic {topic.name} reads its stored messages to restore deduplication{for_long(since_ms, clock)}, {done:,} of "
+                f"{counted(in_all, 'entry', 'entries')} so far{error}. Publishing is blocked meanwhile.",
                 since_ms=since_ms,
                 evidence={"replayedEntries": done, "entriesToReplay": in_all, "status": str(deduplication.status)},
             )
@@ -331,7 +332,7 @@ def terminated(topic: Topic, *, waits: bool) -> Finding:
     last = topic.ledger.last_confirmed
     return Finding(
         Code.TOPIC_TERMINATED,
-        f"Topic {topic.name} was terminated behind {last}: it takes no more messages, for ever.",
+        f"Topic {topic.name} was terminated behind {last}: it accepts no more messages.",
         waits=waits,
         evidence={"lastMessageId": None if last.entry_id < 0 else str(last)},
     )
@@ -349,7 +350,7 @@ def _quota(topic: TopicBase, found: Exceeded) -> Finding:
     whose = f"of subscription {found.subscription}" if found.subscription else f"of topic {name}"
     return Finding(
         Code.BACKLOG_QUOTA,
-        f"The backlog {whose} is {measured}: no producer is let in ({quota.policy}).",
+        f"The backlog {whose} is {measured}: new producers are refused ({quota.policy}).",
         evidence={"subscription": found.subscription or None, "policy": str(quota.policy), **evidence},
         actions=_about_quota(topic, found, slowest),
     )
@@ -381,7 +382,7 @@ def _refused(topic: TopicBase, refused: list[Refusal]) -> Finding:
     now_ms, latest = topic.runtime.clock.wall_ms(), refused[0]
     return Finding(
         Code.PRODUCERS_REFUSED,
-        f"{counted(len(refused), 'producer or its messages were', 'producers or their messages were')} refused lately; the last "
+        f"{counted(len(refused), 'producer or its messages were', 'producers or their messages were')} refused recently; the last "
         f"one with {latest.error.__name__}: {latest.text}.",
         waits=any(not each.is_of_messages and now_ms - each.last_ms <= REFUSED_LATELY_MS for each in refused),
         since_ms=min(each.first_ms for each in refused),
@@ -413,7 +414,9 @@ def _compaction(topic: TopicBase) -> list[Finding]:
     if compaction.is_running:
         return [
             Finding(
-                Code.COMPACTION_RUNNING, f"Topic {topic.name} is being compacted, or waits for its turn.", waits=False
+                Code.COMPACTION_RUNNING,
+                f"Topic {topic.name} is being compacted, or waits for the compaction of other topics.",
+                waits=False,
             )
         ]
     if not compaction.has_failed:
