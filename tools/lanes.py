@@ -138,10 +138,8 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
     chosen = " and ".join(["long" if is_long else "not long", *(f"not {marker}" for marker in missing)])
     if is_long:
         alone = [f"--ignore={directory}" for directory in LONG_ALONE]
-        # A file stays in one process: its tests share brokers and compiled clients. One process more than processors, because most
-        # of these tests wait for other processes and timers.
-        others = ["-n", str(workers + 1), "--dist", "loadfile", "tests", "benchmarks", *alone]
-        parts = [["-n", "0", *LONG_ALONE], others]
+        # A file stays in one process: its tests share brokers and compiled clients.
+        parts = [["-n", "0", *LONG_ALONE], ["-n", str(workers), "--dist", "loadfile", "tests", "benchmarks", *alone]]
     else:
         parts = [["-n", str(workers), *arguments_of(lane)]]
     for part in parts:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import settings
 
-FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "1200"))
+FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
 FUZZ_SEED = int(os.environ.get("FUZZ_SEED", "1"))
 QUICK = settings(max_examples=30, stateful_step_count=30, deadline=None, derandomize=True, database=None)
 LONG = settings(max_examples=FUZZ_EXAMPLES, stateful_step_count=80, deadline=None, database=None)

@@ -25,7 +25,7 @@ from pybroker.admin.calls.routing import route
 # Longer than any handler waits for anything; a machine that is busy takes a while for what should take a millisecond.
 HANG_S = 8.0
 EXAMPLES, REQUESTS_EACH = 15, 30
-LONG_EXAMPLES, LONG_REQUESTS_EACH = 600, 60
+LONG_EXAMPLES, LONG_REQUESTS_EACH = 300, 60
 SWEEP_PARTS, SWEEP_EVERY = 4, 12
 
 # A fault that is meant: the beginning of the path, and the status.

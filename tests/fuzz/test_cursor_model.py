@@ -29,7 +29,7 @@ from pybroker.managed_ledger.retention import KEEP_ALL, removable
 from pybroker.model import ack_set
 from pybroker.model.position import LATEST, Position
 
-FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "1200"))
+FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
 FUZZ_SEED = int(os.environ.get("FUZZ_SEED", "1"))
 QUICK = settings(max_examples=30, stateful_step_count=30, deadline=None, derandomize=True, database=None)
 LONG = settings(max_examples=FUZZ_EXAMPLES, stateful_step_count=80, deadline=None, database=None)

@@ -42,7 +42,7 @@ from pybroker.wire.commands import (
     Event,
 )
 
-FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "1200"))
+FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
 QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 LONG = settings(max_examples=FUZZ_EXAMPLES, deadline=None, database=None)
 SEARCH = settings(QUICK, max_examples=2000, phases=[Phase.generate])

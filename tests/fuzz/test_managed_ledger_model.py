@@ -36,7 +36,7 @@ from tests.fuzz.managed_ledger_steps import STEPS, Steps
 from tests.fuzz.managed_ledger_world import OPTIONS
 from tests.unit.local_store.stores import DIRECTORY
 
-FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "1200"))
+FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
 FUZZ_SEED = int(os.environ.get("FUZZ_SEED", "1"))
 COMMON: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 QUICK = settings(max_examples=15, stateful_step_count=30, derandomize=True, **COMMON)

@@ -24,7 +24,7 @@ from tests.support.planting import Plant, found_by_walk
 from pybroker.broker.publishing.producer_access import AccessMode, Joined, Left, ProducerAccess, Standing
 from pybroker.errors import ProducerBusy, ProducerFenced
 
-FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "1200"))
+FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
 QUICK = settings(max_examples=150, stateful_step_count=25, deadline=None, derandomize=True, database=None)
 WALKS, WALK_STEPS = 1000, 60
 LONG = settings(max_examples=FUZZ_EXAMPLES, stateful_step_count=80, deadline=None, database=None)
