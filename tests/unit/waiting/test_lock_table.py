@@ -120,7 +120,11 @@ def held_lock_is_taken(patch: pytest.MonkeyPatch) -> None:
 
 def empty_queue_stays_listed(patch: pytest.MonkeyPatch) -> None:
     def leave(self: LockTable[str, int], name: str, waiter: int) -> bool:
-        return self._queues.get(name, {}).pop(waiter, self) is None
+        queue = self._queues.get(name)
+        if queue is None or waiter not in queue:
+            return False
+        del queue[waiter]
+        return True
 
     patch.setattr(LockTable, "leave", leave)
 
