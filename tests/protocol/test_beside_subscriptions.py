@@ -42,7 +42,7 @@ async def test_messages_expire_in_all_subscriptions_while_one_of_them_is_deleted
         await topic.subscription(name, True, True, {})
     await broker.publish(topic, 3)
     broker.clock.now_ms += 60_000
-    async with topic.turn("a", "being deleted"):
+    async with topic.subscription_lock("a", "being deleted"):
         path = "/persistent/public/default/t/all_subscription/expireMessages/10"
         expiring = asyncio.ensure_future(broker.rest("POST", path))
         await waiting(broker, 1)
@@ -57,7 +57,7 @@ async def test_a_client_that_is_not_read_from_because_of_its_many_requests_is_no
         topic = await broker.topic(TOPIC)
         busy, other = await port.connect(), await port.connect()
         assert (await busy.answer(busy.subscribe(TOPIC, sub_type="Exclusive")))["type"] == "SUCCESS"
-        async with topic.turn("held", "being held by this test"):
+        async with topic.subscription_lock("held", "being held by this test"):
             asked = [busy.subscribe(TOPIC, consumer_id=each, subscription="held") for each in (2, 3, 4)]
             await waiting(broker, 3)
             assert (await other.answer(other.subscribe(TOPIC, sub_type="Exclusive")))["error"] == "ConsumerBusy"
@@ -68,7 +68,7 @@ async def test_a_client_that_is_not_read_from_because_of_its_many_requests_is_no
 async def test_a_producer_that_meets_the_end_of_a_topic_gets_in_on_the_next_one(
     broker: MemoryBroker, topic: Topic, clients: list[AsyncClient]
 ) -> None:
-    async with topic.turn("first", "being held by this test"):
+    async with topic.subscription_lock("first", "being held by this test"):
         asked = clients[0].ask(Type.PRODUCER, topic=TOPIC, producer_id=1, initial_subscription_name="first")
         await waiting(broker, 1)
         unloading = asyncio.ensure_future(broker.service.topics.unload(topic))
@@ -84,7 +84,7 @@ async def test_a_producer_id_that_is_closed_and_used_again_while_it_is_set_up_ha
     broker: MemoryBroker, topic: Topic, clients: list[AsyncClient]
 ) -> None:
     client = clients[0]
-    async with topic.turn("first", "being held by this test"):
+    async with topic.subscription_lock("first", "being held by this test"):
         client.ask(Type.PRODUCER, topic=TOPIC, producer_id=1, initial_subscription_name="first")
         await waiting(broker, 1)
         assert (await client.request(Type.CLOSE_PRODUCER, producer_id=1))["type"] == "SUCCESS"

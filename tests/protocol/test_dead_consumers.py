@@ -52,15 +52,15 @@ async def test_one_who_is_cancelled_just_when_the_turn_comes_leaves_in_peace(
     broker: MemoryBroker, topic: Topic
 ) -> None:
     async def wait_for_turn() -> None:
-        async with topic.turn("s", "being made"):
+        async with topic.subscription_lock("s", "being made"):
             raise AssertionError("it was cancelled")
 
-    async with topic.turn("s", "being held by this test"):
+    async with topic.subscription_lock("s", "being held by this test"):
         waiting = asyncio.ensure_future(wait_for_turn())
-        await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.occupied == 1)
+        await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.count == 1)
         waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert broker.service.broker_context.waiting.subscriptions.occupied == 0
-    async with topic.turn("s", "being made"):
+    assert broker.service.broker_context.waiting.subscriptions.count == 0
+    async with topic.subscription_lock("s", "being made"):
         pass

@@ -300,9 +300,9 @@ async def test_nobody_gets_in_while_the_cursor_is_being_reset(broker: MemoryBrok
     topic = await broker.topic(TOPIC)
     subscription = await topic.subscription("s", True, True, {})
     [position] = await broker.publish(topic, 1)
-    async with topic.turn("s", "being moved"):
+    async with topic.subscription_lock("s", "being moved"):
         subscribing = asyncio.ensure_future(broker.consumer(topic, "s", RecordingPeer()))
-        await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.occupied == 1)
+        await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.count == 1)
         await cursor_moves.reset(subscription, position)
         assert not subscription.consumers
     await subscribing

@@ -289,7 +289,7 @@ async def test_a_seek_forgets_what_transactions_hold_and_their_end_changes_nothi
     await broker.quiet(topic)
     subscription = topic.subscriptions["s"]
     await ack_in(broker, consumer, txn(1), [sent[0]])
-    async with topic.turn("s", "moved"):
+    async with topic.subscription_lock("s", "moved"):
         await cursor_moves.reset(subscription, sent[0])
     await subscription.end_transaction(txn(1), COMMIT, 0)
     again = RecordingPeer()

@@ -273,14 +273,14 @@ async def test_requests_of_one_role_that_wait_for_subscriptions_leave_room_for_a
         name = f"persistent://{NAMESPACE}/t"
         topic = await broker.topic(name)
         weak, honest = await connected(port, "weak"), await connected(port, "honest")
-        async with topic.turn("s", "being held by this test"):
+        async with topic.subscription_lock("s", "being held by this test"):
             asked = [weak.subscribe(name, consumer_id) for consumer_id in range(8)]
             for request_id in asked[6:]:
                 refused = await weak.answer(request_id)
                 assert refused["error"] == "TooManyRequests"
                 assert "role weak holds 6 of 8 waiting requests (maxWaitingSubscriptionRequests)" in refused["message"]
             request = honest.subscribe(name, 1)
-            await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.occupied == 7)
+            await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.count == 7)
         assert (await honest.answer(request))["type"] == "SUCCESS"
 
 
@@ -295,14 +295,14 @@ async def test_requests_of_one_role_that_wait_for_topics_leave_room_for_another_
 
         weak, honest = Holder("role weak"), Holder("role honest")
         tasks = [asyncio.create_task(wait(weak)) for _ in range(6)]
-        await broker.until(lambda: waiting.count == 6)
+        await broker.until(lambda: waiting.topics.count == 6)
         with pytest.raises(TooManyRequests, match="role weak holds 6 of 8 waiting requests"):
             await wait(weak)
         tasks.append(asyncio.create_task(wait(honest)))
-        await broker.until(lambda: waiting.count == 7)
+        await broker.until(lambda: waiting.topics.count == 7)
         held.set()
         await asyncio.gather(*tasks)
-        assert waiting.count == 0
+        assert waiting.topics.count == 0
 
 
 async def test_shares_name_a_resource_and_a_holder_or_are_refused() -> None:

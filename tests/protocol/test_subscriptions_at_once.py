@@ -175,7 +175,7 @@ async def test_whoever_has_waited_too_long_is_told_so_at_once_and_the_others_go_
     assert broker.service.broker_context.waiting.subscriptions.late_total == 1
     held.release()
     assert (await clients[0].answer(first))["type"] == "SUCCESS"
-    assert broker.service.broker_context.waiting.subscriptions.occupied == 0
+    assert broker.service.broker_context.waiting.subscriptions.count == 0
 
 
 async def test_the_row_has_an_end(broker: MemoryBroker, held: HeldSaves, clients: list[AsyncClient]) -> None:
@@ -275,7 +275,7 @@ async def test_moves_by_clients_and_administrators_come_one_after_the_other(
     await subscribed(clients[0])
     await subscribed(clients[1])
     positions = await broker.publish(topic, 5)
-    async with topic.turn("s", "being held by this test"):
+    async with topic.subscription_lock("s", "being held by this test"):
         first = clients[0].ask(Type.SEEK, consumer_id=1, message_publish_time=1)
         await waiting(broker, 1)
         to = pb.MessageIdData(ledgerId=positions[1].ledger_id, entryId=positions[1].entry_id)
@@ -296,7 +296,7 @@ async def test_a_seek_waits_until_the_topic_is_closed_and_is_done_on_the_next_on
     await subscribed(clients[0])
     await broker.publish(topic, 5)
     await topic.subscriptions["s"].cursor.skip_all()
-    async with topic.turn("s", "being held by this test"):
+    async with topic.subscription_lock("s", "being held by this test"):
         seek = clients[0].ask(Type.SEEK, consumer_id=1, message_publish_time=1)
         await waiting(broker, 1)
         unloading = asyncio.ensure_future(broker.service.topics.unload(topic))
@@ -373,7 +373,7 @@ async def test_an_unused_subscription_that_somebody_takes_before_it_is_deleted_s
     await broker.rest("POST", "/namespaces/public/default/subscriptionExpirationTime", 10)
     await topic.subscription("s", True, True, {})
     broker.clock.now_ms += 60 * 60_000
-    async with topic.turn("s", "being held by this test"):
+    async with topic.subscription_lock("s", "being held by this test"):
         asked = clients[0].subscribe(TOPIC)
         await waiting(broker, 1)
         checking = asyncio.ensure_future(broker.service.maintenance.check_unused_subscriptions())
@@ -453,7 +453,7 @@ async def test_whoever_takes_the_place_of_a_dead_consumer_is_on_the_subscription
 
     async def is_alive() -> bool:
         """It is dead, and meanwhile the subscription is deleted."""
-        async with topic.turn("s", "being deleted"):
+        async with topic.subscription_lock("s", "being deleted"):
             await topic.delete_subscription(before)
         return False
 
@@ -504,7 +504,7 @@ async def test_what_administrators_do_to_a_subscription_at_once_is_done_in_order
     await topic.subscription("s", True, True, {})
     await broker.publish(topic, 10)
     calls: list[asyncio.Future[Any]] = []
-    async with topic.turn("s", "being held by this test"):
+    async with topic.subscription_lock("s", "being held by this test"):
         for method, path in (
             ("POST", "/skip/3"),
             ("POST", "/skip_all"),
@@ -520,7 +520,7 @@ async def test_what_administrators_do_to_a_subscription_at_once_is_done_in_order
 
 async def test_an_expired_wait_is_answered_429_by_rest(broker: MemoryBroker, topic: Topic) -> None:
     object.__setattr__(broker.service.runtime.config, "subscription_turn_timeout_seconds", 0.05)
-    async with topic.turn("s", "being held by this test"):
+    async with topic.subscription_lock("s", "being held by this test"):
         assert (await broker.rest("PUT", SUBSCRIPTION)).status == 429
     assert (await broker.rest("PUT", SUBSCRIPTION)).status == 204
 

@@ -182,7 +182,7 @@ async def test_a_wait_for_a_change_ends_with_an_error_that_no_client_hangs_on(mo
             await service.partitioned_operations.create(ORDERS, 1, {})
         blocked_reason.open()
         await making
-        assert (service.broker_context.waiting.count, service.broker_context.waiting.late_total) == (0, 2)
+        assert (service.broker_context.waiting.topics.count, service.broker_context.waiting.topics.late_total) == (0, 2)
         page = await asyncio.to_thread(call, broker.url("").removesuffix("/admin/v2") + "/metrics/")
         assert 'pybroker_late_topic_requests_total{cluster="standalone"} 2' in page.text
 
@@ -197,14 +197,14 @@ async def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> No
         await turns()
         with pytest.raises(TooManyRequests, match="maxWaitingTopicRequests"):
             await service.topics.any(ORDERS.partition(0), may_create=True)
-        assert service.broker_context.waiting.refused_total == 1
+        assert service.broker_context.waiting.topics.refused_total == 1
         waiting[0].cancel()
         await turns()
-        assert service.broker_context.waiting.count == 2
+        assert service.broker_context.waiting.topics.count == 2
         blocked_reason.open()
         await making
         await asyncio.wait(waiting)
-        assert service.broker_context.waiting.count == 0
+        assert service.broker_context.waiting.topics.count == 0
         await service.topics.any(ORDERS.partition(0), may_create=True)
 
 

@@ -73,8 +73,8 @@ def _of_requests(life: Life) -> Iterator[str]:
     assert service is not None
     waiting = service.broker_context.waiting
     for what, count in (
-        ("requests that wait for a topic", waiting.count),
-        ("requests that wait for a subscription", waiting.subscriptions.occupied),
+        ("requests that wait for a topic", waiting.topics.count),
+        ("requests that wait for a subscription", waiting.subscriptions.count),
         ("questions for partitions", service.pending_metadata_requests),
         ("watched lists of topics", sum(map(len, service.topic_watchers._lists.values()))),
         ("leases of readers", len(service.broker_context.read_leases)),

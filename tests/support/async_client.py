@@ -129,7 +129,7 @@ async def binary_port(broker: MemoryBroker) -> AsyncIterator[BinaryPort]:
 
 async def waiting(broker: MemoryBroker, count: int) -> None:
     """Let the loop turn until so many requests wait for subscriptions."""
-    await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.occupied == count)
+    await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.count == count)
 
 
 class HeldSaves:

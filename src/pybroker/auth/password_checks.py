@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from pybroker.errors import TooManyRequests
 from pybroker.runtime.clock import Clock
-from pybroker.waiting.fair_queue import FairQueue
+from pybroker.waiting.admission_queue import AdmissionQueue, Admissions, QueueFull
 from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_ADDRESSES = 10_000
@@ -34,15 +34,14 @@ class CheckLimits(NamedTuple):
     timeout_s: float
 
 
-class PasswordChecks:
-    """Password checks of the authentication service, on one loop."""
+class PasswordChecks(Admissions[str, None]):
+    """Password checks of the authentication service, on one loop. They are admitted by client address."""
 
     def __init__(self, limits: CheckLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
-        self._queue: FairQueue[str, asyncio.Future[None]] = FairQueue(limits.pending, limits.pending_per_address)
+        self._queue: AdmissionQueue[str, None] = AdmissionQueue(self, limits.pending, limits.pending_per_address)
         self._failures: OrderedDict[str, TokenBucket] = OrderedDict()
-        self._timer: asyncio.TimerHandle | None = None
         self.running = 0
 
     @property
@@ -53,24 +52,13 @@ class PasswordChecks:
         """Return the result of `verify`, called in a thread in fair order of `address`, and of `name` within it. Raise
         TooManyRequests.
         """
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        displaced = self._queue.add(address, name, turn)
-        if displaced is not None and not displaced.done():
-            displaced.set_exception(TooManyRequests("too many passwords wait to be checked; try again later"))
-        self._start_next()
         try:
-            async with asyncio.timeout(self._limits.timeout_s):
-                await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._ended()  # The check had just been started.
-            else:
-                self._queue.remove(address, name, turn)
-            if isinstance(error, TimeoutError):
-                raise TooManyRequests("the password could not be checked in time; try again later") from error
-            raise
-        checking = loop.run_in_executor(None, verify)
+            await self._queue.enter(address, self._limits.timeout_s, name)
+        except QueueFull:
+            raise TooManyRequests("too many passwords wait to be checked; try again later") from None
+        except TimeoutError as error:
+            raise TooManyRequests("the password could not be checked in time; try again later") from error
+        checking = asyncio.get_running_loop().run_in_executor(None, verify)
         checking.add_done_callback(lambda done: self._checked(address, done))
         return await asyncio.shield(checking)
 
@@ -86,27 +74,23 @@ class PasswordChecks:
             self._failures[address] = bucket
             if len(self._failures) > MAX_ADDRESSES:
                 self._failures.popitem(last=False)
-        self._ended()
-
-    def _ended(self) -> None:
         self.running -= 1
-        self._start_next()
+        self._queue.admit_waiting()
 
-    def _start_next(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self.running < self._limits.concurrent:
-            turn = self._queue.next(self._may_go)
-            if turn is None:
-                break
-            if not turn.done():  # otherwise the task was just cancelled
-                self.running += 1
-                turn.set_result(None)
-        if self.running < self._limits.concurrent and len(self._queue):
-            wait_ms = min(self._failures[each].wait_ms() for each in self._queue.addresses)
-            self._timer = asyncio.get_running_loop().call_later(max(1, wait_ms) / 1000, self._start_next)
-
-    def _may_go(self, address: str) -> bool:
+    def may_admit(self, address: str) -> bool:
+        if self.running >= self._limits.concurrent:
+            return False
         bucket = self._failures.get(address)
         return bucket is None or bucket.available(self._clock.monotonic_ms()) >= 1
+
+    def take(self, address: str) -> None:
+        self.running += 1
+
+    def give_back(self, address: str, unit: None) -> None:
+        self.running -= 1
+
+    def retry_ms(self, addresses: Collection[str]) -> float | None:
+        """Return the time until a waiting address may fail again. None while all checks run: the end of one admits the next."""
+        if self.running >= self._limits.concurrent:
+            return None
+        return min(self._failures[each].wait_ms() for each in addresses)

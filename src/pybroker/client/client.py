@@ -25,6 +25,7 @@ from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOu
 from pybroker.errors import TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.runtime.tasks import TaskOwner
+from pybroker.waiting.keyed_lock import KeyedLock
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MAX_REDIRECTS = 20
@@ -87,7 +88,7 @@ class Client(Closing):
         self._seeds = addresses(access.service_url)
         self._seed = 0
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
-        self._opening: dict[tuple[Address, Address | None], asyncio.Lock] = {}
+        self._opening: KeyedLock[tuple[Address, Address | None]] = KeyedLock()
         self._closed = False
         self._process_id = os.getpid()
 
@@ -189,7 +190,7 @@ class Client(Closing):
         if os.getpid() != self._process_id:
             raise ClientError("this client was made before a fork: make one in each process")
         key = (address, behind_proxy)
-        async with self._opening.setdefault(key, asyncio.Lock()):
+        async with self._opening.held(key):
             connection = self._connections.get(key)
             if connection is not None and connection.failure is None:
                 return connection

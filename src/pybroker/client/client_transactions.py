@@ -20,6 +20,7 @@ from pybroker.errors import BrokerError, InvalidTxnStatus, TransactionCoordinato
 from pybroker.model.names import TopicName
 from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.runtime import logs
+from pybroker.waiting.keyed_lock import KeyedLock
 from pybroker.wire import pulsar_api_pb2 as pb
 
 COORDINATORS_TOPIC = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
@@ -60,7 +61,7 @@ class Coordinators:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._connected: dict[int, Connection] = {}
-        self._connecting: dict[int, asyncio.Lock] = {}
+        self._connecting: KeyedLock[int] = KeyedLock()
         self._turns = itertools.count()
         self._topics: list[TopicName] = []
 
@@ -109,7 +110,7 @@ class Coordinators:
             raise ConnectionLost(f"transaction coordinator {coordinator} has moved: {error}") from error
 
     async def _connection(self, coordinator: int) -> Connection:
-        async with self._connecting.setdefault(coordinator, asyncio.Lock()):
+        async with self._connecting.held(coordinator):
             connection = self._connected.get(coordinator)
             if connection is not None and connection.failure is None:
                 return connection

@@ -7,10 +7,11 @@ closed producer is gone; otherwise one of the two would stay attached to its top
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
 from typing import Generic, Protocol, TypeVar
+
+from pybroker.waiting.keyed_lock import KeyedLock
 
 
 class Attached(Protocol):
@@ -28,37 +29,25 @@ class PendingSetups(Generic[T]):
 
     def __init__(self, held: dict[int, T | None]) -> None:
         self._held = held
-        self._ended: dict[int, asyncio.Event] = {}
+        self._locks: KeyedLock[int] = KeyedLock()
 
-    async def passed(self, used_id: int) -> None:
-        """Return when no request sets up that id; in the same event loop iteration, no other one begins."""
-        while (ended := self._ended.get(used_id)) is not None:
-            await ended.wait()
+    def lock(self, used_id: int) -> AbstractAsyncContextManager[None]:
+        """Hold the lock of that id, for one request that sets it up."""
+        return self._locks.held(used_id)
 
     async def set_up(self, used_id: int, attaching: Awaitable[T]) -> T | None:
-        """Return the object that `attaching` attaches; None, and it is detached, if it was closed or the connection lost
-        meanwhile.
+        """Under the lock of that id, return the object that `attaching` attaches; None, and it is detached, if it was closed or the
+        connection lost meanwhile.
         """
+        assert self._locks.is_held(used_id)
         self._held[used_id] = None
-        with self._begun(used_id):
-            try:
-                attached = await attaching
-            except BaseException:
-                if self._held.get(used_id, attaching) is None:
-                    del self._held[used_id]
-                raise
+        try:
+            attached = await attaching
+        except BaseException:
+            if self._held.get(used_id, attaching) is None:
+                del self._held[used_id]
+            raise
         if used_id not in self._held:
             attached.detach()
             return None
         return attached
-
-    @contextmanager
-    def _begun(self, used_id: int) -> Iterator[None]:
-        """Mark that id as being set up within this context."""
-        assert used_id not in self._ended
-        ended = self._ended[used_id] = asyncio.Event()
-        try:
-            yield
-        finally:
-            del self._ended[used_id]
-            ended.set()

@@ -28,7 +28,7 @@ from pybroker.transactions.participant_notification import Ending, Endings, EndP
 from pybroker.transactions.sinks import Asking, Label
 from pybroker.transactions.timeouts import LONGEST_MS, Timeouts
 from pybroker.transactions.transaction_log import TransactionLog
-from pybroker.transactions.transaction_slots import Place, TransactionRoom, TransactionSlots
+from pybroker.transactions.transaction_slots import TransactionLimits, TransactionSlot, TransactionSlots
 from pybroker.waiting.fair_shares import Holder, holder_of_role
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class CoordinatorContext:
         self.end_participant = end_participant
         self.slots = asyncio.Semaphore(runtime.config.transaction_buffer_client_max_concurrent_requests)
         self.coordinators: dict[int, Coordinator] = {}
-        self.room = TransactionRoom(runtime.config)
+        self.limits = TransactionLimits(runtime.config)
 
-    def let_in(self) -> None:
+    def admit_waiting(self) -> None:
         """Serve waiting requests of all coordinators: a transaction has ended, and they share memory."""
         for each in self.coordinators.values():
-            each.let_in()
+            each.admit_waiting()
 
 
 class Coordinator:
@@ -83,7 +83,7 @@ class Coordinator:
         self.recover_started_ms = 0
         self.recover_ended_ms = 0
         self.counters = Counters()
-        self.state = CoordinatorState(coordinator_id, context.room.sizes)
+        self.state = CoordinatorState(coordinator_id, context.limits.sizes)
         self.log: TransactionLog | None = None
         self._context = context
         self._runtime = context.runtime
@@ -94,7 +94,7 @@ class Coordinator:
         self._ended: dict[int, asyncio.Future[None]] = {}  # the waiters for the end of a transaction
         self._told: dict[int, Transaction] = {}  # all that take part know their end, and the log does not say so yet
         self._is_log_full = False  # which was said
-        self._places = TransactionSlots(coordinator_id, context.room, lambda: self.state)
+        self._slots = TransactionSlots(coordinator_id, context.limits, lambda: self.state)
         self._failures = 0
         self.endings = self._new_endings()
         self._tasks.start(self._recover(), "recover")
@@ -136,7 +136,7 @@ class Coordinator:
     @property
     def waiting(self) -> int:
         """The number of requests for a new transaction that wait for capacity."""
-        return self._places.waiting
+        return self._slots.waiting
 
     @property
     def log_entries(self) -> int:
@@ -147,7 +147,7 @@ class Coordinator:
         while True:
             self.recover_started_ms = self._runtime.clock.wall_ms()
             self.state.leave()
-            state = CoordinatorState(self.id, self._context.room.sizes)
+            state = CoordinatorState(self.id, self._context.limits.sizes)
             self.state = state
             try:
                 log = await TransactionLog.open(self._context.ledgers, self.log_path, state.apply, self._whole)
@@ -219,7 +219,7 @@ class Coordinator:
             if not each.done():
                 each.set_exception(refusal)
                 each.exception()  # mark as retrieved: there may be no waiter
-        self._places.refuse_all(refusal)
+        self._slots.refuse_all(refusal)
 
     async def _begin_anew(self, failed: TransactionLog | None) -> None:
         if failed is not None:
@@ -263,21 +263,21 @@ class Coordinator:
         ServiceNotReady and StoreError.
         """
         await self.ready()
-        place = await self._places.take(holder_of_role(owner) if holder is None else holder)
+        slot = await self._slots.acquire(holder_of_role(owner) if holder is None else holder)
         try:
-            return await self._open(place, timeout_ms, owner, None)
+            return await self._open(slot, timeout_ms, owner, None)
         finally:
-            place.release()
+            slot.release()
 
-    async def _open(self, place: Place, timeout_ms: int, owner: str | None, label: Label | None) -> TxnId:
+    async def _open(self, slot: TransactionSlot, timeout_ms: int, owner: str | None, label: Label | None) -> TxnId:
         now_ms = self._runtime.clock.wall_ms()
         record = self.state.new(now_ms, min(max(0, timeout_ms), self._longest_ms()), owner, label)
         durable = self._append(record)
-        place.release()
+        slot.release()
         self.counters.created += 1
         transaction = self.state.find(record.least)
         assert transaction is not None
-        self.state.held_by(transaction, place.holder.name)
+        self.state.held_by(transaction, slot.holder.name)
         self._time_out_at(transaction, self._runtime.clock.monotonic_ms() + transaction.timeout_ms)
         await _settled(durable)
         return transaction.id
@@ -287,9 +287,9 @@ class Coordinator:
         longest_ms = self._runtime.config.max_transaction_timeout_in_seconds * 1000
         return min(longest_ms, LONGEST_MS) if longest_ms > 0 else LONGEST_MS
 
-    def let_in(self) -> None:
+    def admit_waiting(self) -> None:
         """Give free slots to waiting requests, round robin over their holders."""
-        self._places.let_in()
+        self._slots.admit_waiting()
 
     async def abort_of(self, name: str) -> int:
         """Abort all open transactions of the holder `name` and return their number. The aborts are durable when it
@@ -332,10 +332,10 @@ class Coordinator:
                 f"transaction {transaction.id} would have {count} partitions and subscriptions, {limit} are the most "
                 "(maxParticipantsPerTransaction)"
             )
-        room, holder = self._context.room, Holder(transaction.holder, is_operator)
-        if not room.has_memory(holder):
+        limits, holder = self._context.limits, Holder(transaction.holder, is_operator)
+        if not limits.has_memory(holder):
             raise TooManyRequests(
-                f"nothing more can take part in transaction {transaction.id}: {room.no_memory(holder)}"
+                f"nothing more can take part in transaction {transaction.id}: {limits.no_memory(holder)}"
             )
         await _settled(self._append(record))
 
@@ -424,7 +424,7 @@ class Coordinator:
             del told[transaction.id.least]
             durable.add_done_callback(functools.partial(self._is_ended, transaction, action))
             self._timeouts.tidy(len(self.state), lambda least: self.state.find(least) is not None)
-        self._context.let_in()
+        self._context.admit_waiting()
         if told:
             self._runtime.call_later(0, lambda: self._forget(told))
 
@@ -456,15 +456,15 @@ class Coordinator:
             return None
         for each in self.state.left_by_other_runs(label, asking):
             self._begin_end(each, TxnAction.ABORT)
-        place = await self._places.take(asking.holder)
+        slot = await self._slots.acquire(asking.holder)
         try:
             if self._room_for_mark(label, asking, takes_over=takes_over) is None:  # Committed during the wait.
                 await self._written()
                 return None
-            return await self._open(place, timeout_ms, asking.owner, label)
+            return await self._open(slot, timeout_ms, asking.owner, label)
         finally:
-            place.release()
-            self.let_in()
+            slot.release()
+            self.admit_waiting()
 
     def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
         """Return the sink whose mark must be deleted before this batch can be committed, empty if there is none. Return None if the

@@ -161,12 +161,12 @@ class Coordinators:
     @property
     def sizes(self) -> FairShares:
         """Bytes of the open transactions of each holder."""
-        return self._context.room.sizes
+        return self._context.limits.sizes
 
     @property
     def limit_bytes(self) -> int:
         """Maximum bytes of all open transactions."""
-        return self._context.room.limit_bytes
+        return self._context.limits.limit_bytes
 
     async def abort_all_of(self, name: str) -> int:
         """Abort all open transactions of the holder `name` and return their number. Raises StoreError,

@@ -8,13 +8,12 @@ most of them is refused.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pybroker.errors import TooManyRequests
 from pybroker.transactions.coordinator_state import TRANSACTION_BYTES, CoordinatorState
-from pybroker.waiting.fair_queue import FairQueue
+from pybroker.waiting.admission_queue import AdmissionQueue, Admissions, QueueFull
 from pybroker.waiting.fair_shares import FairShares, Holder
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ WAIT_S = 25.0
 MIB = 1 << 20
 
 
-class TransactionRoom:
+class TransactionLimits:
     """The limits of open transactions, per coordinator and for all coordinators. Owned by the coordinators' shared
     resources."""
 
@@ -65,7 +64,7 @@ class TransactionRoom:
         return self.no_memory(holder)
 
 
-class Place:
+class TransactionSlot:
     """The slot for one new transaction. It counts for its holder until the transaction itself is counted."""
 
     def __init__(self, state: CoordinatorState, holder: Holder) -> None:
@@ -82,71 +81,50 @@ class Place:
             state.sizes.add(self.holder.name, -TRANSACTION_BYTES)
 
 
-class _Waiter:
-    """A request that waits for a slot."""
+class TransactionSlots(Admissions[Holder, TransactionSlot]):
+    """The slots for new transactions of one coordinator, which owns them. Invariant: a request that waits cannot be served, unless
+    a limit was raised.
+    """
 
-    def __init__(self, holder: Holder) -> None:
-        self.holder = holder
-        self.place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
-
-
-class TransactionSlots:
-    """The queue for slots. Owned by its coordinator. Invariant: a request that waits cannot be served, unless a limit
-    was raised."""
-
-    def __init__(self, coordinator_id: int, room: TransactionRoom, state: Callable[[], CoordinatorState]) -> None:
+    def __init__(self, coordinator_id: int, limits: TransactionLimits, state: Callable[[], CoordinatorState]) -> None:
         """`state` returns the coordinator's current state: a new object each time the log is read again."""
         self._coordinator_id = coordinator_id
-        self._room = room
+        self._limits = limits
         self._state = state
-        self._waiting: FairQueue[Holder, _Waiter] = FairQueue(MAX_WAITING, MAX_WAITING)
+        self._queue: AdmissionQueue[Holder, TransactionSlot] = AdmissionQueue(self, MAX_WAITING)
 
     @property
     def waiting(self) -> int:
         """Number of requests that wait."""
-        return len(self._waiting)
+        return len(self._queue)
 
-    async def take(self, holder: Holder) -> Place:
+    async def acquire(self, holder: Holder) -> TransactionSlot:
         """Wait for a slot for one more transaction of `holder`. Raises TooManyRequests, or the exception given to
         `refuse_all`."""
-        if not self._waiting.waiting_of(holder) and self._room.may_open(self._state(), holder):
-            return Place(self._state(), holder)
-        waiter = _Waiter(holder)
-        crowded_out = self._waiting.add(holder, "", waiter)
-        if crowded_out is not None and not crowded_out.place.done():
-            crowded_out.place.set_exception(
-                TooManyRequests(
-                    f"cannot open a transaction: {len(self._waiting)} requests wait for transaction coordinator "
-                    f"{self._coordinator_id} already, most of {crowded_out.holder.name}; retry later"
-                )
-            )
-        self.let_in()  # A limit may have been raised.
         try:
-            async with asyncio.timeout(WAIT_S):
-                return await waiter.place
-        except BaseException as failure:
-            if waiter.place.done() and not waiter.place.cancelled() and waiter.place.exception() is None:
-                waiter.place.result().release()  # The slot was assigned while this wait ended.
-                self.let_in()
-            self._waiting.remove(holder, "", waiter)
-            if isinstance(failure, TimeoutError):
-                raise TooManyRequests(
-                    f"cannot open a transaction: {self._room.why_not(self._state(), holder)}"
-                ) from None
-            raise
+            return await self._queue.enter(holder, WAIT_S)
+        except QueueFull as full:
+            why = (
+                f"{full.waiting} requests wait for transaction coordinator {self._coordinator_id} already, most of "
+                f"{holder.name}; retry later"
+            )
+        except TimeoutError:
+            why = self._limits.why_not(self._state(), holder)
+        raise TooManyRequests(f"cannot open a transaction: {why}")
 
-    def let_in(self) -> None:
+    def admit_waiting(self) -> None:
         """Give free slots to waiting requests, round robin over their holders."""
-        state = self._state()
-        while len(self._waiting):
-            waiter = self._waiting.next(lambda holder: self._room.may_open(state, holder))
-            if waiter is None:
-                return
-            if not waiter.place.done():
-                waiter.place.set_result(Place(state, waiter.holder))
+        self._queue.admit_waiting()
 
     def refuse_all(self, refusal: Exception) -> None:
         """Refuse all waiting requests with `refusal`, because the coordinator cannot open transactions now."""
-        while (waiter := self._waiting.next(lambda _: True)) is not None:
-            if not waiter.place.done():
-                waiter.place.set_exception(refusal)
+        self._queue.refuse_all(refusal)
+
+    def may_admit(self, address: Holder) -> bool:
+        return self._limits.may_open(self._state(), address)
+
+    def take(self, address: Holder) -> TransactionSlot:
+        return TransactionSlot(self._state(), address)
+
+    def give_back(self, address: Holder, unit: TransactionSlot) -> None:
+        unit.release()

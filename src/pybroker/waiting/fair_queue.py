@@ -1,13 +1,13 @@
-"""A queue that serves addresses round robin, and the names of an address round robin, so many requests of one name
-delay no other.
+"""A queue that serves addresses round robin, and the names of an address round robin. Many requests of one name delay no other
+name.
 
-The caller chooses the address of a waiter: the address of a client, or the holder of a share (`fair_shares.py`).
+Pure. The caller chooses the address of a waiter: the address of a client, or the holder of a share (`fair_shares.py`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -15,17 +15,17 @@ A = TypeVar("A", bound=Hashable)
 
 
 class FairQueue(Generic[A, T]):
-    """Rows of waiters, one for each address and name.
+    """Queues of waiters, one for each address and name.
 
-    Invariants: at most `max_waiting` wait, `max_waiting_per_address` of one address; when there is no room, the newest of the
-    longest row makes it, so that a long row never keeps others out. No row is empty.
+    Invariants: at most `max_waiting` wait, and at most `max_waiting_per_address` of one address. When a limit is exceeded, the
+    newest waiter of the longest queue is removed, so a long queue never keeps other addresses out. No queue is empty.
     """
 
     def __init__(self, max_waiting: int, max_waiting_per_address: int) -> None:
         self._max_waiting = max_waiting
         self._max_waiting_per_address = max_waiting_per_address
         # In the order of service. Not deques: thousands of waiters may leave at once, from any position of their queue.
-        self._rows: OrderedDict[A, OrderedDict[str, OrderedDict[T, None]]] = OrderedDict()
+        self._queues: OrderedDict[A, OrderedDict[str, OrderedDict[T, None]]] = OrderedDict()
         self._counts: dict[A, int] = {}
         self._length = 0
 
@@ -33,19 +33,19 @@ class FairQueue(Generic[A, T]):
         return self._length
 
     @property
-    def addresses(self) -> list[A]:
-        """Of whom somebody waits."""
-        return list(self._rows)
+    def addresses(self) -> Collection[A]:
+        """The addresses with waiters."""
+        return self._queues.keys()
 
     def waiting_of(self, address: A) -> int:
         """Return the number of waiters of `address`."""
         return self._counts.get(address, 0)
 
     def add(self, address: A, name: str, waiter: T) -> T | None:
-        """Queue `waiter`; whoever has no place because of it, which may be `waiter` itself."""
-        row = self._rows.setdefault(address, OrderedDict()).setdefault(name, OrderedDict())
-        assert waiter not in row, "waits already"
-        row[waiter] = None
+        """Queue `waiter`. Return the waiter that was removed to keep the limits, which may be `waiter` itself."""
+        queue = self._queues.setdefault(address, OrderedDict()).setdefault(name, OrderedDict())
+        assert waiter not in queue, "waits already"
+        queue[waiter] = None
         self._length += 1
         self._counts[address] = self._counts.get(address, 0) + 1
         crowded = None
@@ -55,39 +55,39 @@ class FairQueue(Generic[A, T]):
             crowded = max(self._counts, key=self._counts.__getitem__)
         if crowded is None:
             return None
-        longest = max(self._rows[crowded], key=lambda each: len(self._rows[crowded][each]))
-        last = next(reversed(self._rows[crowded][longest]))
+        longest = max(self._queues[crowded], key=lambda each: len(self._queues[crowded][each]))
+        last = next(reversed(self._queues[crowded][longest]))
         self.remove(crowded, longest, last)
         return last
 
     def next(self, may_go: Callable[[A], bool]) -> T | None:
-        """Whose turn it is among the addresses that may go now, None when there is nobody."""
-        for address in self._rows:
+        """Remove and return the next waiter among the addresses that `may_go` accepts; None if there is none."""
+        for address in self._queues:
             if may_go(address):
                 break
         else:
             return None
-        rows = self._rows[address]
-        name, row = next(iter(rows.items()))
-        waiter = next(iter(row))
-        # Behind the others, should there be more of them.
-        rows.move_to_end(name)
-        self._rows.move_to_end(address)
+        names = self._queues[address]
+        name, queue = next(iter(names.items()))
+        waiter = next(iter(queue))
+        # Behind the others, if more waiters of them remain.
+        names.move_to_end(name)
+        self._queues.move_to_end(address)
         self.remove(address, name, waiter)
         return waiter
 
     def remove(self, address: A, name: str, waiter: T) -> bool:
-        """`waiter` waits no longer; False when it did not."""
-        rows = self._rows.get(address)
-        row = None if rows is None else rows.get(name)
-        if rows is None or row is None or waiter not in row:
+        """Remove `waiter`. Return False if it is not in the queue."""
+        names = self._queues.get(address)
+        queue = None if names is None else names.get(name)
+        if names is None or queue is None or waiter not in queue:
             return False
-        del row[waiter]
+        del queue[waiter]
         self._length -= 1
-        if not row:
-            del rows[name]
-        if not rows:
-            del self._rows[address]
+        if not queue:
+            del names[name]
+        if not names:
+            del self._queues[address]
         self._counts[address] -= 1
         if not self._counts[address]:
             del self._counts[address]

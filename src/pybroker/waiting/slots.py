@@ -1,7 +1,7 @@
-"""Places that are few, and who makes way for a newcomer: the one that has waited longest without having done what it came for.
+"""A limited number of slots, such as connections. When all are in use, a newcomer displaces the unsettled occupant that came first.
 
-So a flood of clients that connect and then say nothing, or everything one byte at a time, keeps nobody out who is ready to speak,
-and those who are served stay.
+Pure. The caller settles an occupant that is being served, such as an HTTP connection with a complete request head. So clients that
+connect and send nothing, or send one byte at a time, keep no other client out, and clients that are served keep their slots.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 
 class Admission(NamedTuple, Generic[T]):
-    """Whether the newcomer has a place, and who has lost it to him."""
+    """The result for a newcomer: whether it has a slot, and the occupant that lost its slot to it."""
 
     is_admitted: bool
     displaced: T | None = None
 
 
 class Slots(Generic[T]):
-    """`limit` places, `limit_per_address` of them for each address; 0 is no limit.
+    """`limit` slots, at most `limit_per_address` of them for each address; 0 is no limit.
 
-    Invariants: who is admitted counts for its address until it leaves or is displaced; only who is not settled is displaced.
+    Invariants: an occupant counts for its address until it leaves or is displaced; only an unsettled occupant is displaced.
     """
 
     def __init__(self, limit: int, limit_per_address: int) -> None:
@@ -30,26 +30,26 @@ class Slots(Generic[T]):
         self._limit_per_address = limit_per_address
         self._address_of: dict[T, str] = {}
         self._counts: Counter[str] = Counter()
-        self._unsettled: OrderedDict[T, None] = OrderedDict()  # longest first
+        self._unsettled: OrderedDict[T, None] = OrderedDict()  # in order of arrival
         self._unsettled_of: dict[str, OrderedDict[T, None]] = {}
 
     def __len__(self) -> int:
         return len(self._address_of)
 
-    def __contains__(self, who: T) -> bool:
-        return who in self._address_of
+    def __contains__(self, occupant: T) -> bool:
+        return occupant in self._address_of
 
     @property
     def longest(self) -> T | None:
-        """Who has waited longest without being settled."""
+        """The unsettled occupant that came first."""
         return next(iter(self._unsettled), None)
 
     def count_of(self, address: str) -> int:
         return self._counts[address]
 
-    def admit(self, who: T, address: str) -> Admission[T]:
-        """A newcomer, not settled yet."""
-        assert who not in self._address_of, "admitted twice"
+    def admit(self, occupant: T, address: str) -> Admission[T]:
+        """Admit `occupant`, which is not settled yet, if it may have a slot."""
+        assert occupant not in self._address_of, "admitted twice"
         displaced: T | None = None
         if 0 < self._limit_per_address <= self._counts[address]:
             displaced = next(iter(self._unsettled_of.get(address, ())), None)
@@ -61,37 +61,37 @@ class Slots(Generic[T]):
                 return Admission(False)
         if displaced is not None:
             self.leave(displaced)
-        self._address_of[who] = address
+        self._address_of[occupant] = address
         self._counts[address] += 1
-        self._unsettle(who, address)
+        self._unsettle(occupant, address)
         return Admission(True, displaced)
 
-    def settle(self, who: T) -> None:
-        """It has done what it came for: it stays. Nothing happens for one that has no place any more."""
-        address = self._address_of.get(who)
-        if address is None or who not in self._unsettled:
+    def settle(self, occupant: T) -> None:
+        """Mark `occupant` as settled: it is not displaced. No effect without a slot."""
+        address = self._address_of.get(occupant)
+        if address is None or occupant not in self._unsettled:
             return
-        del self._unsettled[who]
+        del self._unsettled[occupant]
         of_address = self._unsettled_of[address]
-        del of_address[who]
+        del of_address[occupant]
         if not of_address:
             del self._unsettled_of[address]
 
-    def unsettle(self, who: T) -> None:
-        """It waits again, as one that has just come."""
-        address = self._address_of.get(who)
-        if address is not None and who not in self._unsettled:
-            self._unsettle(who, address)
+    def unsettle(self, occupant: T) -> None:
+        """Mark `occupant` as unsettled, as if it had just come. No effect without a slot."""
+        address = self._address_of.get(occupant)
+        if address is not None and occupant not in self._unsettled:
+            self._unsettle(occupant, address)
 
-    def leave(self, who: T) -> None:
-        """Its place is free. Nothing happens for one that has none."""
-        self.settle(who)
-        address = self._address_of.pop(who, None)
+    def leave(self, occupant: T) -> None:
+        """Free the slot of `occupant`. No effect without a slot."""
+        self.settle(occupant)
+        address = self._address_of.pop(occupant, None)
         if address is not None:
             self._counts[address] -= 1
             if not self._counts[address]:
                 del self._counts[address]
 
-    def _unsettle(self, who: T, address: str) -> None:
-        self._unsettled[who] = None
-        self._unsettled_of.setdefault(address, OrderedDict())[who] = None
+    def _unsettle(self, occupant: T, address: str) -> None:
+        self._unsettled[occupant] = None
+        self._unsettled_of.setdefault(address, OrderedDict())[occupant] = None

@@ -1,4 +1,7 @@
-"""How much may pass in a time: a rate with bursts of one period."""
+"""A token bucket: a rate with bursts of one period.
+
+Pure: the caller passes the time.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from math import ceil
 
 
 class TokenBucket:
-    """Lets `units` pass in each period; the caller passes the time, monotonic milliseconds.
+    """Permits `units` in each period. Times are monotonic milliseconds.
 
-    Invariant: what is saved up never exceeds one period's worth, however long nobody asked. Debt is allowed: what is larger
-    than a period's worth would otherwise never pass; it has to be made up for before anything else goes.
+    Invariant: unused units accumulate up to the units of one period. The balance may become negative, because a request for more
+    than the units of one period would otherwise never be permitted; the debt is repaid before anything else is permitted.
     """
 
     __slots__ = ("_available", "_updated_ms", "period_ms", "units")
@@ -23,7 +26,7 @@ class TokenBucket:
         self._updated_ms = now_ms
 
     def available(self, now_ms: float) -> int:
-        """How many whole units may pass now; 0 or less for none."""
+        """Return the number of whole units that are available now; 0 or less for none."""
         elapsed_ms = max(0.0, now_ms - self._updated_ms)
         self._updated_ms = now_ms
         refilled = self._available + elapsed_ms * self.units / self.period_ms
@@ -31,13 +34,13 @@ class TokenBucket:
         return int(self._available)
 
     def spend(self, units: int) -> None:
-        """`units` passed."""
+        """Subtract `units`. The balance may become negative."""
         self._available -= units
 
     def add(self, units: int) -> None:
-        """Let so many pass in addition; they can be saved up until the next time, not for longer."""
+        """Permit `units` in addition. Unused ones are kept until the next call, not longer."""
         self._available = min(self._available, self.units) + units
 
     def wait_ms(self) -> int:
-        """How long after the last look at it there will be a unit; 0 when there is one."""
+        """Return the time from the last call of `available` until a unit is available; 0 if one is available."""
         return max(0, ceil((1 - self._available) * self.period_ms / self.units))

@@ -29,26 +29,27 @@ from pybroker.model.position import Position
 from pybroker.server.connection import Connection
 from pybroker.server.handlers import consumer_commands as consumer_handlers
 from pybroker.server.handlers import producer_commands as producer_handlers
+from pybroker.waiting.keyed_lock import KeyedLock
 
 
-def subscriptions_have_no_turns(patch: pytest.MonkeyPatch) -> None:
+def subscriptions_have_no_locks(patch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
-    async def turn(self: SubscriptionRegistry, name: str, doing: str) -> AsyncIterator[None]:
+    async def lock(self: SubscriptionRegistry, name: str, purpose: str) -> AsyncIterator[None]:
         self._topic.require_open()
         yield
 
-    patch.setattr(SubscriptionRegistry, "turn", turn)
+    patch.setattr(SubscriptionRegistry, "lock", lock)
 
 
-def a_turn_is_never_passed_on(patch: pytest.MonkeyPatch) -> None:
-    def to_nobody(self: SubscriptionRegistry, name: str) -> None:
-        turns = self._turns
-        if not turns.waiting(name):
-            turns.pass_on(name)
-            if not turns and self._all_ended is not None:
-                self._all_ended.set()
+def a_lock_is_never_passed_on(patch: pytest.MonkeyPatch) -> None:
+    release = KeyedLock._release
 
-    patch.setattr(SubscriptionRegistry, "_pass_on", to_nobody)
+    def to_nobody(self: KeyedLock[Any], name: Any, request: Any) -> None:
+        is_of_a_subscription = isinstance(getattr(self._wait_context, "__self__", None), SubscriptionRegistry)
+        if not is_of_a_subscription or not self.waiting(name):
+            release(self, name, request)
+
+    patch.setattr(KeyedLock, "_release", to_nobody)
 
 
 def a_reader_takes_the_place_of_a_subscription_in_the_making(patch: pytest.MonkeyPatch) -> None:
@@ -62,7 +63,7 @@ def a_reader_takes_the_place_of_a_subscription_in_the_making(patch: pytest.Monke
         await asyncio.sleep(0.05)
         return self.subscriptions.setdefault(name, made)
 
-    subscriptions_have_no_turns(patch)
+    subscriptions_have_no_locks(patch)
     patch.setattr(SubscriptionRegistry, "_create", slowly)
 
 

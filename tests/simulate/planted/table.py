@@ -34,8 +34,8 @@ def _plain(plant: Plant, seeds: int = 200) -> Planted:
 
 
 PLANTED = (
-    _race(at_once.subscriptions_have_no_turns),
-    _race(at_once.a_turn_is_never_passed_on),
+    _race(at_once.subscriptions_have_no_locks),
+    _race(at_once.a_lock_is_never_passed_on),
     _race(at_once.a_reader_takes_the_place_of_a_subscription_in_the_making),
     _race(at_once.a_topic_that_is_closed_refuses),
     _race(at_once.a_topic_is_loaded_while_it_is_being_closed),

@@ -72,7 +72,7 @@ async def making() -> AsyncIterator[Making]:
 
 
 async def test_a_partition_that_there_is_goes_on_while_its_topic_grows(making: Making) -> None:
-    async with making.changing.partitioned.turn(ORDERS):
+    async with making.changing.partitioned.held(ORDERS):
         making.rules.require_loadable(ORDERS.partition(1))
         with pytest.raises(TopicChanging):
             making.rules.require_loadable(ORDERS.partition(2))
@@ -82,7 +82,7 @@ async def test_a_partition_that_there_is_goes_on_while_its_topic_grows(making: M
 
 
 async def test_nothing_goes_on_in_a_namespace_that_is_being_deleted(making: Making) -> None:
-    async with making.changing.namespaces.turn(ORDERS.namespace):
+    async with making.changing.namespaces.held(ORDERS.namespace):
         assert not making.rules.is_settled(ORDERS.partition(1))
         assert not making.rules.is_settled(OTHER)
         assert making.rules.is_settled(NOWHERE)
@@ -104,28 +104,28 @@ async def test_the_name_of_a_partitioned_topic_is_no_topic(making: Making) -> No
 
 async def test_who_meets_a_change_waits_and_tries_again(making: Making) -> None:
     tries, began = 0, asyncio.Event()
-    turn = making.changing.partitioned.turn(OTHER)
+    lock = making.changing.partitioned.held(OTHER)
 
     async def attempt() -> str:
         nonlocal tries
         tries += 1
         if tries == 1:
-            await turn.__aenter__()  # somebody begins to change it in the middle of the first attempt
+            await lock.__aenter__()  # somebody begins to change it in the middle of the first attempt
             began.set()
         making.rules.require_loadable(OTHER)
         return "done"
 
     waiting = asyncio.ensure_future(making.rules.once_settled(OTHER, attempt))
     await began.wait()
-    assert (tries, making.waiting.count, waiting.done()) == (1, 1, False)
-    await turn.__aexit__(None, None, None)
+    assert (tries, making.waiting.topics.count, waiting.done()) == (1, 1, False)
+    await lock.__aexit__(None, None, None)
     assert await waiting == "done"
-    assert (tries, making.waiting.count) == (2, 0)
+    assert (tries, making.waiting.topics.count) == (2, 0)
 
 
 async def test_where_as_many_wait_as_may_the_next_one_is_refused() -> None:
     making = Making(max_waiting_topic_requests=0)
-    async with making.changing.namespaces.turn(OTHER.namespace):
+    async with making.changing.namespaces.held(OTHER.namespace):
         with pytest.raises(TooManyRequests, match="maxWaitingTopicRequests"):
             await making.rules.once_settled(OTHER, asyncio.Event().wait)
 

@@ -35,7 +35,7 @@ def test_an_address_that_may_not_go_is_passed_over() -> None:
     queue.add("quiet", "bob", "bob")
     assert queue.next(lambda address: address != "slow") == "bob"
     assert queue.next(lambda address: address != "slow") is None
-    assert queue.addresses == ["slow"]
+    assert list(queue.addresses) == ["slow"]
 
 
 def test_nobody_is_lost_or_counted_twice() -> None:

@@ -139,7 +139,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
     async def act(topic: TopicBase) -> None:
         any_subscription_of(topic, name)
-        async with persistent(topic).turn(name, BEING_CHANGED):
+        async with persistent(topic).subscription_lock(name, BEING_CHANGED):
             await action(subscription_of(persistent(topic), name))
 
     await on_open_topic(call.broker.runtime, lambda: existing_any_topic(call), act)
@@ -164,7 +164,7 @@ async def on_each_any_subscription(
     call.require_consume(call.topic_name(), name)
 
     async def act(topic: TopicBase) -> None:
-        async with topic.turn(name, BEING_CHANGED):
+        async with topic.subscription_lock(name, BEING_CHANGED):
             await action(topic, any_subscription_of(topic, name))
 
     await _on_each_any_topic(call, act)

@@ -57,7 +57,7 @@ class BulkReads:
         self._config = config
         self._memory = memory
         self._clock = clock
-        self.places = Permits(config.max_concurrent_bulk_reads, config.max_pending_bulk_reads)
+        self.permits = Permits(config.max_concurrent_bulk_reads, config.max_pending_bulk_reads)
         self._buckets: dict[NamespaceName, TokenBucket] = {}
         self.bytes_sent = 0
         self.entries_sent = 0  # of answers that went out whole
@@ -67,8 +67,8 @@ class BulkReads:
     def figures(self) -> dict[str, float]:
         """Return the running reads, and the totals of sent, delayed, and refused ones since the start."""
         return {
-            "bulk_reads": self.places.taken,
-            "bulk_reads_waiting": self.places.waiting,
+            "bulk_reads": self.permits.taken,
+            "bulk_reads_waiting": self.permits.waiting,
             "bulk_read_bytes": self.bytes_sent,
             "bulk_read_entries": self.entries_sent,
             "bulk_read_throttled": self.throttled,
@@ -81,10 +81,10 @@ class BulkReads:
         return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager
-    async def turn(self, holder: Holder) -> AsyncIterator[None]:
+    async def permit(self, holder: Holder) -> AsyncIterator[None]:
         """Wait for and hold the permit of one read. Each holder has a share of the permits. Raises AdminError 429."""
         try:
-            async with self.places.held(holder, self._config.bulk_read_pending_timeout_ms / 1000):
+            async with self.permits.held(holder, self._config.bulk_read_pending_timeout_ms / 1000):
                 yield
         except NoPermit as error:
             self.refused += 1
@@ -153,7 +153,7 @@ class BlocksResponse(Response):
         self._end_entry_id = end_entry_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._reads.turn(self._holder):
+        async with self._reads.permit(self._holder):
             stored = await self._store.stored_blocks(self._ledger_id, self._first_entry_id, self._end_entry_id)
             if stored is not None:
                 await self._begin(send, stored.size_bytes, stored.end_entry_id)

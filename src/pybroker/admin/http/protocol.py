@@ -43,7 +43,7 @@ class Connections(ServerState):
 
     def __init__(self, limit: int, limit_per_address: int, head_timeout_s: float) -> None:
         super().__init__()
-        self.places: Slots[HttpProtocol] = Slots(limit, limit_per_address)
+        self.slots: Slots[HttpProtocol] = Slots(limit, limit_per_address)
         self.head_timeout_s = head_timeout_s
         self.is_closing = False
         self.all_closed = asyncio.Event()
@@ -86,7 +86,7 @@ class HttpProtocol(H11Protocol):
         }
         if ssl_object is None and transport.get_extra_info("socket") is not None:
             self.app_state[FILE_SENDER_KEY] = FileSender(transport, self.conn)
-        admission = self._all.places.admit(self, self.client[0] if self.client else "")
+        admission = self._all.slots.admit(self, self.client[0] if self.client else "")
         if self._all.is_closing or not admission.is_admitted:
             self.refuse()
             return
@@ -105,7 +105,7 @@ class HttpProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._all.places.leave(self)
+        self._all.slots.leave(self)
         self._unset_keepalive_if_required()
         self._stop_head_timer()
         if not self._all.connections:
@@ -118,7 +118,7 @@ class HttpProtocol(H11Protocol):
         if self.cycle is None or self.cycle.response_complete:
             self._start_head_timer()
         else:
-            self._all.places.settle(self)
+            self._all.slots.settle(self)
             self._stop_head_timer()
 
     def _answered(self, status: int) -> None:
@@ -126,7 +126,7 @@ class HttpProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         if not self._is_served:
-            self._all.places.unsettle(self)
+            self._all.slots.unsettle(self)
         super().on_response_complete()
 
     def close_if_stalled(self, now_s: float, longest_s: float) -> None:

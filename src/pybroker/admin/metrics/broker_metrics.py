@@ -160,16 +160,15 @@ class BrokerLines:
         yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
         yield from samples.gauge("pybroker_pump_queue_depth", len(broker.broker_context.pumps))
         yield from self._memory()
-        room = broker.broker_context.waiting.subscriptions
-        yield from samples.gauge("pybroker_waiting_subscription_requests", room.occupied)
-        yield from samples.counter("pybroker_late_subscription_requests", room.late_total)
-        yield from samples.counter("pybroker_refused_subscription_requests", room.refused_total)
+        waiting = broker.broker_context.waiting
+        yield from samples.gauge("pybroker_waiting_subscription_requests", waiting.subscriptions.count)
+        yield from samples.counter("pybroker_late_subscription_requests", waiting.subscriptions.late_total)
+        yield from samples.counter("pybroker_refused_subscription_requests", waiting.subscriptions.refused_total)
         yield from samples.gauge("pybroker_waiting_password_checks", broker.authentication.waiting_checks)
         yield from samples.counter("pybroker_displaced_connections", stats.connections_displaced)
-        waiting = broker.broker_context.waiting
-        yield from samples.gauge("pybroker_waiting_topic_requests", waiting.count)
-        yield from samples.counter("pybroker_late_topic_requests", waiting.late_total)
-        yield from samples.counter("pybroker_refused_topic_requests", waiting.refused_total)
+        yield from samples.gauge("pybroker_waiting_topic_requests", waiting.topics.count)
+        yield from samples.counter("pybroker_late_topic_requests", waiting.topics.late_total)
+        yield from samples.counter("pybroker_refused_topic_requests", waiting.topics.refused_total)
         yield from samples.counter("pybroker_bugs", stats.bugs)
         yield from samples.counter("pybroker_skipped_damaged_entries", stats.skipped_damaged_entries)
         for name, value in broker.ledgers.store.figures().items():

@@ -39,7 +39,7 @@ class MetricsRoutes:
         self._memory = memory
         self._deadline_s = config.metrics_servlet_timeout_ms / 1000
         self._stall_s = config.http_write_timeout_ms / 1000
-        self.places = Permits(config.metrics_max_concurrent_requests, config.metrics_max_pending_requests)
+        self.permits = Permits(config.metrics_max_concurrent_requests, config.metrics_max_pending_requests)
 
     def routes(self) -> list[Route]:
         return [route("GET", "/metrics", self.get)]
@@ -51,7 +51,7 @@ class MetricsRoutes:
         """Send the page when this client is next. Raises AdminError 503 after the maximum wait."""
         room = Holding(self._memory, self._memory.answers)
         try:
-            async with asyncio.timeout(self._deadline_s), self.places.held(holder, self._deadline_s):
+            async with asyncio.timeout(self._deadline_s), self.permits.held(holder, self._deadline_s):
                 # A part of the page as text, and its decompressor; all clients share the page. It is counted without waiting: when
                 # memory is short, its metrics are needed most, and the number of clients limits it.
                 room.count(2 * SEND_BYTES)
@@ -78,7 +78,7 @@ class MetricsRoutes:
                     await send(part)
                     return
             except TimeoutError as error:
-                if self.places.waiting:
+                if self.permits.waiting:
                     raise ClientGone from error
         raise ClientGone
 

@@ -65,7 +65,7 @@ async def clear_backlog_of_subscription(call: Call) -> Response:
 
 async def _clear(topic: Topic, name: str) -> None:
     if name in topic.subscriptions:
-        async with topic.turn(name, BEING_CHANGED):
+        async with topic.subscription_lock(name, BEING_CHANGED):
             subscription = topic.subscriptions.get(name)
             if subscription is not None:
                 await cursor_moves.skip_all(subscription)
@@ -76,7 +76,7 @@ async def unsubscribe(call: Call) -> Response:
     busy = []
 
     async def act(topic: Topic) -> None:
-        async with topic.turn(call.name("subscription"), BEING_DELETED):
+        async with topic.subscription_lock(call.name("subscription"), BEING_DELETED):
             subscription = topic.subscriptions.get(call.name("subscription"))
             if subscription is None:
                 return

@@ -81,7 +81,7 @@ async def expire_in_all(call: Call) -> Response:
         await check(topic)  # Another subscription may have come meanwhile.
         refused = []
         for subscription_name in list(topic.subscriptions):
-            async with topic.turn(subscription_name, BEING_CHANGED):
+            async with topic.subscription_lock(subscription_name, BEING_CHANGED):
                 subscription = topic.subscriptions.get(subscription_name)
                 if subscription is not None and not await _expire_by_age(call, subscription):
                     refused.append(subscription)

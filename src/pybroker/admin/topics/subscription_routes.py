@@ -85,7 +85,7 @@ async def _create_on(call: Call, name: TopicName, subscription: str, start: Rese
 
     async def make(topic: TopicBase) -> bool:
         assert isinstance(topic, Topic)
-        async with topic.turn(subscription, BEING_MADE):
+        async with topic.subscription_lock(subscription, BEING_MADE):
             if subscription in topic.subscriptions:
                 return False
             try:

@@ -7,17 +7,23 @@ the holder of a lock never waits for a task that waits for this lock.
 
 from __future__ import annotations
 
-from pybroker.broker.context.waiting_requests import Turns, WaitingRequests
+from contextlib import AbstractAsyncContextManager
+
+from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.model.names import NamespaceName, TopicName
+from pybroker.waiting.keyed_lock import KeyedLock
 
 
 class ChangeLocks:
-    """Owned by the broker service."""
+    """Owned by the broker service. Waiting for a lock raises TooManyRequests."""
 
     def __init__(self, waiting: WaitingRequests) -> None:
-        self.partitioned: Turns[TopicName] = Turns(waiting)
+        def wait_context(name: TopicName | NamespaceName) -> AbstractAsyncContextManager[None]:
+            return waiting.wait(f"{name} is being changed")
+
+        self.partitioned: KeyedLock[TopicName] = KeyedLock(wait_context)
         """By the name of the partitioned topic. Also held while a topic, or one partition, is created on demand."""
-        self.namespaces: Turns[NamespaceName] = Turns(waiting)
+        self.namespaces: KeyedLock[NamespaceName] = KeyedLock(wait_context)
         """Those that are being deleted."""
 
     async def passed(self, name: TopicName) -> None:

@@ -46,7 +46,7 @@ class NamespaceDeletion:
     ) -> None:
         self._broker_context = broker_context
         self._resources = broker_context.resources
-        self._turns = changing.namespaces
+        self._locks = changing.namespaces
         self._directory = directory
         self._creation = creation
         self._topics = topics
@@ -55,13 +55,13 @@ class NamespaceDeletion:
 
     async def settled(self, namespace: NamespaceName) -> None:
         """Wait until `namespace` is not being deleted. Raises TooManyRequests."""
-        if self._turns.is_taken(namespace):
+        if self._locks.is_held(namespace):
             async with self._broker_context.waiting.wait(f"namespace {namespace} is being deleted"):
-                await self._turns.passed(namespace)
+                await self._locks.passed(namespace)
 
     async def delete(self, namespace: NamespaceName, force: bool) -> None:
         """Drop `namespace`; with topics of users in it only when forced. Raises AdminError, StoreError, TooManyRequests."""
-        async with self._turns.turn(namespace):
+        async with self._locks.held(namespace):
             await self._delete(namespace, force)
 
     async def _delete(self, namespace: NamespaceName, force: bool) -> None:

@@ -6,12 +6,12 @@ Its policies are stored, like those of any topic. Deletion of the topic deletes 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from pybroker.broker.topic.non_persistent_topic import NonPersistentTopic
 from pybroker.errors import NotAllowedError, TopicNotFound
 from pybroker.runtime import logs
+from pybroker.waiting.keyed_lock import KeyedLock
 
 if TYPE_CHECKING:
     from pybroker.broker.context.broker_context import BrokerContext
@@ -39,7 +39,7 @@ class NonPersistentTopics:
         self._directory = directory
         self._closing = closing
         self._creation = creation
-        self._deleting: dict[str, asyncio.Event] = {}
+        self._deleting: KeyedLock[str] = KeyedLock()
 
     async def get(self, name: TopicName, may_create: bool) -> NonPersistentTopic:
         """The loaded topic; with `may_create` made, if automatic creation lets it be made.
@@ -47,8 +47,8 @@ class NonPersistentTopics:
         Waits while it is being deleted. Raises TopicNotFound, NotAllowedError, TopicChanging.
         """
         while (topic := self._loaded.get(str(name))) is not None and topic.is_fenced:
-            if (deleting := self._deleting.get(str(name))) is not None:
-                await deleting.wait()
+            if self._deleting.is_held(str(name)):
+                await self._deleting.passed(str(name))
             else:
                 self._closing.forget(topic)  # It was about to be.
         if topic is None:
@@ -89,19 +89,15 @@ class NonPersistentTopics:
     async def delete(self, name: TopicName) -> None:
         """Forget the topic with its policies. Raises TopicNotFound, StoreError."""
         key = str(name)
-        while (deleting := self._deleting.get(key)) is not None:
-            await deleting.wait()
-        topic = self._loaded.get(key)
-        if topic is None:
-            await self._broker_context.resources.forget_topic(name)
-            raise TopicNotFound(f"Topic {name} not found")
-        deleting = self._deleting[key] = asyncio.Event()
-        topic.fence()
-        try:
-            # First, because a later topic of that name must not inherit these policies.
-            await self._broker_context.resources.forget_topic(name)
-            await self._broker_context.schemas.drop(name)
-        finally:
-            del self._deleting[key]
-            deleting.set()
-            self._closing.forget(topic)
+        async with self._deleting.held(key):
+            topic = self._loaded.get(key)
+            if topic is None:
+                await self._broker_context.resources.forget_topic(name)
+                raise TopicNotFound(f"Topic {name} not found")
+            topic.fence()
+            try:
+                # First, because a later topic of that name must not inherit these policies.
+                await self._broker_context.resources.forget_topic(name)
+                await self._broker_context.schemas.drop(name)
+            finally:
+                self._closing.forget(topic)

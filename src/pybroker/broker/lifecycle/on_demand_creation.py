@@ -55,7 +55,7 @@ class OnDemandCreation:
         self._creation.require_own_name(name)
 
         async def attempt() -> None:
-            async with self._changing.partitioned.turn(name.partitioned_name):
+            async with self._changing.partitioned.held(name.partitioned_name):
                 await self._create(name, properties)
 
         await self._creation.once_settled(name, attempt)
@@ -122,7 +122,7 @@ class OnDemandCreation:
         if automatic.topicType != PARTITIONED or index >= 0 or is_system_topic(name):
             return 0
         self._creation.require_strict_name(name)
-        if self._changing.partitioned.is_taken(name):
+        if self._changing.partitioned.is_held(name):
             raise TopicChanging(f"topic {name} is being made by others")
         partitions = automatic.defaultNumPartitions or self._runtime.config.default_num_partitions
         try:

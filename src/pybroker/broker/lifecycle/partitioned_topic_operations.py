@@ -48,7 +48,7 @@ class PartitionedTopicOperations:
         partitioned: PartitionedTopics,
     ) -> None:
         self._broker_context = broker_context
-        self._turns = changing.partitioned
+        self._locks = changing.partitioned
         self._directory = directory
         self._creation = creation
         self._topics = topics
@@ -66,7 +66,7 @@ class PartitionedTopicOperations:
         self._creation.require_own_name(name)
 
         async def attempt() -> None:
-            async with self._turns.turn(name):
+            async with self._locks.held(name):
                 await self._topics.settled(name)
                 async with self._creation.room(name, partitions):
                     await self._create_document(name, partitions, properties)
@@ -77,7 +77,7 @@ class PartitionedTopicOperations:
 
     async def create_automatically(self, name: TopicName, partitions: int) -> None:
         """Create a partitioned topic whose partitions are created when clients use them. Raises the errors of `create`."""
-        async with self._turns.turn(name):
+        async with self._locks.held(name):
             await self._topics.settled(name)
             async with self._creation.room(name, partitions):
                 await self._create_document(name, partitions, {})
@@ -93,7 +93,7 @@ class PartitionedTopicOperations:
         """Make the partitions that do not exist. Raises AdminError 404, NotAllowedError, TopicNotFound, TooManyRequests."""
 
         async def attempt() -> None:
-            async with self._turns.turn(name):
+            async with self._locks.held(name):
                 count = self._existing(name).partitions if name.is_persistent else 0
                 missing = [i for i in range(count) if not await self._directory.exists(name.partition(i))]
                 async with self._creation.room(name, len(missing)):
@@ -122,7 +122,7 @@ class PartitionedTopicOperations:
         """
 
         async def attempt() -> None:
-            async with self._turns.turn(name):
+            async with self._locks.held(name):
                 with self._directory.growing(name):
                     await self._grow(name, partitions)
 
@@ -168,7 +168,7 @@ class PartitionedTopicOperations:
         Raises AdminError 404 and 412, StoreError, TooManyRequests. After a failure, partitions that were deleted stay deleted; the
         others are usable again.
         """
-        async with self._turns.turn(name):
+        async with self._locks.held(name):
             self._existing(name)
             await self._mark(name, deleted=True)
             try:
@@ -219,7 +219,7 @@ class PartitionedTopicOperations:
 
     async def forget_if_empty(self, name: TopicName) -> None:
         """Forget a partitioned topic of which no partition exists. Raises StoreError."""
-        async with self._turns.turn(name):
+        async with self._locks.held(name):
             metadata = self._partitioned.get(name)
             if metadata is None:
                 return

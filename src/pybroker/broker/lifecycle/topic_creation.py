@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakValueDictionary
 
 from pybroker.errors import AdminError, NotAllowedError, TopicChanging, TopicNotFound
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import AutoTopicCreationOverride
 from pybroker.model.system_topics import is_system_topic, is_transaction_internal
+from pybroker.waiting.keyed_lock import KeyedLock
 
 if TYPE_CHECKING:
     from pybroker.broker.context.presence import Presence
@@ -54,7 +54,7 @@ class TopicCreation:
         self._partitioned = partitioned
         self._directory = directory
         # By namespace with a limit, during creations in it: counting and creating must be one step.
-        self._locks: WeakValueDictionary[NamespaceName, asyncio.Lock] = WeakValueDictionary()
+        self._locks: KeyedLock[NamespaceName] = KeyedLock()
         self._makers: dict[NamespaceName, int] = {}  # the number of tasks in `room`
         self._left: asyncio.Event | None = None  # set when they have left
 
@@ -101,7 +101,7 @@ class TopicCreation:
             return
         if policies is None:
             raise TopicNotFound("Namespace not found")
-        if self._changing.namespaces.is_taken(namespace):
+        if self._changing.namespaces.is_held(namespace):
             raise TopicChanging(f"Namespace {namespace} is being deleted, try again")
         raise TopicNotFound(f"Namespace {namespace} is to be deleted")
 
@@ -110,9 +110,9 @@ class TopicCreation:
         its existing partitions are usable.
         """
         parent = name.partitioned_name
-        if self._changing.namespaces.is_taken(name.namespace):
+        if self._changing.namespaces.is_held(name.namespace):
             return False
-        if not self._changing.partitioned.is_taken(parent):
+        if not self._changing.partitioned.is_held(parent):
             return True
         metadata = self._partitioned.get(parent) if name.partition_index >= 0 else None
         return metadata is not None and not metadata.deleted and name.partition_index < metadata.partitions
@@ -138,7 +138,7 @@ class TopicCreation:
     def require_automatic(self, name: TopicName) -> None:
         """Refuse to make a missing topic because a client names it. Raises TopicNotFound, NotAllowedError, TopicChanging."""
         # A task that creates or deletes the partitions now must not meet a task in `room` that creates a single one.
-        if self._changing.partitioned.is_taken(name.partitioned_name):
+        if self._changing.partitioned.is_held(name.partitioned_name):
             raise TopicChanging(f"topic {name.partitioned_name} is being made, grown or deleted, try again")
         if name.partition_index >= 0:
             if self._partitioned.get(name.partitioned_name) is None:
@@ -175,7 +175,7 @@ class TopicCreation:
             if limit <= 0 or is_system_topic(name):
                 yield
                 return
-            async with self._locks.setdefault(namespace, asyncio.Lock()):
+            async with self._locks.held(namespace):
                 if len(await self._directory.list(namespace, None)) + topics > limit:
                     raise NotAllowedError("Exceed maximum number of topics in namespace.")
                 yield

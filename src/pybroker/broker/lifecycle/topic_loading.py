@@ -20,6 +20,7 @@ from pybroker.broker.transactions import transaction_recovery
 from pybroker.errors import ServiceNotReady, StoreError, TopicChanging, TopicNotFound
 from pybroker.metadata import metadata_paths
 from pybroker.runtime import logs
+from pybroker.waiting.keyed_lock import KeyedLock
 
 if TYPE_CHECKING:
     from pybroker.broker.context.broker_context import BrokerContext
@@ -90,7 +91,7 @@ class TopicLoading:
         self._creation = creation
         self._loads: dict[str, _Load] = {}
         self._queue: dict[str, _Load] = {}  # of these, the ones that have not begun
-        self._making: dict[str, asyncio.Event] = {}
+        self._creating: KeyedLock[str] = KeyedLock()
 
     def __len__(self) -> int:
         """Topics that are being loaded, or are to be."""
@@ -215,14 +216,9 @@ class TopicLoading:
         if not may_create:
             raise TopicNotFound(f"Topic {name} not found")
         self._creation.require_automatic(name)
-        async with self._creation.room(name, 1):
-            made = self._making[str(name)] = asyncio.Event()
-            try:
-                existed = await self._ledgers.exists(path)
-                ledger = await self._ledgers.open(path)
-            finally:
-                del self._making[str(name)]
-                made.set()
+        async with self._creation.room(name, 1), self._creating.held(str(name)):
+            existed = await self._ledgers.exists(path)
+            ledger = await self._ledgers.open(path)
         if not existed:
             self._directory.created(name)
         return ledger
@@ -232,10 +228,9 @@ class TopicLoading:
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
         """Make `name` without loading it; False when it exists. The caller has seen to it that it may be made."""
         key = str(name)
-        while self._closing.is_being_closed(key) or key in self._making:
+        while self._closing.is_being_closed(key) or self._creating.is_held(key):
             await self._closing.closed(key)
-            if making := self._making.get(key):
-                await making.wait()
+            await self._creating.passed(key)
         # From now on, a lookup finds the topic created.
         if key in self._topics or not await self._ledgers.create(metadata_paths.managed_ledger(name), properties):
             return False

@@ -191,7 +191,7 @@ async def _delete_unused(topic: Topic) -> None:
     for subscription in list(topic.subscriptions.values()):
         if not _is_unused(subscription, deadline_ms):
             continue
-        async with topic.turn(subscription.name, BEING_DELETED):
+        async with topic.subscription_lock(subscription.name, BEING_DELETED):
             # The subscription is the same, and no consumer connected during the wait for the lock.
             if topic.subscriptions.get(subscription.name) is subscription and _is_unused(subscription, deadline_ms):
                 logs.info(

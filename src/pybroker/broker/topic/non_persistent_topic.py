@@ -105,7 +105,7 @@ class NonPersistentTopic(TopicBase):
         )
 
     @asynccontextmanager
-    async def turn(self, subscription: str, doing: str) -> AsyncIterator[None]:
+    async def subscription_lock(self, subscription: str, purpose: str) -> AsyncIterator[None]:
         """Return at once: operations on these subscriptions never wait, so they need no lock."""
         self.require_open()
         yield

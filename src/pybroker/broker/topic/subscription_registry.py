@@ -15,12 +15,10 @@ never exists without a subscription, and there are never two of one name.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from pybroker.broker.context.subscription_locks import SubscriptionTurns
 from pybroker.broker.delivery import consumer_admission
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.publishing.topic_deduplication import require_free_name
@@ -28,7 +26,9 @@ from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.errors import NotAllowedError, StoreError, SubscriptionNotFound, TooManyRequests
 from pybroker.model.position import EARLIEST, LATEST, Position
 from pybroker.runtime import logs
+from pybroker.waiting.keyed_lock import KeyedLock
 from pybroker.waiting.request_holder import ASKING
+from pybroker.waiting.wait_limit import WaitRefused, WaitTimedOut
 
 if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
@@ -43,7 +43,7 @@ BEING_CHANGED = "being changed"
 
 
 class SubscriptionRegistry:
-    """The subscriptions of one topic, which owns the registry. The registry changes its `subscriptions`. All methods but `turn`,
+    """The subscriptions of one topic, which owns the registry. The registry changes its `subscriptions`. All methods but `lock`,
     `drop`, and `ended` require the lock of the subscription.
     """
 
@@ -59,72 +59,44 @@ class SubscriptionRegistry:
         self._ledger = ledger
         self.subscriptions = subscriptions
         self._kinds = kinds
-        self._turns: SubscriptionTurns[asyncio.Future[None]] = SubscriptionTurns()
-        self._all_ended: asyncio.Event | None = None
+        self._locks: KeyedLock[str] = KeyedLock(self._wait_context)
         self.being_made = 0
         """Subscriptions that are being created. They count against the limit."""
 
     # --- locks -------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def turn(self, name: str, doing: str) -> AsyncIterator[None]:
+    async def lock(self, name: str, purpose: str) -> AsyncIterator[None]:
         """Hold the lock of the subscription `name`, which need not exist. Earlier lookups may be out of date.
 
-        `doing` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
+        `purpose` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
         """
-        topic = self._topic
-        topic.require_open()
-        if not self._turns.take(name, doing):
-            await self._wait(name, doing)
-        try:
-            topic.require_open()
+        self._topic.require_open()
+        async with self._locks.held(name, purpose):
+            self._topic.require_open()
             yield
-        finally:
-            self._pass_on(name)
 
-    async def _wait(self, name: str, doing: str) -> None:
+    @asynccontextmanager
+    async def _wait_context(self, name: str) -> AsyncIterator[None]:
         broker_context = self._topic.broker_context
-        room, config = broker_context.waiting.subscriptions, broker_context.runtime.config
-        limit, holder = config.max_waiting_subscription_requests, ASKING.get()
-        if not room.enter(holder, limit):
-            why = room.shares.refusal(holder, limit, "waiting requests", "maxWaitingSubscriptionRequests")
-            raise TooManyRequests(f"the request cannot wait for subscription {name}: {why}")
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.wait(name, doing, turn)
+        limit, config = broker_context.waiting.subscriptions, broker_context.runtime.config
+        timeout_s = config.subscription_turn_timeout_seconds
         try:
-            async with asyncio.timeout(config.subscription_turn_timeout_seconds):
-                await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                self._pass_on(name)  # It received the lock in the moment in which it gave up.
-            else:
-                self._turns.leave(name, turn)
-            if not isinstance(error, TimeoutError):
-                raise
-            room.late_total += 1
-            reason = f"it is {self._turns.doing(name) or 'in use'}, {self._turns.waiting(name)} more wait"
+            async with limit.waiting(ASKING.get(), config.max_waiting_subscription_requests, timeout_s):
+                yield
+        except WaitRefused as refusal:
+            raise TooManyRequests(f"the request cannot wait for subscription {name}: {refusal}") from None
+        except WaitTimedOut:
+            reason = f"it is {self._locks.purpose(name) or 'in use'}, {self._locks.waiting(name)} more wait"
             logs.warning("subscription.lock_timeout", topic=self._topic.name, subscription=name, reason=reason)
             raise TooManyRequests(
                 f"subscription {name} was not free in time: {reason} (subscriptionTurnTimeoutSeconds), try again"
-            ) from error
-        finally:
-            room.leave(holder)
-
-    def _pass_on(self, name: str) -> None:
-        turn = self._turns.pass_on(name)
-        while turn is not None and turn.done():  # cancelled, and has not left yet
-            turn = self._turns.pass_on(name)
-        if turn is not None:
-            turn.set_result(None)
-        elif not self._turns and self._all_ended is not None:
-            self._all_ended.set()
+            ) from None
 
     async def ended(self) -> None:
         """Wait until no task holds or waits for a lock. The topic is fenced, so no further ones arrive."""
         assert self._topic.is_fenced
-        while self._turns:
-            self._all_ended = asyncio.Event()
-            await self._all_ended.wait()
+        await self._locks.all_free()
 
     # --- operations that require the lock -------------------------------------------------------------------------------
 
@@ -168,7 +140,7 @@ class SubscriptionRegistry:
 
     async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
         """Take the lock, then act as `create`. Return None if a subscription of that name exists."""
-        async with self.turn(name, BEING_MADE):
+        async with self.lock(name, BEING_MADE):
             return None if name in self.subscriptions else await self.create(name, first, properties)
 
     def restore(self, cursor: ManagedCursor) -> None:

@@ -339,8 +339,8 @@ class Topic(TopicBase, ManagedLedgerListener):
     def subscriptions_being_made(self) -> int:
         return self.registry.being_made
 
-    def turn(self, subscription: str, doing: str) -> AbstractAsyncContextManager[None]:
-        return self.registry.turn(subscription, doing)
+    def subscription_lock(self, subscription: str, purpose: str) -> AbstractAsyncContextManager[None]:
+        return self.registry.lock(subscription, purpose)
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
         """Raises SubscriptionNotFound if it was deleted, and the errors of the base class."""
@@ -361,7 +361,7 @@ class Topic(TopicBase, ManagedLedgerListener):
 
         Raises SubscriptionNotFound if it may not be created, NotAllowedError if a reader has that name.
         """
-        async with self.turn(name, BEING_MADE):
+        async with self.subscription_lock(name, BEING_MADE):
             return await self.registry.durable(name, is_earliest, may_create, properties)
 
     async def create_subscription(

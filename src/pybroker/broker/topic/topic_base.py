@@ -229,11 +229,11 @@ class TopicBase(ABC):
         return 0
 
     @abstractmethod
-    def turn(self, subscription: str, doing: str) -> AbstractAsyncContextManager[None]:
+    def subscription_lock(self, subscription: str, purpose: str) -> AbstractAsyncContextManager[None]:
         """Hold the lock of that subscription for its creation, deletion, or move, or to attach consumers. Look everything up
         within.
 
-        `doing` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
+        `purpose` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
         """
 
     @abstractmethod

@@ -52,8 +52,12 @@ KIND_OF_SUB_TYPE = {
 async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
     """Attach a consumer to a subscription. Creates topic and subscription if necessary."""
     request = command.subscribe
+    async with connection.consumer_set_ups.lock(request.consumer_id):
+        await _subscribe(connection, request)
+
+
+async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> None:
     consumer_id = request.consumer_id
-    await connection.consumer_set_ups.passed(consumer_id)
     present = connection.consumers.get(consumer_id)
     if present is not None:
         connection.send(replies.success(request.request_id))
@@ -124,7 +128,7 @@ async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic
     if schema is not None and schema.type is not SchemaType.AUTO_CONSUME:
         await admit_consumer_schema(topic, schema)
     while True:
-        async with topic.turn(request.subscription, BEING_MADE):
+        async with topic.subscription_lock(request.subscription, BEING_MADE):
             subscription = await _subscription(connection, request, topic)
             if request.replicate_subscription_state and isinstance(subscription, Subscription):
                 await subscription.set_replicated(True)
@@ -227,7 +231,7 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
     if topic is None:
         raise MetadataError(CONSUMER_NOT_FOUND)  # The consumer was closed with its topic.
     try:
-        async with topic.turn(subscription.name, BEING_DELETED):
+        async with topic.subscription_lock(subscription.name, BEING_DELETED):
             # Its consumers were perhaps closed meanwhile, by a move or with the subscription, and this one subscribes again.
             consumer = require_consumer(connection, request.consumer_id)
             if consumer.subscription is not subscription:

@@ -38,8 +38,12 @@ if TYPE_CHECKING:
 async def create_producer(connection: Connection, command: pb.BaseCommand) -> None:
     """Attach a producer to its topic. Creates the topic if necessary."""
     request = command.producer
+    async with connection.producer_set_ups.lock(request.producer_id):
+        await _create_producer(connection, request)
+
+
+async def _create_producer(connection: Connection, request: pb.CommandProducer) -> None:
     producer_id = request.producer_id
-    await connection.producer_set_ups.passed(producer_id)
     present = connection.producers.get(producer_id)
     if present is not None:
         connection.send(

@@ -60,6 +60,6 @@ def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], A
 
 async def _in_turn(topic: TopicBase, name: str, move: Callable[[Subscription], Awaitable[None]]) -> None:
     """Move the subscription under its lock: other requests may have moved or replaced it."""
-    async with topic.turn(name, BEING_MOVED):
+    async with topic.subscription_lock(name, BEING_MOVED):
         assert isinstance(topic, Topic)
         await move(topic.registry.present(name))

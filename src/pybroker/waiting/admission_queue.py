@@ -1,0 +1,135 @@
+"""Requests that wait for units of a limited resource, and are admitted round robin over their addresses.
+
+The resource decides which address may be admitted (`Admissions`), `fair_queue.py` decides the order, and the queue wakes the tasks.
+
+Invariant: a unit that was taken for a waiting request is given back if that request ends before it uses the unit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Hashable
+from typing import Generic, TypeVar
+
+from pybroker.waiting.fair_queue import FairQueue
+
+Address = TypeVar("Address", bound=Hashable)
+Unit = TypeVar("Unit")
+
+
+class QueueFull(Exception):
+    """The request was removed from the queue, or not added to it, because too many wait."""
+
+    def __init__(self, waiting: int, *, is_newcomer: bool) -> None:
+        """`waiting`: the number of requests that wait; `is_newcomer`: the request was not added."""
+        super().__init__(f"{waiting} requests wait already")
+        self.waiting = waiting
+        self.is_newcomer = is_newcomer
+
+
+class Admissions(ABC, Generic[Address, Unit]):
+    """The units of one resource, which is asked for them synchronously."""
+
+    @abstractmethod
+    def may_admit(self, address: Address) -> bool:
+        """Return whether a request of `address` may have a unit now."""
+
+    @abstractmethod
+    def take(self, address: Address) -> Unit:
+        """Take a unit for a request of `address`, which may have it."""
+
+    @abstractmethod
+    def give_back(self, address: Address, unit: Unit) -> None:
+        """Return a unit that was not used, because its request ended at the same time."""
+
+    def retry_ms(self, addresses: Collection[Address]) -> float | None:
+        """Return the time after which one of the waiting `addresses` may be admitted although no unit is given back. None, the
+        default, if time alone changes nothing.
+        """
+        return None
+
+
+class Waiter(Generic[Address, Unit]):
+    """One request. `admitted` is the future of its unit."""
+
+    __slots__ = ("address", "admitted", "name")
+
+    def __init__(self, address: Address, name: str) -> None:
+        self.address = address
+        self.name = name
+        self.admitted: asyncio.Future[Unit] = asyncio.get_running_loop().create_future()
+
+
+class AdmissionQueue(Generic[Address, Unit]):
+    """The waiting requests of one resource. Runs on one loop.
+
+    Invariant: no request waits that could be admitted, unless the limits of the resource changed; `admit_waiting` is to be called
+    then, and after each return of a unit.
+    """
+
+    def __init__(
+        self, admissions: Admissions[Address, Unit], max_waiting: int, max_waiting_per_address: int | None = None
+    ) -> None:
+        """`max_waiting_per_address`: by default `max_waiting`."""
+        self._admissions = admissions
+        self._queue: FairQueue[Address, Waiter[Address, Unit]] = FairQueue(
+            max_waiting, max_waiting if max_waiting_per_address is None else max_waiting_per_address
+        )
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return the number of waiting requests."""
+        return len(self._queue)
+
+    async def enter(self, address: Address, timeout_s: float, name: str = "") -> Unit:
+        """Return a unit for a request of `address`, immediately or after a wait. The requests of an address are admitted round
+        robin over their names.
+
+        Raises QueueFull, TimeoutError, and the errors given to `refuse_all`.
+        """
+        waiter = self._add(address, name)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await waiter.admitted
+        except BaseException:
+            self._abandon(waiter)
+            raise
+
+    def admit_waiting(self) -> None:
+        """Admit the waiting requests that may be admitted now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while (waiter := self._queue.next(self._admissions.may_admit)) is not None:
+            if not waiter.admitted.done():  # Otherwise it was cancelled, and its task has not run yet.
+                waiter.admitted.set_result(self._admissions.take(waiter.address))
+        if len(self._queue):
+            retry_ms = self._admissions.retry_ms(self._queue.addresses)
+            if retry_ms is not None:
+                self._timer = asyncio.get_running_loop().call_later(max(1, retry_ms) / 1000, self.admit_waiting)
+
+    def refuse_all(self, refusal: Exception) -> None:
+        """Remove all waiting requests; they raise `refusal`."""
+        while (waiter := self._queue.next(lambda _: True)) is not None:
+            if not waiter.admitted.done():
+                waiter.admitted.set_exception(refusal)
+
+    def _add(self, address: Address, name: str) -> Waiter[Address, Unit]:
+        waiter: Waiter[Address, Unit] = Waiter(address, name)
+        if not self._queue.waiting_of(address) and self._admissions.may_admit(address):
+            waiter.admitted.set_result(self._admissions.take(address))
+            return waiter
+        displaced = self._queue.add(address, name, waiter)
+        if displaced is not None and not displaced.admitted.done():
+            displaced.admitted.set_exception(QueueFull(len(self._queue), is_newcomer=displaced is waiter))
+        self.admit_waiting()  # A limit may have been raised.
+        return waiter
+
+    def _abandon(self, waiter: Waiter[Address, Unit]) -> None:
+        admitted = waiter.admitted
+        if not admitted.done() or admitted.cancelled():
+            self._queue.remove(waiter.address, waiter.name, waiter)
+        elif admitted.exception() is None:  # It was admitted while its wait ended.
+            self._admissions.give_back(waiter.address, admitted.result())
+            self.admit_waiting()
