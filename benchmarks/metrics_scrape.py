@@ -115,7 +115,7 @@ async def report(name: str, action: Callable[[], Awaitable[str]]) -> None:
 async def run(arguments: argparse.Namespace) -> None:
     settings = {"ledgerStore": "memory", "metadataStore": "memory", "brokerServicePort": "0", "webServicePort": "0"}
     settings |= dict(each.split("=", 1) for each in arguments.set)
-    broker = app.Broker(Runtime(load(None, {}, settings).config), lambda: None)
+    broker = app.Broker(Runtime(load(None, {}, settings).config), app.OwnProcess())
     await broker.start()
     broker.own_collector()
     scraper = await Scraper.start()

@@ -15,6 +15,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -117,7 +118,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | None) -> int:
     stop = asyncio.Event()
-    broker = Broker(Runtime(config), stop.set, disk)
+    broker = Broker(Runtime(config), OwnProcess(stop.set), disk)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -134,30 +135,56 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
     return EXIT_OK if is_clean else EXIT_FAILED
 
 
+class BrokerHost(Protocol):
+    """The program that contains a broker."""
+
+    def request_stop(self) -> None:
+        """Call `Broker.close` soon."""
+
+    def new_connection(self, context: ServerContext) -> Connection:
+        """Return the connection object of a client that has connected."""
+
+    def storage_is_lost(self, error: BaseException) -> None:
+        """React to a failed durable write: the broker must not continue."""
+
+
+class OwnProcess:
+    """The host of a broker that is alone in its process."""
+
+    def __init__(self, request_stop: Callable[[], None] = lambda: None) -> None:
+        self._request_stop = request_stop
+
+    def request_stop(self) -> None:
+        self._request_stop()
+
+    def new_connection(self, context: ServerContext) -> Connection:
+        return Connection(context)
+
+    def storage_is_lost(self, error: BaseException) -> None:
+        """End the process: the contents of the disk are unknown, and a retry could report a false success. The recovery of the next
+        start determines them.
+        """
+        logs.error("storage.lost", error=str(error), action="the process ends; start it again once the disk is sound")
+        os._exit(EXIT_FATAL_STORAGE)
+
+
 class Broker:
     """A whole broker: every object of the process. `start` and `close` are called once each, on the running loop."""
 
     def __init__(
         self,
         runtime: Runtime,
-        request_stop: Callable[[], None],
+        host: BrokerHost,
         disk: Disk | None = None,
         *,
         stores: Stores | None = None,
-        connect: Callable[[ServerContext], Connection] = Connection,
-        storage_is_lost: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`request_stop` makes the caller call `close` soon. `stores` replace those of the configuration, and the caller closes
-        them; `connect` creates the connection object of each client; `storage_is_lost` is called after a failed durable write,
-        instead of ending the process.
-        """
+        """`stores` replace those of the configuration, and the caller closes them."""
         self.runtime = runtime
         self.config = runtime.config
-        self._request_stop = request_stop
+        self._host = host
         self._disk = disk or Disk()
         self._stores = stores
-        self._connect = connect
-        self._storage_is_lost = storage_is_lost or _storage_is_lost
         self._directory = Path(self.config.data_directory)
         self._closers: list[Callable[[], object]] = []
         self._tasks = TaskOwner("app")
@@ -191,7 +218,7 @@ class Broker:
         leftovers = await find_orphaned_ledgers(ledger_store, metadata, earlier_ledger_ids)
         await self._require_names(metadata, ledger_store, leftovers)
         self.service = await build(self.runtime, Stores(metadata, ledger_store, cursor_store))
-        self.service.request_stop = self._request_stop
+        self.service.request_stop = self._host.request_stop
         if self.config.ledger_store == "local":
             self.service.data_directory = DataDirectoryName(
                 write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
@@ -292,7 +319,7 @@ class Broker:
         given = self.runtime
         runtime = StoreEnvironment(self._disk, given.clock, given.random, given.threads)
         store = await LocalStore.open(
-            self._directory, options, self._storage_is_lost, runtime, entry_time_ms, known=known
+            self._directory, options, self._host.storage_is_lost, runtime, entry_time_ms, known=known
         )
         self._closers.append(store.close)
         if self._sqlite is not None:
@@ -306,7 +333,7 @@ class Broker:
         if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
             tls = server_context(config)
             refresher = CertificateRefresher(tls, config)
-        self.listener = Listener(ServerContext(self.service, command_table()), self._connect)
+        self.listener = Listener(ServerContext(self.service, command_table()), self._host.new_connection)
         self.http = HttpServer(self.service, tls, self.runtime.clock)
         problems: list[str] = []
         try:
@@ -443,14 +470,6 @@ class Broker:
         if self.config.journal_sync_data:
             return "a receipt means on disk (journalSyncData=true)"
         return "a receipt means handed to the operating system (journalSyncData=false)"
-
-
-def _storage_is_lost(error: BaseException) -> None:
-    """A durable write has failed: the contents of the disk are unknown, and a retry could report a false success. The recovery of
-    the next start determines them.
-    """
-    logs.error("storage.lost", error=str(error), action="the process ends; start it again once the disk is sound")
-    os._exit(EXIT_FATAL_STORAGE)
 
 
 def _write_ready_file(path: Path, description: dict[str, object]) -> None:

@@ -106,7 +106,7 @@ async def running(directory: Path, disk: Disk, *, direct_io: bool = False) -> As
         if direct_io:  # as with many ledgers
             patch.setattr(checkpoint, "MAX_SINGLE_SYNCS", 1)
         runtime = Runtime(config(directory, direct_io=direct_io), SetClock())
-        broker = app.Broker(runtime, lambda: None, disk)
+        broker = app.Broker(runtime, app.OwnProcess(), disk)
         await broker.start()
         try:
             yield broker

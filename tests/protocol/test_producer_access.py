@@ -50,7 +50,7 @@ class Room:
                 raise self.failure
             await store(epoch)
 
-        monkeypatch.setattr(topic.producer_registry, "_store_epoch", store_epoch)
+        monkeypatch.setattr(topic, "store_epoch", store_epoch)
 
     def producer(self, mode: AccessMode, name: str = "", **more: Any) -> Producer:
         name = name or f"p{next(_serial)}"

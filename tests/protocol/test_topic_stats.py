@@ -10,7 +10,7 @@ from tests.support.memory_broker import MemoryBroker, acknowledge, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.delivery.consumer import Consumer
-from pybroker.broker.delivery.look_ahead_share import STEP_BYTES
+from pybroker.broker.delivery.subscription import LOOK_AHEAD_STEP_BYTES
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.consumer_state import AUTO_SPLIT, KeySharedOptions
 from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
@@ -385,8 +385,8 @@ async def test_chunks_that_wait_for_the_consumer_that_has_others_are_shown_and_c
             assert row["setAsideFrom"] == str(Position(first_peer.delivered[0].ledger_id, 2))
         else:
             assert (waits["entries"], waits["consumersSetAside"], row["setAsideFrom"]) == (398, 0, None)
-            assert abs(waits["sizeBytes"] - budget.used_bytes) < STEP_BYTES
-            assert STEP_BYTES < waits["sizeBytes"] <= waits["maxSizeBytes"]
+            assert abs(waits["sizeBytes"] - budget.used_bytes) < LOOK_AHEAD_STEP_BYTES
+            assert LOOK_AHEAD_STEP_BYTES < waits["sizeBytes"] <= waits["maxSizeBytes"]
         first.flow(1000)
         await broker.until(
             lambda: received(first_peer, count=399)() and not stored_subscription(first.subscription).is_queued

@@ -215,7 +215,6 @@ PURE = (
     "compaction.messages",
     "compaction.stored_entry",
     "compaction.survivors",
-    "transactions.coordinator_counters",
     "transactions.records",
     "transactions.sinks",
     "transactions.coordinator_state",

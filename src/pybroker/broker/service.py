@@ -6,14 +6,23 @@ dependencies of all parts.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.auth.authentication import AuthenticationService
+from pybroker.auth.authorization import AuthorizationService
+from pybroker.broker.context.added_entry_metadata import added_metadata
 from pybroker.broker.context.broker_context import BrokerContext
 from pybroker.broker.context.pending_transaction_ends import pending_end_at
 from pybroker.broker.context.presence import Presence
+from pybroker.broker.context.producer_names import ProducerNames
+from pybroker.broker.context.publish_refusals import Refusals
+from pybroker.broker.context.pumps import Pumped, PumpList
+from pybroker.broker.context.read_leases import ReadLeases
+from pybroker.broker.context.waiting_requests import WaitingRequests
+from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 from pybroker.broker.lifecycle.namespace_deletion import NamespaceDeletion
@@ -25,6 +34,8 @@ from pybroker.broker.lifecycle.topic_directory import TopicDirectory
 from pybroker.broker.lifecycle.topic_manager import Topics
 from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
 from pybroker.broker.lifecycle.transaction_participants import TransactionParticipants
+from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
+from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
 from pybroker.broker.maintenance.health_check import HealthCheck
 from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
@@ -40,14 +51,17 @@ from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.partitioned_topics import PartitionedTopics
+from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.process.file_descriptors import Descriptors
 from pybroker.runtime.runtime import Runtime
+from pybroker.schema.schema_registry import SchemaRegistry
 from pybroker.transactions.coordinators import ASSIGN, Coordinators
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
+    from pybroker.config import BrokerConfig
     from pybroker.model.rates import DeliveryRates
 
 
@@ -79,7 +93,7 @@ class BrokerService:
         self.metadata_store = metadata_store
         self.resources = resources
         self.ledgers = ledgers
-        self.broker_context = broker_context = BrokerContext(runtime, metadata_store, resources, ledgers)
+        self.broker_context = broker_context = new_broker_context(runtime, metadata_store, resources, ledgers)
         self.authentication = AuthenticationService(runtime.config, runtime.clock)
         self.dynamic = DynamicConfiguration(runtime.config, metadata_store)
         """Loaded by the builder before clients are served, like the partitioned topics and the broker context."""
@@ -200,3 +214,34 @@ class BrokerService:
         await self._closing.close_all()  # topics that finished loading meanwhile
         await self.ledgers.close()
         self.runtime.cancel_timers()
+
+
+def new_broker_context(
+    runtime: Runtime, metadata_store: MetadataStore, resources: Resources, ledgers: ManagedLedgerFactory
+) -> BrokerContext:
+    """Construct the parts that all topics share. Requires the running loop, which drives the pumps."""
+    config = runtime.config
+    resource_groups = ResourceGroups(metadata_store)
+    return BrokerContext(
+        runtime,
+        resources,
+        ledgers,
+        authorization=AuthorizationService(config, resources),
+        schemas=SchemaRegistry(metadata_store, runtime.clock),
+        waiting=WaitingRequests(config),
+        producer_names=ProducerNames(config.cluster_name, metadata_store, runtime.clock),
+        refusals=Refusals(),
+        resource_groups=resource_groups,
+        resource_group_rates=ResourceGroupRates(runtime, resource_groups),
+        entry_filters=AvailableFilters(config.entry_filter_names),
+        added_metadata=added_metadata(config.broker_entry_metadata_interceptors),
+        broker_unacked_limit=_broker_unacked_limit(config),
+        pumps=PumpList(asyncio.get_running_loop(), runtime.clock),
+        read_leases=ReadLeases(config.max_read_leases_per_topic, config.max_read_leases),
+    )
+
+
+def _broker_unacked_limit(config: BrokerConfig) -> BrokerUnackedLimit[Pumped] | None:
+    limit = config.max_unacked_messages_per_broker
+    share = config.max_unacked_messages_per_subscription_on_broker_blocked
+    return BrokerUnackedLimit(limit, share) if limit > 0 else None

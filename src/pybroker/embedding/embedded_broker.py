@@ -24,6 +24,8 @@ from pybroker.embedding.stores import FillableDisk, Fullness, MemoryStores
 from pybroker.embedding.virtual_time import MovedClock, VirtualRuntime
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
+from pybroker.server.connection import Connection
+from pybroker.server.server_context import ServerContext
 
 T = TypeVar("T")
 DEFAULTS: dict[str, object] = {
@@ -81,6 +83,23 @@ class EmbeddedClock:
         minutes += (days * 24 + hours) * 60
         milliseconds += (minutes * 60 + seconds) * 1000
         await self._broker.advance_ms(milliseconds + (by or timedelta()) / timedelta(milliseconds=1))
+
+
+class _EmbeddedHost:
+    """The host of one run of the embedded broker."""
+
+    def __init__(self, embedded: EmbeddedBroker, moved: MovedClock) -> None:
+        self._embedded = embedded
+        self._moved = moved
+
+    def request_stop(self) -> None:
+        """Do nothing: the process is the caller's."""
+
+    def new_connection(self, context: ServerContext) -> Connection:
+        return EmbeddedConnection(context, self._embedded.faults, self._moved)
+
+    def storage_is_lost(self, error: BaseException) -> None:
+        self._embedded.storage_is_lost(error)
 
 
 class EmbeddedBroker:
@@ -193,11 +212,9 @@ class EmbeddedBroker:
             runtime = VirtualRuntime(_replaced(self._config, fields), self._moved)
             broker = Broker(
                 runtime,
-                lambda: None,
+                _EmbeddedHost(self, self._moved),
                 FillableDisk(self._fullness),
                 stores=None if self._memory is None else self._memory.stores(),
-                connect=lambda context: EmbeddedConnection(context, self.faults, self._moved),
-                storage_is_lost=self._storage_is_lost,
             )
             try:
                 await broker.start()
@@ -229,8 +246,8 @@ class EmbeddedBroker:
             self._runtime.cancel_timers()
             self._runtime = None
 
-    def _storage_is_lost(self, error: BaseException) -> None:
-        """A process of its own would end now."""
+    def storage_is_lost(self, error: BaseException) -> None:
+        """Crash: a process of its own would end now."""
         logs.error("storage.lost", error=str(error), action="the embedded broker crashes; restart() brings it back")
         self._tasks.start(self.crash(), "crash")
 

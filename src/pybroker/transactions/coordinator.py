@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from pybroker.errors import NotAllowedError, PersistenceError, ServiceNotReady, StoreError, TooManyRequests
+from pybroker.model.counters import Buckets
 from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
-from pybroker.transactions.coordinator_counters import Counters
 from pybroker.transactions.coordinator_state import ALL_IN_FULL, CoordinatorState, Phase, Status, Transaction
 from pybroker.transactions.participant_notification import Ending, Endings, EndParticipant, Participant
 from pybroker.transactions.sinks import Asking, Label
@@ -45,6 +46,7 @@ TIMED_OUT_AT_ONCE = 256
 GONE_ON_WITH_AT_ONCE = 500
 GRAIN_MS = 50.0
 """Time-outs that are so close to each other share a timer."""
+LATENCIES_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 1500000, 3000000)
 FULL_DISK_RETRY_MS = 1000.0
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
@@ -52,6 +54,23 @@ TOLD_A_TURN = 256
 """The number of transactions of a sink's batch whose notifications begin in one event loop iteration; and of those that are removed
 when a full log has space again.
 """
+
+
+@dataclass
+class Counters:
+    """Counters of one coordinator since the broker started."""
+
+    created: int = 0
+    committed: int = 0
+    aborted: int = 0
+    timed_out: int = 0
+    batches: int = 0
+    """Batches of sinks that were committed."""
+    repeated_batches: int = 0
+    """Batches of sinks that were sent again after their commit."""
+    appended: int = 0
+    took_ms: Buckets = field(default_factory=lambda: Buckets(LATENCIES_MS))
+    """Times from open to committed or aborted."""
 
 
 class CoordinatorContext:

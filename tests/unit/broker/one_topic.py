@@ -16,6 +16,7 @@ from pybroker.broker.context.broker_context import BrokerContext
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.publishing.producer import Producer
+from pybroker.broker.service import new_broker_context
 from pybroker.broker.topic.topic import Topic
 from pybroker.config import BrokerConfig
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
@@ -187,7 +188,7 @@ async def one_topic(policies: TopicPolicies | None = None, **settings: Any) -> A
         cursors,
         metadata,
     )
-    broker_context = BrokerContext(runtime, metadata, resources, ledgers)
+    broker_context = new_broker_context(runtime, metadata, resources, ledgers)
     await broker_context.load()
     unloads: list[str] = []
     ledger = await ledgers.open(metadata_paths.managed_ledger(NAME))

@@ -9,73 +9,84 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pybroker.auth.authorization import AuthorizationService
-from pybroker.broker.context.added_entry_metadata import added_metadata
 from pybroker.broker.context.default_policies import default_policies
-from pybroker.broker.context.producer_names import ProducerNames
-from pybroker.broker.context.publish_refusals import Refusals
-from pybroker.broker.context.pumps import Pumped, PumpList
-from pybroker.broker.context.read_leases import ReadLeases
-from pybroker.broker.context.waiting_requests import WaitingRequests
-from pybroker.broker.entry_filters import AvailableFilters
-from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
 from pybroker.broker.limits.dispatch_rate_limit import DispatchRateLimit, is_limited
 from pybroker.broker.limits.publish_rate_limit import renewed_publish_limit
-from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
-from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.model.effective_policies import EffectivePolicies, effective_policies
 from pybroker.model.policies import DispatchRate, NamespacePolicies, PublishRate, TopicPolicies
 from pybroker.runtime.tasks import TaskOwner
-from pybroker.schema.schema_registry import SchemaRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pybroker.auth.authorization import AuthorizationService
+    from pybroker.broker.context.added_entry_metadata import AddedMetadata
     from pybroker.broker.context.pending_transaction_ends import PendingEndOf
+    from pybroker.broker.context.producer_names import ProducerNames
+    from pybroker.broker.context.publish_refusals import Refusals
+    from pybroker.broker.context.pumps import Pumped, PumpList
+    from pybroker.broker.context.read_leases import ReadLeases
+    from pybroker.broker.context.waiting_requests import WaitingRequests
+    from pybroker.broker.entry_filters import AvailableFilters
+    from pybroker.broker.limits.broker_unacked_limit import BrokerUnackedLimit
+    from pybroker.broker.limits.resource_group_rates import ResourceGroupRates
     from pybroker.config import BrokerConfig
     from pybroker.errors import BrokerError
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
-    from pybroker.metadata.metadata_store import MetadataStore
+    from pybroker.metadata.resource_groups import ResourceGroups
     from pybroker.metadata.resources import Resources
     from pybroker.model.names import NamespaceName
     from pybroker.model.txn_id import TxnId
     from pybroker.runtime.runtime import Runtime
+    from pybroker.schema.schema_registry import SchemaRegistry
 
 _NOTHING_SET = NamespacePolicies()
 
 
 class BrokerContext:
-    """Owned by the broker service; made on the running loop."""
+    """Owned by the broker service, which constructs its parts (`broker/service.py`)."""
 
     def __init__(
         self,
         runtime: Runtime,
-        metadata_store: MetadataStore,
         resources: Resources,
         ledgers: ManagedLedgerFactory,
+        *,
+        authorization: AuthorizationService,
+        schemas: SchemaRegistry,
+        waiting: WaitingRequests,
+        producer_names: ProducerNames,
+        refusals: Refusals,
+        resource_groups: ResourceGroups,
+        resource_group_rates: ResourceGroupRates,
+        entry_filters: AvailableFilters,
+        added_metadata: AddedMetadata | None,
+        broker_unacked_limit: BrokerUnackedLimit[Pumped] | None,
+        pumps: PumpList,
+        read_leases: ReadLeases,
     ) -> None:
         config = runtime.config
         self.runtime = runtime
         self.resources = resources
         self.ledgers = ledgers
-        self.authorization = AuthorizationService(config, resources)
-        self.schemas = SchemaRegistry(metadata_store, runtime.clock)
-        self.waiting = WaitingRequests(config)
+        self.authorization = authorization
+        self.schemas = schemas
+        self.waiting = waiting
         """Those that wait for a topic."""
-        self.producer_names = ProducerNames(config.cluster_name, metadata_store, runtime.clock)
-        self.refusals = Refusals()
+        self.producer_names = producer_names
+        self.refusals = refusals
         """Producers that were recently refused, and producers with refused messages."""
-        self.resource_groups = ResourceGroups(metadata_store)
+        self.resource_groups = resource_groups
         self.default_policies = default_policies(config)
-        self.entry_filters = AvailableFilters(config.entry_filter_names)
-        self.added_metadata = added_metadata(config.broker_entry_metadata_interceptors)
+        self.entry_filters = entry_filters
+        self.added_metadata = added_metadata
         self.dispatch_rate_limit = _dispatch_rate_limit(runtime)
         self.publish_rate_limit = renewed_publish_limit(runtime, None, _publish_rate(config))
         """The limit of all publishing to the broker."""
-        self.resource_group_rates = ResourceGroupRates(runtime, self.resource_groups)
-        self.broker_unacked_limit = _broker_unacked_limit(config)
-        self.pumps = PumpList(asyncio.get_running_loop(), runtime.clock)
-        self.read_leases = ReadLeases(config.max_read_leases_per_topic, config.max_read_leases)
+        self.resource_group_rates = resource_group_rates
+        self.broker_unacked_limit = broker_unacked_limit
+        self.pumps = pumps
+        self.read_leases = read_leases
         """Of topics that are loaded or not: unloading ends none."""
         self.compaction_slot = asyncio.Semaphore(1)
         """Held during the compaction of a topic: one topic after the other, so the memory for keys is needed only once."""
@@ -122,13 +133,6 @@ def _anybody(_txn: TxnId, _role: str | None, _topic: str, _subscription: str | N
 
 def _no_pending_end(_txn: TxnId) -> None:
     """The default without transaction coordinators."""
-
-
-def _broker_unacked_limit(config: BrokerConfig) -> BrokerUnackedLimit[Pumped] | None:
-    """None when there is no limit."""
-    limit = config.max_unacked_messages_per_broker
-    share = config.max_unacked_messages_per_subscription_on_broker_blocked
-    return BrokerUnackedLimit(limit, share) if limit > 0 else None
 
 
 def _publish_rate(config: BrokerConfig) -> PublishRate:

@@ -22,9 +22,8 @@ from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.dispatch_throttle import throttle_of
 from pybroker.broker.delivery.dispatchers import new_dispatcher
 from pybroker.broker.delivery.filter_chain import FilterChain
-from pybroker.broker.delivery.look_ahead_share import LookAheadShare
 from pybroker.broker.delivery.markers import Markers
-from pybroker.broker.delivery.reads import damaged_entries
+from pybroker.broker.delivery.reads import failed_reads
 from pybroker.broker.delivery.reads.compacted_reads import CompactedReads
 from pybroker.broker.delivery.reads.entry_reads import AT_END, NO_MEMORY, EntryReads
 from pybroker.broker.delivery.reads.failed_reads import FailedReads
@@ -47,12 +46,17 @@ if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
     from pybroker.broker.delivery.entry_kinds import EntryKinds
     from pybroker.managed_ledger.managed_cursor import PersistDone
+    from pybroker.memory.broker_memory import Memory
     from pybroker.model.events import Ack
     from pybroker.model.txn_id import TxnAction, TxnId
 
 
 REPLICATED_PROPERTY = "pulsar.replicated.subscription"
 """The cursor's property that says so, as Pulsar names it; it is no property of the application's."""
+
+
+LOOK_AHEAD_STEP_BYTES = 1024
+"""Smaller changes of the look-ahead are not reported to the memory budget."""
 
 
 class Subscription(SubscriptionBase, Pumped):
@@ -522,7 +526,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.failed_reads.succeeded()
         except StoreError as error:
             dispatcher.give_back(plan)
-            damage = damaged_entries.lasting_damage(self.cursor, error)
+            damage = failed_reads.lasting_damage(self.cursor, error)
             if damage is not None and self._go_behind(damage):
                 self.failed_reads.succeeded()
             else:
@@ -538,10 +542,10 @@ class Subscription(SubscriptionBase, Pumped):
         def skip(ledger_id: int, entry_ids: range) -> None:
             skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
             self.runtime.stats.skipped_damaged_entries += skipped
-            damaged_entries.log_skipped(self, ledger_id, entry_ids, skipped, damage)
+            failed_reads.log_skipped(self, ledger_id, entry_ids, skipped, damage)
 
         may_skip = self.runtime.config.auto_skip_non_recoverable_data
-        return damaged_entries.go_behind(self.cursor, damage, skip if may_skip else None)
+        return failed_reads.go_behind(self.cursor, damage, skip if may_skip else None)
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
         """Retry after a delay while consumers are connected: unreadable entries are never skipped silently."""
@@ -614,3 +618,37 @@ class Subscription(SubscriptionBase, Pumped):
         if self.cursor.ledger.is_terminated and not self.cursor.backlog_entries:
             for consumer in self.consumers:
                 consumer.reached_end()
+
+
+class LookAheadShare:
+    """The memory that a subscription uses for entries that wait for the consumer of their key or of their chunks.
+
+    The subscription reports after each pump and after each departure of a consumer. The limit is the configured one, or less if the
+    broker's memory budget is used up.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._told_bytes = 0
+
+    def update(self, dispatcher: Dispatcher | None) -> None:
+        """Count the memory of `dispatcher`, and set its limit."""
+        if dispatcher is not None:
+            size_bytes = dispatcher.look_ahead_size_bytes
+            if size_bytes or self._told_bytes:
+                self._tell(size_bytes)
+                dispatcher.limit_look_ahead(self._memory.look_aheads.allowed_bytes())
+        elif self._told_bytes:
+            self._tell(0)
+
+    def release(self) -> None:
+        """The subscription is gone."""
+        self._tell(0)
+
+    def _tell(self, size_bytes: int) -> None:
+        if size_bytes == self._told_bytes or (
+            size_bytes and abs(size_bytes - self._told_bytes) < LOOK_AHEAD_STEP_BYTES
+        ):
+            return
+        self._told_bytes = size_bytes
+        self._memory.follow(self._memory.look_aheads.report(self, size_bytes))

@@ -7,8 +7,8 @@ check. The topic decides whether it accepts the producer at all, and `producer_a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from pybroker.broker.publishing import producer_admission
 from pybroker.broker.publishing.producer_access import AccessMode, ProducerAccess, Standing
@@ -35,28 +35,29 @@ def stored_epoch(properties: Mapping[str, str]) -> int | None:
     return epoch if (epoch := int(text)) <= LARGEST_EPOCH else None
 
 
+class ProducerOwner(Protocol):
+    """The topic of a registry: the parts of it that depend on the kind of topic."""
+
+    def require_admissible(self, producer: Producer) -> None:
+        """Raise the refusal of `producer`, if the topic does not accept it."""
+
+    async def store_epoch(self, epoch: int) -> None:
+        """Make a take-over durable. Raises StoreError."""
+
+    async def settled(self, producer_name: str) -> None:
+        """Wait until the last stored message of that producer name is known."""
+
+
 class ProducerRegistry:
     """The producers of one topic, which owns the registry.
 
     Invariants: each producer in `attached` may publish; one with exclusive access is alone.
     """
 
-    def __init__(
-        self,
-        topic: TopicContext,
-        epoch: int | None,
-        require_admissible: Callable[[Producer], None],
-        store_epoch: Callable[[int], Awaitable[None]],
-        settled: Callable[[str], Awaitable[None]],
-    ) -> None:
-        """`epoch` is the stored epoch, if any. The callables depend on the kind of topic: `require_admissible` raises the refusal
-        of a producer, `store_epoch` makes a take-over durable, and `settled` waits until the last stored message of a producer name
-        is known.
-        """
+    def __init__(self, topic: TopicContext, epoch: int | None, owner: ProducerOwner) -> None:
+        """`epoch` is the stored epoch, if any."""
         self._topic = topic
-        self._require_admissible = require_admissible
-        self._store_epoch = store_epoch
-        self._settled = settled
+        self._owner = owner
         self._access: ProducerAccess[Producer] = ProducerAccess(epoch)
         self.attached: dict[str, Producer] = {}
 
@@ -98,7 +99,7 @@ class ProducerRegistry:
 
         Raises the errors of the topic's `require_admissible`, ProducerBusy, ProducerFenced.
         """
-        self._require_admissible(producer)
+        self._owner.require_admissible(producer)
         if self._succeeds(producer):
             return Standing.ATTACHED
         if producer.access_mode is AccessMode.SHARED and producer.name in self.attached:
@@ -140,7 +141,7 @@ class ProducerRegistry:
         epoch = self._access.claimed_epoch(producer)
         try:
             if epoch is not None:
-                await self._store_epoch(epoch)
+                await self._owner.store_epoch(epoch)
         except BaseException:
             producer.detach()
             raise
@@ -169,8 +170,8 @@ class ProducerRegistry:
 
     async def _give_turn(self, producer: Producer) -> None:
         try:
-            self._require_admissible(producer)
-            await self._settled(producer.name)
+            self._owner.require_admissible(producer)
+            await self._owner.settled(producer.name)
             await self._take_over(producer)
         except (BrokerError, StoreError) as error:
             producer.detach()

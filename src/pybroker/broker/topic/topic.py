@@ -117,17 +117,9 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.registry.restore(cursor)
         self._holds: dict[str, WaitingPublishers] = {}  # by the name of the part that makes publishers wait
         self.deduplication = TopicDeduplication(
-            self.shared, ledger, self.producers, self.append, partial(self._hold_publishers, "deduplication")
+            self.shared, ledger, self.producers, self.append, partial(self.hold_publishers, "deduplication")
         )
-        self.transactions = TopicTransactions(
-            self.shared,
-            ledger,
-            buffer,
-            self.publish,
-            lambda producer, run: self.append(producer, run, None),
-            partial(self._hold_publishers, "transactions"),
-            self._wake_all,
-        )
+        self.transactions = TopicTransactions(self.shared, ledger, buffer, self)
         ledger.held_from = self._held_from
         ledger.retention = backlog_rules.retention_limits(self.policies.retention)
         self._renew_limits()
@@ -280,9 +272,9 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.deduplication.stored(producer, publish.accepted, entries)
         self.deduplication.landed()
         counters.last_publish_ms = clock.wall_ms()
-        self._wake_all()
+        self.wake_subscriptions()
 
-    def _wake_all(self) -> None:
+    def wake_subscriptions(self) -> None:
         for subscription in self.subscriptions.values():
             subscription.wake()
 
@@ -300,12 +292,12 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.deduplication.failed(producer, publish.accepted)
         self.deduplication.landed()
 
-    def _hold_publishers(self, who: str, row: WaitingPublishers | None) -> None:
-        """Let publishers wait in the queue `row` on behalf of the part `who`; None ends that."""
-        if row is None:
-            self._holds.pop(who, None)
+    def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
+        """Make publishers wait in `queue` on behalf of `part`; None ends that."""
+        if queue is None:
+            self._holds.pop(part, None)
         else:
-            self._holds[who] = row
+            self._holds[part] = queue
         self.held_publishers = next(iter(self._holds.values()), None)
         self.renew_publish_throttle()
 

@@ -63,9 +63,7 @@ class TopicBase(ABC):
         self.name = name
         self.tasks = tasks
         self.counters = self.shared.counters
-        self.producer_registry = ProducerRegistry(
-            self.shared, epoch, self.require_admissible, self.store_epoch, self.settled
-        )
+        self.producer_registry = ProducerRegistry(self.shared, epoch, self)
         self.producers: Mapping[str, Producer] = self.producer_registry.attached
         self.is_silent = False
         """Messages of producers are dropped without an answer: the producers are about to be closed, and send them again."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pybroker.broker.context.pending_transaction_ends import PendingEnd, PendingEnds
 from pybroker.broker.limits.publish_rate_limit import WaitingPublishers
@@ -44,8 +44,26 @@ if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
+PART = "transactions"
+"""The name under which publishers are held."""
 SNAPSHOT_ENTRIES = 100_000
 """A snapshot is due when so many entries would have to be read again, of transactions or not."""
+
+
+class TransactionTopic(Protocol):
+    """The topic of the transactions, as far as they use it."""
+
+    def publish(self, producer: Producer, run: SendRun) -> None:
+        """Accept a run like one of a client."""
+
+    def append(self, producer: Producer, run: SendRun, accepted: None) -> bool:
+        """Pass a run to the ledger. Return False if the ledger refuses it; `producer` has received the error then."""
+
+    def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
+        """Make publishers wait in `queue` on behalf of `part`; None ends that."""
+
+    def wake_subscriptions(self) -> None:
+        """React to entries that readers may see now."""
 
 
 class TopicTransactions(CursorOwner):
@@ -56,22 +74,13 @@ class TopicTransactions(CursorOwner):
         topic: TopicContext,
         ledger: ManagedLedger,
         buffer: TransactionBuffer | None,
-        publish: Callable[[Producer, SendRun], None],
-        append: Callable[[Producer, SendRun], bool],
-        hold: Callable[[WaitingPublishers | None], None],
-        readable: Callable[[], None],
+        owner: TransactionTopic,
     ) -> None:
-        """`buffer`: the recovered transactions. `publish` accepts a run like one of a client; `append` passes one to the ledger and
-        returns False if the ledger refuses it, which is answered then; `hold` makes publishers wait in a queue, or ends that with
-        None; `readable` is called when readers may see more.
-        """
+        """`buffer`: the recovered transactions."""
         self.buffer = buffer
         self._topic = topic
         self._ledger = ledger
-        self._publish = publish
-        self._append = append
-        self._hold = hold
-        self._readable = readable
+        self._owner = owner
         self._record_id = ""
         self._waiting: list[tuple[Producer, SendRun]] = []  # for the cursor
         self._begun: asyncio.Event | None = None
@@ -157,7 +166,7 @@ class TopicTransactions(CursorOwner):
     def _begin_once(self) -> asyncio.Event:
         if self._begun is None:
             self._begun = asyncio.Event()
-            self._hold(WaitingPublishers(self._topic.runtime.clock))
+            self._owner.hold_publishers(PART, WaitingPublishers(self._topic.runtime.clock))
             self._topic.tasks.start(self._begin(), "first transaction")
         return self._begun
 
@@ -182,14 +191,14 @@ class TopicTransactions(CursorOwner):
             begun.set()
             for producer, run in waiting:
                 if self.buffer is not None:
-                    self._publish(producer, run)
+                    self._owner.publish(producer, run)
                 elif error is None:
                     producer.peer.sends_dropped(run, PersistenceError("the topic is being closed"))
                 else:
                     refusal = error.answer()
                     topic.refused(producer.name, producer.peer.address, run, refusal)
                     producer.peer.send_errors(run.producer_id, run.sequence_ids, refusal, run.size_bytes)
-            self._hold(None)
+            self._owner.hold_publishers(PART, None)
 
     def offered(self, run: SendRun) -> None:
         """A run of a transaction, or a marker, was handed to the ledger."""
@@ -301,7 +310,7 @@ class TopicTransactions(CursorOwner):
         run.size_bytes = len(entry)
         run.has_markers = True
         peer = _MarkerPeer(lambda error: self._end_failed(buffer, ending, error))
-        self._append(Producer(_leave, 0, "pulsar.marker", False, 0, peer, {}, now_ms), run)
+        self._owner.append(Producer(_leave, 0, "pulsar.marker", False, 0, peer, {}, now_ms), run, None)
 
     def _has_ended(self, buffer: TransactionBuffer, txn: TxnId, marker: Position | None) -> None:
         ending = self._endings.pop(txn)
@@ -336,7 +345,7 @@ class TopicTransactions(CursorOwner):
             ending.done.set_result(None)
         self._show(buffer)
         self._an_end.set()
-        self._readable()
+        self._owner.wake_subscriptions()
 
     def _show(self, buffer: TransactionBuffer) -> None:
         read_limit = self._ledger.read_limit

@@ -1,24 +1,29 @@
-"""Failed reads of one subscription: the number of consecutive failures, the reason, and the time of the next attempt.
-
-Invariant: while `count` is 0, the last read succeeded and there is nothing to report.
-"""
+"""The result of failed reads of one subscription: a retry after a delay, or skipped entries if the store can never return them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
+from pybroker.managed_ledger.ledger_list import LedgerList
+from pybroker.managed_ledger.managed_cursor import ManagedCursor
+from pybroker.model.position import Position
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
-    from pybroker.errors import StoreError
+    from pybroker.broker.delivery.subscription_base import SubscriptionBase
 
 REMEDY = "; autoSkipNonRecoverableData=true goes on behind it, so does skipping by hand"
 """How an operator ends a permanent failure."""
 
 
 class FailedReads:
-    """Owned by its subscription."""
+    """Failed reads of one subscription, which owns this: number of consecutive failures, and the reason.
+
+    Invariant: while `count` is 0, the last read succeeded and there is nothing to report.
+    """
 
     def __init__(self, topic: TopicContext, subscription: str) -> None:
         self._topic = topic
@@ -40,3 +45,51 @@ class FailedReads:
     def succeeded(self) -> None:
         self.count = 0
         self.reason = ""
+
+
+def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
+    """Which entries will never be read, by an error of reading at the cursor; None when the read may succeed later."""
+    if isinstance(error, NoSuchLedger):
+        ledgers = cursor.ledger.ledgers
+        return whole_ledger(ledgers, ledgers.normalize(cursor.read_position).ledger_id, error)
+    return error if isinstance(error, DamagedEntries) else None
+
+
+def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> DamagedEntries:
+    """All entries of a ledger that is gone."""
+    return DamagedEntries(ledger_id, 0, ledgers.entry_count_of(ledger_id) - 1, str(error))
+
+
+def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
+    """Skip entries that cannot be read, if they are all acknowledged or may be skipped. Return whether reading can continue.
+
+    `skip` acknowledges entries of a ledger; None if the configuration does not allow it.
+    """
+    ledger_id, first = damage.ledger_id, damage.first_entry_id
+    ledgers = cursor.ledger.ledgers
+    entry_ids = range(first, min(damage.last_entry_id + 1, ledgers.entry_count_of(ledger_id)))
+    if not entry_ids:
+        return False
+    if cursor.state.undeleted_in(ledger_id, first, len(entry_ids)) != []:
+        if skip is None:
+            return False
+        skip(ledger_id, entry_ids)
+    position = ledgers.normalize(cursor.read_position)
+    if position.ledger_id == ledger_id and position.entry_id in entry_ids:
+        cursor.read_position = Position(ledger_id, entry_ids.stop)
+    return True
+
+
+def log_skipped(
+    subscription: SubscriptionBase, ledger_id: int, entry_ids: range, entries: int, damage: DamagedEntries
+) -> None:
+    """Log the skipped entries and the reason."""
+    logs.warning(
+        "entries.skipped",
+        topic=subscription.topic.name,
+        subscription=subscription.name,
+        first=Position(ledger_id, entry_ids.start),
+        last=Position(ledger_id, entry_ids.stop - 1),
+        entries=entries,
+        reason=str(damage),
+    )
