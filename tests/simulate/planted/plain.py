@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pybroker.broker.delivery.consumer import Consumer
+from pybroker.broker.delivery.delayed_alarm import DelayedAlarm
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.dispatch.consumer_state import ConsumerState
@@ -120,7 +121,7 @@ def delayed_messages_are_not_delayed(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_rings_when_it_is_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DelayedDelivery, "_ring", lambda self: None)
+    patch.setattr(DelayedAlarm, "_ring", lambda self: None)
 
 
 def what_is_due_is_not_found(patch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from pybroker.broker.delivery.acknowledgement import Acknowledged
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.consumer_admission import require_room_on_subscription
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
+from pybroker.broker.delivery.dispatch_stall import DispatchStall
 from pybroker.broker.delivery.dispatch_throttle import throttle_of
 from pybroker.broker.delivery.dispatchers import new_dispatcher
 from pybroker.broker.delivery.filter_chain import FilterChain
@@ -88,9 +89,7 @@ class Subscription(SubscriptionBase, Pumped):
         self._is_reading = False
         self.is_resetting = False
         self.failed_reads = FailedReads(topic, name)
-        self._has_moved = False  # since it stopped last
-        self._stopped_by = BlockedReason.NO_CONSUMER
-        self._stopped_ms = topic.runtime.clock.monotonic_ms()
+        self._stall = DispatchStall(topic.runtime.clock)
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # by dispatchers of before
         self.throttle = throttle_of(self, cursor, None)
@@ -234,8 +233,8 @@ class Subscription(SubscriptionBase, Pumped):
             self.dispatcher = dispatcher
             self.delayed.serves_several = dispatcher.individual is not None
         self.consumers.append(consumer)
-        if self._stopped_by is BlockedReason.NO_CONSUMER:
-            self._stopped_at(BlockedReason.CONSUMERS)  # It has no permits yet.
+        if self._stall.reason is BlockedReason.NO_CONSUMER:
+            self._stall.stopped_at(BlockedReason.CONSUMERS)  # It has no permits yet.
         self.cursor.reader = self.consumers[0].peer
         self.last_active_ms = dispatcher.now_ms
         self._apply(redelivery)
@@ -250,7 +249,7 @@ class Subscription(SubscriptionBase, Pumped):
         self._apply(self.dispatcher.remove_consumer(consumer.state))
         self._look_ahead.update(self.dispatcher)
         if not self.consumers:
-            self._stopped_at(BlockedReason.NO_CONSUMER)
+            self._stall.stopped_at(BlockedReason.NO_CONSUMER)
         self.drop_if_unused()
 
     def release_memory(self) -> None:
@@ -345,7 +344,7 @@ class Subscription(SubscriptionBase, Pumped):
             assert isinstance(consumer, Consumer)
             consumer.peer.active_consumer_changed(consumer.consumer_id, is_active)
         if (
-            redelivery.wake or self._stopped_by is BlockedReason.AT_END
+            redelivery.wake or self._stall.reason is BlockedReason.AT_END
         ):  # The subscription is no longer at the end, whichever consumer can receive the entries.
             self.wake()
         if dispatcher.has_unblocked:
@@ -410,7 +409,7 @@ class Subscription(SubscriptionBase, Pumped):
         self._look_ahead.update(self.dispatcher)
         if blocked_reason is None:
             return True
-        self._stopped_at(blocked_reason)
+        self._stall.stopped_at(blocked_reason)
         return False
 
     def _dispatch(self, deadline_ms: float) -> BlockedReason | None:
@@ -472,17 +471,12 @@ class Subscription(SubscriptionBase, Pumped):
             return BlockedReason.RATE
         return None
 
-    def _stopped_at(self, blocked_reason: BlockedReason) -> None:
-        if self._has_moved or blocked_reason is not self._stopped_by:
-            self._has_moved = False
-            self._stopped_by, self._stopped_ms = blocked_reason, self.runtime.clock.monotonic_ms()
-
     @property
     def stall(self) -> Stall | None:
         """Why nothing moves, and since when; None while something does, or is about to."""
         if self.is_queued:
             return None
-        blocked_reason = self._stopped_by
+        blocked_reason = self._stall.reason
         if blocked_reason is BlockedReason.CONSUMERS and self.dispatcher is not None:
             blocked_reason = (
                 self.dispatcher.blocked_reason()
@@ -490,7 +484,7 @@ class Subscription(SubscriptionBase, Pumped):
         memory_since_ms = self._waits_for_memory_since_ms(blocked_reason)
         if memory_since_ms is not None:
             return Stall(BlockedReason.MEMORY, memory_since_ms)
-        return Stall(blocked_reason, self._stopped_ms)
+        return Stall(blocked_reason, self._stall.since_ms)
 
     def _waits_for_memory_since_ms(self, blocked_reason: BlockedReason) -> float | None:
         """Return the start of the wait for memory if that is what blocks the subscription; None otherwise."""
@@ -549,7 +543,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
         """Retry after a delay while consumers are connected: unreadable entries are never skipped silently."""
-        self._stopped_at(BlockedReason.READ_FAILED)
+        self._stall.stopped_at(BlockedReason.READ_FAILED)
         self.runtime.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
     def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
@@ -585,7 +579,7 @@ class Subscription(SubscriptionBase, Pumped):
         deliveries = dispatcher.assign(plan, entries)
         if not deliveries:
             return
-        self._has_moved = True
+        self._stall.has_moved = True
         if self.throttle is not None:
             self.throttle.sent(deliveries)
         has_chunks = self.topic.counters.chunks_in > 0

@@ -13,9 +13,10 @@ from pyroaring import BitMap
 from pybroker.broker.delivery.delayed_delivery import DelayedDelivery
 from pybroker.broker.delivery.reads import failed_reads
 from pybroker.broker.delivery.reads.compacted_reads import CompactedReads, CompactedRun
+from pybroker.broker.delivery.reads.due_reads import read_due, read_due_cached
 from pybroker.dispatch.delayed.delayed_entries import Delayed
 from pybroker.dispatch.dispatcher import AssignInput, ReadPlan
-from pybroker.errors import NoSuchLedger
+from pybroker.errors import NoSuchLedger, StoreError
 from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.cache.entry_cache import part_of
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
@@ -129,7 +130,7 @@ class EntryReads:
             return self._scan_cached(plan, plan.scan)
         self._due = self._delayed.take_due(plan.max_entries)
         if self._due:
-            return self._delayed.cached(plan, self._due)
+            return read_due_cached(self._cursor.ledger, self._due, plan.max_bytes)
         if self._delayed.is_full:
             return NO_MEMORY
         reads = self._next
@@ -150,12 +151,22 @@ class EntryReads:
                 yield scanned
         elif self._due:
             due, self._due = self._due, ()
-            for each in await self._delayed.read(plan, due):
+            for each in await self._read_due(plan, due):
                 yield each
         else:
             next_run = await self._next.read(plan.max_entries, plan.max_bytes)
             if next_run is not None:
                 yield next_run
+
+    async def _read_due(self, plan: ReadPlan, due: Sequence[Delayed]) -> list[EntryRun]:
+        """Read due entries. Entries that are not read, or all if this raises StoreError, remain due."""
+        try:
+            runs, unread = await read_due(self._cursor.ledger, due, plan.max_bytes)
+        except StoreError:
+            self._delayed.give_back(due)
+            raise
+        self._delayed.give_back(unread)
+        return runs
 
     def undelivered(self, run: EntryRun) -> AssignInput:
         """The entries of `run` that are not acknowledged."""

@@ -1,0 +1,67 @@
+"""The timer of delayed delivery: it wakes the pump when the next delayed entry is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pybroker.dispatch.delayed.delayed_entries import DelayedIndex, DeliveryTimes
+
+if TYPE_CHECKING:
+    from pybroker.runtime.runtime import Runtime, Timer
+
+MAX_ALARM_S = 60.0
+"""The longest time of the timer, because the wall clock, which decides when entries are due, may be set meanwhile."""
+
+
+class DelayedAlarm:
+    """One timer for all entries of an index.
+
+    Invariant: after `set`, the timer runs while entries wait and delivery times are kept.
+    """
+
+    def __init__(
+        self, runtime: Runtime, index: DelayedIndex, times: DeliveryTimes | None, wake: Callable[[], None]
+    ) -> None:
+        """`times`: the precision of delivery times, replaced when the policies change; None when nothing is delayed."""
+        self.times = times
+        self._runtime = runtime
+        self._index = index
+        self._wake = wake
+        self._timer: Timer | None = None
+        self._alarm_ms = 0
+        self._last_alarm_ms = 0
+
+    @property
+    def is_set(self) -> bool:
+        return self._timer is not None
+
+    def set(self) -> None:
+        """Set the timer to the time of the next due entry, or stop it if no entry waits."""
+        due_ms = self._index.next_due_ms()
+        if due_ms is None or self.times is None:
+            self.stop()
+            return
+        alarm_ms = self.times.alarm_ms(due_ms, self._last_alarm_ms)
+        if self._timer is not None:
+            if self._alarm_ms == alarm_ms:
+                return
+            self._timer.cancel()
+        self._alarm_ms = alarm_ms
+        wait_s = (alarm_ms - self._runtime.clock.wall_ms()) / 1000
+        self._timer = self._runtime.call_later(max(0.0, min(wait_s, MAX_ALARM_S)), self._ring)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        """Wake the pump if an entry is due. If the pump cannot deliver it, for lack of permits, the next permits wake the pump."""
+        self._timer = None
+        now_ms = self._runtime.clock.wall_ms()
+        if now_ms < self._alarm_ms:
+            self.set()
+        else:
+            self._last_alarm_ms = now_ms
+            self._wake()

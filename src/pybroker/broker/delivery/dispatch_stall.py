@@ -1,0 +1,32 @@
+"""The reason why dispatch of a subscription stopped, and since when nothing was delivered.
+
+Invariant: `since_ms` changes only when the reason changes or when entries were delivered since the last stop, so repeated attempts
+that deliver nothing do not hide how long the subscription is stalled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pybroker.dispatch.blocked_reasons import BlockedReason
+
+if TYPE_CHECKING:
+    from pybroker.runtime.clock import Clock
+
+
+class DispatchStall:
+    """Owned by its subscription."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.reason = BlockedReason.NO_CONSUMER
+        self.since_ms = clock.monotonic_ms()
+        """When dispatch stopped, by the monotonic clock."""
+        self.has_moved = False
+        """Whether entries were delivered since dispatch stopped last; set by the subscription."""
+        self._clock = clock
+
+    def stopped_at(self, reason: BlockedReason) -> None:
+        """Record that dispatch stopped for `reason`."""
+        if self.has_moved or reason is not self.reason:
+            self.has_moved = False
+            self.reason, self.since_ms = reason, self._clock.monotonic_ms()
