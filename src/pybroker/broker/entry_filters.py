@@ -1,9 +1,8 @@
-"""Entry filters: code of the operator that decides, for each entry, whether a subscription's consumers receive it.
+"""Entry filters: operator code that decides for each entry whether a subscription's consumers receive it.
 
 The configuration names them (`entryFilterNames`), as `module:Class` or as an entry point of the group `pybroker.entry_filters`;
-with `allowOverrideEntryFilters`, policies can name others instead. Each filter is created once. Filters are called in that order
-for each entry before dispatch; the first one that does not accept decides. They run on the event loop, so they must be quick and
-must not wait.
+with `allowOverrideEntryFilters`, policies can name others. Each filter is created once. Filters are called in the configured order,
+and the first one that does not accept decides. They run on the event loop, so they must not wait.
 
 Invariants: a rejected entry is acknowledged and never delivered. An entry that is rescheduled, or whose filter fails, stays
 unacknowledged and is filtered again later; with one active consumer, no entry overtakes it. On non-persistent topics an entry that
@@ -40,7 +39,7 @@ class Verdict(Enum):
 
 
 class FilteredEntry:
-    """The view of a filter: one entry, which may be a batch, and its subscription."""
+    """One entry, which may be a batch, and its subscription."""
 
     def __init__(
         self, topic: str, subscription: str, properties: Mapping[str, str], position: Position, payload: bytes
@@ -50,16 +49,16 @@ class FilteredEntry:
         self.subscription_properties = properties
         self.position = position
         self.payload = payload
-        """As it is stored: metadata and message."""
+        """Metadata and message, as stored."""
 
     @cached_property
     def metadata(self) -> MessageMetadata:
-        """The metadata that the producer gave the entry. Raises ProtocolViolation when it does not parse."""
+        """The metadata from the producer. Raises ProtocolViolation if it is invalid."""
         return message_metadata(self.payload)
 
 
 class EntryFilter(ABC):
-    """Base class of filters; made without arguments."""
+    """Base class of filters; created without arguments."""
 
     @abstractmethod
     def judge(self, entry: FilteredEntry) -> Verdict:
@@ -67,7 +66,7 @@ class EntryFilter(ABC):
 
 
 class _Missing(EntryFilter):
-    """Stands for a filter that a policy names and that is not there any more: it accepts nothing."""
+    """Replaces a filter that a policy names and that is no longer available: it accepts nothing."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -77,10 +76,10 @@ class _Missing(EntryFilter):
 
 
 class AvailableFilters:
-    """The available filters, one object for each name. Owned by the broker service.
+    """The available filters, one object for each name.
 
-    Policies may name filters of the configuration and installed entry points, and nothing else: otherwise a client with permission
-    to set policies could run arbitrary code.
+    Policies may name only filters of the configuration and installed entry points: otherwise a client with permission to set
+    policies could run arbitrary code.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:
@@ -91,12 +90,12 @@ class AvailableFilters:
         self.configure(configured)
 
     def configure(self, names: Sequence[str]) -> None:
-        """Use these from now on. Raises ConfigError, and then leaves all as it was."""
+        """Replace the configured filters. Raises ConfigError and then changes nothing."""
         self.configured = tuple(self._filter(name) for name in names)
         self._names = frozenset(names)
 
     def has(self, name: str) -> bool:
-        """Whether a policy may name it."""
+        """Return whether a policy may name it."""
         if name not in self._names and name not in _entry_point_names():
             return False
         try:
@@ -106,7 +105,7 @@ class AvailableFilters:
             return False
 
     def of(self, names: Iterable[str] | None) -> tuple[EntryFilter, ...]:
-        """Those that a topic's policies name; None: the configuration's."""
+        """Return the filters that a topic's policies name, or the configured ones for None."""
         return self.configured if names is None else tuple(map(self._available, names))
 
     def _available(self, name: str) -> EntryFilter:
@@ -122,12 +121,12 @@ class AvailableFilters:
 
 @cache
 def _entry_point_names() -> frozenset[str]:
-    """Looked up once, because this reads the metadata of all installed packages."""
+    """Cached, because this reads the metadata of all installed packages."""
     return frozenset(entry_points(group=ENTRY_POINT_GROUP).names)
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises ConfigError when one of them cannot be loaded."""
+    """Raises ConfigError if one of them cannot be loaded."""
     for name in names:
         _load(name)
 

@@ -1,7 +1,6 @@
-"""The broker without its network interfaces: it creates and connects all parts, and closes them.
+"""The broker without its network interfaces: it creates, connects and closes all parts.
 
-Owned by the application. Each part receives exactly the objects that it uses, and none receives the service. `__init__` shows the
-dependencies of all parts.
+Each part receives only the objects that it uses, and none receives the service. `__init__` shows the dependencies of all parts.
 """
 
 from __future__ import annotations
@@ -76,11 +75,11 @@ class BrokerService:
     """Everything that serves clients, without the sockets."""
 
     data_directory: DataDirectoryName | None = None
-    """Where ledgers are files; set by the app."""
+    """Directory of the ledger files; set by the app."""
     request_stop: Callable[[], None] | None = None
-    """Ends the process in good order; set by the app, absent in a process that is not the broker's own."""
+    """Ends the process in order; set by the app, None in a process that is not the broker's own."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
-    """Returns the recent rates of a consumer; None without statistics."""
+    """The recent rates of a consumer; None without statistics."""
 
     def __init__(
         self,
@@ -96,12 +95,12 @@ class BrokerService:
         self.broker_context = broker_context = new_broker_context(runtime, metadata_store, resources, ledgers)
         self.authentication = AuthenticationService(runtime.config, runtime.clock)
         self.dynamic = DynamicConfiguration(runtime.config, metadata_store)
-        """Loaded by the builder before clients are served, like the partitioned topics and the broker context."""
+        """Loaded by `build` before clients are served, like the partitioned topics and the broker context."""
         self.cluster_documents = ClusterDocuments(metadata_store)
         self.partitioned = partitioned = PartitionedTopics(metadata_store)
         self.presence = presence = Presence()
 
-        # Topics: first the parts that are looked up, then the parts that look them up.
+        # Topics, in the order of their dependencies.
         changing = ChangeLocks(broker_context.waiting)
         self.loaded = loaded = LoadedTopics()
         self.directory = directory = TopicDirectory(metadata_store, ledgers, loaded)
@@ -111,7 +110,6 @@ class BrokerService:
         self._closing = closing = TopicClosing(broker_context, loaded, directory)
         self.topics = topics = Topics(broker_context, presence, loaded, directory, closing, creation)
 
-        # Operations on them.
         self.partitioned_operations = operations = PartitionedTopicOperations(
             broker_context, changing, directory, creation, topics, partitioned
         )
@@ -138,7 +136,7 @@ class BrokerService:
     # --- lookups -----------------------------------------------------------------------------------------------------
 
     async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
-        """Where `topic` is served. The topic need not exist, its namespace must. Raises TopicNotFound."""
+        """Return the addresses at which `topic`, which need not exist, is served. Raises TopicNotFound without its namespace."""
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
         try:
@@ -151,14 +149,14 @@ class BrokerService:
             self.runtime.stats.lookup_ms.add(self.runtime.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
-        """How many partitions `topic` has: 0 for a topic without partitions.
+        """Return the partition count of `topic`, 0 for a topic without partitions.
 
-        Raises TopicNotFound when it does not exist and is not to be made, NotAllowedError. A topic without partitions is
-        made by the first producer or consumer: asking makes only partitioned ones.
+        `create` creates partitioned topics only; the first producer or consumer creates a topic without partitions. Raises
+        TopicNotFound and NotAllowedError.
         """
         self.require_namespace(topic.namespace)
         if topic == ASSIGN and self.transactions.is_enabled:
-            return self.transactions.count  # before there is a document, too
+            return self.transactions.count  # also before it exists in the metadata
         if self._metadata_requests >= self.runtime.config.max_concurrent_lookup_request:
             raise TooManyRequests("too many lookups are under way (maxConcurrentLookupRequest), try again")
         self._metadata_requests += 1
@@ -169,22 +167,21 @@ class BrokerService:
 
     @property
     def pending_metadata_requests(self) -> int:
-        """Questions for the number of partitions that are not answered yet."""
+        """Number of requests for a partition count in progress."""
         return self._metadata_requests
 
     def require_namespace(self, namespace: NamespaceName) -> None:
-        """Raises TopicNotFound when the namespace does not exist."""
+        """Raises TopicNotFound."""
         if self.resources.namespace(namespace) is None and not self.presence.is_own(namespace):
             raise TopicNotFound("Namespace not found")
 
     @functools.cached_property
     def descriptors(self) -> Descriptors:
-        """The file descriptors that connections may use."""
         config = self.runtime.config
         return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
 
     def unready_reason(self) -> str | None:
-        """Why new clients should be sent elsewhere now; None when they are welcome. A look, unlike `health_check`."""
+        """Return why new clients should use another broker now; None otherwise. Unlike `health_check`, it tests nothing."""
         if not self.presence.takes_clients:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients
@@ -206,12 +203,12 @@ class BrokerService:
         await self._closing.tell_clients()
 
     async def close(self) -> None:
-        """Notify all clients, then close all topics, then the shared parts. Cancellation skips the rest."""
+        """Notify all clients, then close all topics, then the shared parts. A cancellation skips the rest."""
         self.presence.is_closing = True
         await self.transactions.close()
         await self._closing.close_all()
         await self.broker_context.tasks.close()
-        await self._closing.close_all()  # topics that finished loading meanwhile
+        await self._closing.close_all()  # topics whose load ended meanwhile
         await self.ledgers.close()
         self.runtime.cancel_timers()
 
@@ -219,7 +216,7 @@ class BrokerService:
 def new_broker_context(
     runtime: Runtime, metadata_store: MetadataStore, resources: Resources, ledgers: ManagedLedgerFactory
 ) -> BrokerContext:
-    """Construct the parts that all topics share. Requires the running loop, which drives the pumps."""
+    """Create the parts that all topics share. Requires the running loop."""
     config = runtime.config
     resource_groups = ResourceGroups(metadata_store)
     return BrokerContext(

@@ -1,9 +1,8 @@
-"""Broker entry metadata: the fields that the broker adds to entries if the configuration says so
-(`brokerEntryMetadataInterceptors`).
+"""Broker entry metadata: the fields that the broker adds to entries (`brokerEntryMetadataInterceptors`).
 
-An index counts the messages of a topic, so it must continue after a restart. The last entry has the index. If it has none, because
-it was published without the index or is trimmed, the value that is stored with the topic's ledgers is used
-(`StoredInfo.last_index`). That value exists as soon as an index was ever added to the topic.
+An index counts the messages of a topic and must continue after a restart. It is read from the last entry. If that has none, because
+it was published without an index or is trimmed, `StoredInfo.last_index` is used, which exists as soon as an index was ever added to
+the topic.
 
 Invariant: the indexes of a topic's entries increase without gaps while an index is added, whatever failure occurs.
 """
@@ -21,7 +20,7 @@ from pybroker.runtime import logs
 from pybroker.wire.broker_entry_metadata import broker_metadata, with_broker_metadata
 
 NO_INDEX = -1
-"""The index of the last message while there was none with an index."""
+"""The index of the last message before any message had one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class AddedMetadata:
 
 
 def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
-    """Return the fields that the interceptors of these class names add, with or without their package; None without names. Raises
+    """Return the fields that the interceptors with these class names, with or without package, add; None without names. Raises
     ConfigError.
     """
     if not interceptors:
@@ -46,7 +45,7 @@ def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
 
 
 class EntryMetadata:
-    """Adds metadata to the entries of a topic before they are stored. Owned by the topic."""
+    """Adds metadata to the entries of a topic before they are stored."""
 
     def __init__(self, added: AddedMetadata, ledger: ManagedLedger) -> None:
         """`restore` has already read the last index of `ledger`."""
@@ -54,10 +53,10 @@ class EntryMetadata:
         assert document.last_index is not None
         self._added = added
         self._document = document
-        self._given = document.last_index  # to entries that may not be durable yet
+        self._given = document.last_index  # includes entries that are not durable yet
 
     def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
-        """The entries as they are to be stored; they must be handed to the ledger, or taken back, next."""
+        """Return the entries as they are stored. The caller passes them to the ledger or calls `take_back` next."""
         timestamp_ms = now_ms if self._added.timestamp else None
         if not self._added.index:
             return [with_broker_metadata(payload, timestamp_ms, None) for payload in payloads]
@@ -70,13 +69,13 @@ class EntryMetadata:
         return stored
 
     def stored(self, message_count: int) -> None:
-        """The next so many messages are durable."""
+        """The next `message_count` messages are durable."""
         if self._added.index:
             assert self._document.last_index is not None
             self._document.last_index += message_count
 
     def take_back(self, message_count: int) -> None:
-        """So many of the last messages are not stored: a ledger that fails to store one refuses all that follow it."""
+        """The last `message_count` messages are not stored: after a failed write the ledger refuses all later ones."""
         if self._added.index:
             self._given -= message_count
             assert self._document.last_index is not None
@@ -84,9 +83,9 @@ class EntryMetadata:
 
 
 async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
-    """Find out the index of the last message of a topic that is being loaded, if it has or gets one.
+    """Determine the index of the last message of a topic that is being loaded, if it has or gets one.
 
-    Raises StoreError, and then the ledger is closed.
+    Raises StoreError after closing the ledger.
     """
     document = ledger.document
     known = document.last_index
@@ -96,7 +95,7 @@ async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
         last = await _index_of_last_entry(ledger)
         document.last_index = last if last is not None else NO_INDEX if known is None else known
         if document.last_index != known:
-            # Entries without an index may come next, and then nothing else remembers it.
+            # Entries without an index may follow; then the index is stored nowhere else.
             await document.save()
     except BaseException:
         await ledger.close()
@@ -116,9 +115,9 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
 
 
 async def first_with_index(ledger: ManagedLedger, index: int) -> Position:
-    """The entry that holds the message of that index; `ledgers.end_position` when there is none. Raises StoreError.
+    """Return the position of the message with that index, `ledgers.end_position` if there is none. Raises StoreError.
 
-    Entries without an index are taken for older ones.
+    Entries without an index count as older.
     """
     ledgers = ledger.ledgers
     ids = [row.ledger_id for row in ledgers.rows() if row.entry_count]

@@ -1,7 +1,7 @@
-"""The state that all topics of a broker share, persistent or not: runtime, stores, permissions, policies, and broker-wide limits.
+"""State that all topics of a broker share: runtime, stores, permissions, policies, and broker-wide limits.
 
-Topics receive it and pass it to their subscriptions and producers, none of which know the broker service. Parts that can be
-replaced at run time are read from here at each use and kept nowhere else.
+Topics pass it to their subscriptions and producers, none of which know the broker service. Parts that can be replaced at run time
+are read from here at each use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOTHING_SET = NamespacePolicies()
 
 
 class BrokerContext:
-    """Owned by the broker service, which constructs its parts (`broker/service.py`)."""
+    """`broker/service.py` constructs its parts."""
 
     def __init__(
         self,
@@ -72,41 +72,39 @@ class BrokerContext:
         self.authorization = authorization
         self.schemas = schemas
         self.waiting = waiting
-        """Those that wait for a topic."""
         self.producer_names = producer_names
         self.refusals = refusals
-        """Producers that were recently refused, and producers with refused messages."""
         self.resource_groups = resource_groups
         self.default_policies = default_policies(config)
         self.entry_filters = entry_filters
         self.added_metadata = added_metadata
         self.dispatch_rate_limit = _dispatch_rate_limit(runtime)
         self.publish_rate_limit = renewed_publish_limit(runtime, None, _publish_rate(config))
-        """The limit of all publishing to the broker."""
+        """Limit of all publishing to the broker."""
         self.resource_group_rates = resource_group_rates
         self.broker_unacked_limit = broker_unacked_limit
         self.pumps = pumps
         self.read_leases = read_leases
-        """Of topics that are loaded or not: unloading ends none."""
+        """Of loaded and unloaded topics: unloading ends no lease."""
         self.compaction_slot = asyncio.Semaphore(1)
-        """Held during the compaction of a topic: one topic after the other, so the memory for keys is needed only once."""
+        """Allows one compaction at a time, so the memory for keys is needed only once."""
         self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
-        """Why nothing of a role is taken at a topic, or a subscription of it, in the name of a transaction, if it is not."""
+        """Returns why a role may not use a transaction at a topic or subscription; None if it may."""
         self.pending_end_of: PendingEndOf = _no_pending_end
         """Returns the pending end of a transaction that may be committed and that a topic has open, or None."""
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:
-        """Load the cached part of the metadata. Raises StoreError."""
+        """Load the cached metadata. Raises StoreError."""
         await self.resource_groups.load()
         await self.producer_names.load()
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """Return the policies in force for a topic of `namespace` with the policies `topic` of its own."""
+        """Return the policies in force for a topic of `namespace` with the own policies `topic`."""
         config = self.runtime.config
         if not config.topic_level_policies_enabled:
             topic = TopicPolicies()
-        # A namespace that is being deleted has none; its topics go next.
+        # A namespace that is being deleted has none; its topics are deleted next.
         policies = self.resources.namespace(namespace) or _NOTHING_SET
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
@@ -120,7 +118,7 @@ class BrokerContext:
         self.publish_rate_limit = renewed_publish_limit(runtime, self.publish_rate_limit, _publish_rate(runtime.config))
 
     def read_retry_delay_s(self, failures: int) -> float:
-        """Return the delay after the n-th consecutive failure of a read."""
+        """Return the delay after the n-th consecutive failed read."""
         config = self.runtime.config
         first_ms = config.dispatcher_read_failure_backoff_initial_time_in_ms
         most_ms = config.dispatcher_read_failure_backoff_max_time_in_ms
@@ -142,7 +140,6 @@ def _publish_rate(config: BrokerConfig) -> PublishRate:
 
 
 def _dispatch_rate_limit(runtime: Runtime) -> DispatchRateLimit | None:
-    """The limit of all dispatch of the broker."""
     config = runtime.config
     rate = DispatchRate(config.dispatch_throttling_rate_in_msg, config.dispatch_throttling_rate_in_byte, False, 1)
     return DispatchRateLimit("Broker", rate, runtime.clock.monotonic_ms(), 0, 0) if is_limited(rate) else None

@@ -1,6 +1,6 @@
-"""The policies for topics without policies at topic or namespace level: those of the broker's configuration.
+"""The policies of the broker's configuration, for topics without policies at topic or namespace level. Pure.
 
-Pure. Policies without effect have Pulsar's defaults.
+Policies without effect have Pulsar's defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _BYTES_PER_GB = 1024**3
 
 
 def default_policies(config: BrokerConfig) -> EffectivePolicies:
-    """Return the value of each policy according to `config`."""
     quota = _backlog_quota(config)
     return EffectivePolicies(
         retention=RetentionPolicies(config.default_retention_time_in_minutes, config.default_retention_size_in_mb),
@@ -78,7 +77,7 @@ def default_policies(config: BrokerConfig) -> EffectivePolicies:
         deduplication=config.broker_deduplication_enabled,
         deduplication_snapshot_interval_s=config.broker_deduplication_snapshot_interval_seconds,
         entry_filter_names=tuple(config.entry_filter_names),
-        # An entry is kept once, in the one store.
+        # An entry is stored once, in the one store.
         persistence=PersistencePolicies(1, 1, 1, 1000 / max(1, config.cursor_flush_interval_ms)),
     )
 

@@ -1,12 +1,8 @@
 """Transactions that may be committed although the topic has not stored their end: readers wait for the end.
 
-A commit is durable in the coordinator's log before the topics are notified. If the broker stops in between, the topic
-finds the transaction open in its own ledger when it is loaded again. The topic is notified only after the coordinator
-has read its log. Until then the committed messages look like those of an open transaction, so the topic cannot
-determine its last message.
-
-Operation: the topic lists the transactions that are open when it is loaded. `first` drops each transaction that has
-ended, or that its coordinator reports as open, and returns the first remaining one.
+A commit is durable in the coordinator's log before topics are notified. If the broker stops in between, the reloaded topic finds
+the transaction open in its ledger until the coordinator has read its log and notified the topic. Until then the committed messages
+look like those of an open transaction, so the topic cannot determine its last message.
 """
 
 from __future__ import annotations
@@ -24,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class PendingEnd(NamedTuple):
-    """The reason why a topic does not know the end of a transaction."""
+    """Why a topic does not know the end of a transaction."""
 
     txn: TxnId
     is_committed: bool
-    """True if the commit is durable at the coordinator. False while the coordinator has not read its log."""
+    """Whether the commit is durable at the coordinator. False while the coordinator has not read its log."""
     last_error: str
-    """The error of the coordinator's last attempt to read its log; empty without a failure."""
+    """The error of the coordinator's last attempt to read its log, or empty."""
     is_read: asyncio.Event | None
     """Set when the coordinator has read its log; None when only the notification of the topic is pending."""
 
     @property
     def reason(self) -> str:
-        """A text that completes a sentence with the transaction as its subject."""
+        """A predicate whose subject is the transaction."""
         if self.is_committed:
             return "is committed, and its end is not stored at the topic yet"
         failure = f" (last error: {self.last_error})" if self.last_error else ""
@@ -48,7 +44,7 @@ PendingEndOf = Callable[["TxnId"], PendingEnd | None]
 
 
 def pending_end_at(coordinators: Coordinators, txn: TxnId) -> PendingEnd | None:
-    """Return the pending end of `txn`, which is open at the topic, as its coordinator reports it."""
+    """Return the pending end of `txn`, which is open at the topic, according to its coordinator."""
     coordinator = coordinators.begun(txn.most)
     if coordinator is None:
         return None
@@ -63,8 +59,7 @@ def pending_end_at(coordinators: Coordinators, txn: TxnId) -> PendingEnd | None:
 
 
 class PendingEnds:
-    """Owned by a topic's transactions. A dropped transaction is not examined again, so the cost of all calls is
-    linear."""
+    """The pending ends of one topic. A dropped transaction is not examined again, so the cost of all calls is linear."""
 
     def __init__(self, found_open: Iterable[TxnId], pending_end_of: PendingEndOf) -> None:
         """`found_open`: the transactions that are open when the topic is loaded."""
@@ -74,7 +69,9 @@ class PendingEnds:
             self._by_coordinator.setdefault(txn.most, {})[txn] = None
 
     def first(self, still_open: Mapping[TxnId, object]) -> PendingEnd | None:
-        """Return a transaction with a pending end; None if all ends are known. `still_open`: the open transactions of the topic."""
+        """Return a transaction with a pending end, None if all ends are known. `still_open`: the open transactions of the topic.
+        Drops transactions that have ended or that their coordinator reports as open.
+        """
         while self._by_coordinator:
             coordinator_id, txns = next(iter(self._by_coordinator.items()))
             while txns:

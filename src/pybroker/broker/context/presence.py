@@ -1,7 +1,4 @@
-"""The addresses of a broker, and whether it accepts clients now.
-
-Owned by the broker service. The application updates it when ports open and close; other parts read it at each use.
-"""
+"""The addresses of a broker, and whether it accepts clients now. The application updates it when ports open and close."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pybroker.model.names import NamespaceName
 
 
 class Presence:
-    """A broker is ready once, and closing once, for good."""
+    """A broker becomes ready once and closing once."""
 
     addresses: AdvertisedAddresses
     """Set after the ports are bound, before the first client is served."""
@@ -28,10 +25,10 @@ class Presence:
 
     @property
     def broker_id(self) -> str:
-        """The name of this broker for other brokers: host and port of its HTTP address."""
+        """Host and port of the broker's HTTP address."""
         found = self.addresses.resolve(None)
         return urlsplit(found.http_url or found.http_url_tls).netloc
 
     def is_own(self, namespace: NamespaceName) -> bool:
-        """Whether `namespace` is that of this broker's health checks, which exists without having been made."""
+        """Return whether `namespace` is that of this broker's health checks, which exists without creation."""
         return system_topics.is_heartbeat_namespace(namespace) and namespace.local_name == self.broker_id

@@ -1,7 +1,7 @@
-"""Names for producers that have none: `<cluster>-<start>-<producer>`, as in Pulsar.
+"""Generated producer names: `<cluster>-<start>-<producer>`, as in Pulsar.
 
-Invariant: a broker never uses a name twice on the same data, also not after a crash, because the last sequence id of a name is
-stored for one producer only. Names are short because each message's metadata contains one.
+Invariant: a name is never used twice on the same data, also after a crash, because the last sequence id is stored by name. Names
+are short because the metadata of each message contains one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.runtime.clock import Clock
 
 
 class ProducerNames:
-    """The producer names of the broker service. `load` precedes the first name."""
+    """`load` precedes the first name."""
 
     def __init__(self, cluster_name: str, store: MetadataStore, clock: Clock) -> None:
         self._cluster_name = cluster_name
@@ -28,12 +28,11 @@ class ProducerNames:
         try:
             self._start = await self._store.put(metadata_paths.PRODUCER_NAMES, b"")
         except StoreError as error:
-            # For example, on a full disk: the broker still serves consumers. The name is longer, but unique as well.
+            # For example on a full disk: the broker still serves consumers. The name is longer, but unique as well.
             self._start = self._clock.wall_ms()
             logs.warning("producer_names.count_failed", error=str(error))
 
     def new(self) -> str:
-        """A name that no producer had."""
         assert self._start is not None, "names before the start was counted"
         self._given += 1
         return f"{self._cluster_name}-{self._start}-{self._given - 1}"

@@ -1,8 +1,8 @@
 """Recent refusals of producers and messages with their reasons, for `explain`, because the client that received the error may be
 gone.
 
-Pure; the caller passes the time. Invariants: a producer that is refused repeatedly uses one slot, and the number of slots is
-bounded; a producer that is admitted again is removed immediately.
+Pure. Invariants: a producer that is refused repeatedly uses one slot, and the number of slots is bounded; a producer that is
+admitted again is removed immediately.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pybroker.errors import BrokerError
 
 MAX_REFUSALS = 1000
-"""In the whole broker, the latest: about a kilobyte each at most."""
+"""In the whole broker; the oldest is dropped. About a kilobyte each at most."""
 MAX_REFUSALS_PER_TOPIC = 16
 KEPT_MS = 3_600_000
-"""How long a refusal is shown after its last occurrence."""
+"""Time since the last occurrence during which a refusal is shown."""
 MAX_NAME = 128
 MAX_TEXT = 400
 
@@ -26,7 +26,7 @@ class Refusal:
     """The error that a producer received, the count, and the first and last time in milliseconds since 1970."""
 
     producer: str
-    """Its name; empty if the broker was asked to generate it."""
+    """Empty if the broker was asked to generate it."""
     address: str
     error: type[BrokerError]
     text: str
@@ -37,7 +37,6 @@ class Refusal:
     count: int
 
     def is_of(self, producer: str) -> bool:
-        """Whether the producer of that name was refused."""
         return bool(self.producer) and self.producer == producer[:MAX_NAME]
 
 
@@ -49,7 +48,7 @@ class Refusals:
     """The refusals of a broker, owned by the broker context."""
 
     def __init__(self) -> None:
-        self._all: OrderedDict[tuple[str, _Key], Refusal] = OrderedDict()  # the latest last
+        self._all: OrderedDict[tuple[str, _Key], Refusal] = OrderedDict()  # oldest first
         self._by_topic: dict[str, OrderedDict[_Key, Refusal]] = {}  # the same; none is empty
 
     def __len__(self) -> int:
@@ -66,7 +65,7 @@ class Refusals:
         is_of_messages: bool = False,
         count: int = 1,
     ) -> None:
-        """It was refused with `error`; `count` is how many messages were."""
+        """Record a refusal with `error`, of `count` messages."""
         key = ((producer or _host(address))[:MAX_NAME], is_of_messages)
         before = self._all.pop((topic, key), None)
         of_topic = self._by_topic.setdefault(topic, OrderedDict())
@@ -101,7 +100,7 @@ class Refusals:
             self._drop(topic, key)
 
     def of(self, topic: str, now_ms: int) -> list[Refusal]:
-        """Those of a topic that are not too long ago, the latest first."""
+        """Return the refusals of a topic that are shown, latest first."""
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return []
@@ -111,7 +110,6 @@ class Refusals:
         return [*reversed(of_topic.values())]
 
     def check_invariants(self) -> None:
-        """For tests, after each step."""
         listed = {(topic, key) for topic, of_topic in self._by_topic.items() for key in of_topic}
         assert listed == self._all.keys(), "a refusal stands in one table only"
         assert all(self._by_topic.values()), "an empty table is kept"

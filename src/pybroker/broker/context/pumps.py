@@ -1,7 +1,7 @@
 """The subscriptions with work to dispatch, processed by one callback per event loop iteration within a time budget.
 
-Chains of short callbacks would deprive the journal's writer thread of the interpreter lock: with a chained pump, a commit took a
-second during catch-up reads. One callback with a budget yields to the event loop in between.
+Chained short callbacks would keep the interpreter lock from the journal's writer thread: a commit took a second during catch-up
+reads.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """An object with work to dispatch from time to time: a subscription."""
+    """A subscription."""
 
     is_queued = False
-    """Whether it is on the list; kept by the list."""
+    """Whether it is on the list; set by the list."""
 
     @abstractmethod
     def pump(self, deadline_ms: float) -> bool:
-        """Dispatch until then; whether there is more."""
+        """Dispatch until `deadline_ms`. Return whether there is more to do."""
 
     @abstractmethod
     def failed(self, bug: Exception) -> None:
-        """A broken invariant in `pump`, which belongs to its topic: the others go on."""
+        """Handle a broken invariant in `pump`: it concerns one topic, the others continue."""
 
     @abstractmethod
     def wake(self) -> None:
-        """There may be something to dispatch."""
+        """Pump soon, because there may be something to dispatch."""
 
 
 class PumpList:
-    """Owned by the broker service. Invariant: a callback is scheduled exactly while the list is not empty."""
+    """Invariant: a callback is scheduled exactly while the list is not empty."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
@@ -46,7 +46,7 @@ class PumpList:
         return len(self._queue)
 
     def add(self, pumped: Pumped) -> None:
-        """Pump `pumped` in a later iteration. It is not queued yet."""
+        """Pump `pumped`, which is not queued, in a later iteration."""
         assert not pumped.is_queued
         pumped.is_queued = True
         self._queue.append(pumped)

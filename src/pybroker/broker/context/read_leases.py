@@ -1,9 +1,9 @@
 """Leases of readers: ledgers from a position on are not trimmed for a while, so that a reader finds the entries that it has planned
 to read.
 
-A lease is no subscription. It is not stored and counts in no backlog. It ends if it is not renewed, if its position does not
-advance for too long, and with the broker's process. A reader that renews an ended lease gets a new one, and must check whether its
-entries still exist. Deletion of a topic ignores leases.
+A lease is not stored and counts in no backlog. It ends if it is not renewed, if its position does not advance for too long, and
+with the process. A reader that renews an ended lease gets a new one, and must check whether its entries still exist. Deletion of a
+topic ignores leases.
 
 Each role, or each client address without authentication, has a share of all leases and of the leases of each topic
 (`waiting/fair_shares.py`).
@@ -20,12 +20,11 @@ from typing import NamedTuple
 from pybroker.waiting.fair_shares import FairShares, Holder
 
 SWEEP_EVERY_MS = 1000.0
-"""Minimum interval between two searches for ended leases when all leases are in use: a search is linear in the
-leases."""
+"""Minimum interval between searches for ended leases when all leases are in use, because a search is linear in the leases."""
 
 
 class LeaseOwner(NamedTuple):
-    """The holder of leases: a name that the reader has chosen, and its role."""
+    """A name that the reader has chosen, and its role."""
 
     reader: str
     role: str | None
@@ -43,7 +42,7 @@ class Lease:
 
 
 class TooManyLeases(Exception):
-    """No further lease is given; the text says which limit is reached."""
+    """The text names the limit."""
 
 
 class ReadLeases:
@@ -54,11 +53,11 @@ class ReadLeases:
         self._max_in_all = max_in_all
         self._by_topic: dict[str, dict[LeaseOwner, Lease]] = {}
         self.shares = FairShares()
-        """The number of leases of each holder, including ended leases that are still in the list."""
+        """Number of leases of each holder, including listed leases that have ended."""
         self._swept_ms = -SWEEP_EVERY_MS
 
     def __len__(self) -> int:
-        """The number of leases, including ended ones that have not been removed."""
+        """Includes ended leases that have not been removed."""
         return self.shares.used
 
     @property
@@ -76,9 +75,9 @@ class ReadLeases:
         now_ms: float,
         holder: Holder,
     ) -> float:
-        """Make, renew or move the owner's lease on the topic; for how many milliseconds it lasts. Raises TooManyLeases.
+        """Create, renew or move the owner's lease on the topic. Return its remaining milliseconds. Raises TooManyLeases.
 
-        One that stays where it is ends `longest_ms` after it came there, however often it is renewed.
+        A lease whose position does not change ends after `longest_ms`, however often it is renewed.
         """
         leases = self._by_topic.get(topic, {})
         self._drop_ended(topic, leases, now_ms)
@@ -94,7 +93,7 @@ class ReadLeases:
         return lease.ends_ms - now_ms
 
     def give_back(self, owner: LeaseOwner, topics: Iterable[str]) -> list[str]:
-        """End the owner's leases on these topics; the topics that it had one on."""
+        """End the owner's leases on these topics. Return the topics that had one."""
         ended = []
         for topic in topics:
             leases = self._by_topic.get(topic)
@@ -115,19 +114,16 @@ class ReadLeases:
         return before - self.shares.used
 
     def topics(self) -> list[str]:
-        """The topics with leases."""
         return list(self._by_topic)
 
     def topics_of(self, owner: LeaseOwner) -> list[str]:
-        """The topics that the owner has leases on."""
         return [topic for topic, leases in self._by_topic.items() if owner in leases]
 
     def on(self, topic: str, now_ms: float) -> list[Lease]:
-        """The leases on a topic."""
         return [lease for lease in self._by_topic.get(topic, {}).values() if lease.ends_ms > now_ms]
 
     def held_from(self, topic: str, now_ms: float) -> int | None:
-        """Return the first protected ledger; None without one."""
+        """Return the first protected ledger, or None."""
         leases = self._by_topic.get(topic)
         if leases is None:
             return None

@@ -1,7 +1,7 @@
-"""The state that all parts of one topic share, persistent or not: name, policies in force, and whether it is open.
+"""State that all parts of one topic share: name, policies in force, and whether it is open.
 
-The topic passes it to its subscriptions and to the parts that serve them and its producers. None of them know the topic, so each
-can be created and tested without one.
+The subscriptions of the topic and the parts that serve its producers know this instead of the topic, so each can be tested without
+one.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ class TopicContext:
         tasks: TaskOwner,
         start_unload: Callable[[str], None],
     ) -> None:
-        """`tasks` end before the topic's storage is closed. `start_unload` closes the topic in the background; its argument is the
-        reason.
-        """
+        """`tasks` end before the topic's storage is closed. `start_unload` closes the topic in the background for a reason."""
         self.broker_context = broker_context
         self.runtime = broker_context.runtime
         self.name = name
@@ -45,13 +43,12 @@ class TopicContext:
         self.start_unload = start_unload
         self.counters = TopicCounters()
         self.is_fenced = False
-        """Whether the topic accepts no more clients and requests."""
+        """Whether the topic refuses clients and requests."""
         self.last_used_ms = self.runtime.clock.monotonic_ms()
-        """The last known time of use."""
         self.has_entry_metadata = False
-        """Whether the broker has put something in front of entries that are stored, or does so now."""
+        """Whether stored or new entries have broker entry metadata."""
         self.dispatch_rate_limit: DispatchRateLimit | None = None
-        """The limit of the dispatch of all subscriptions together."""
+        """The limit of all subscriptions together."""
         self._own_policies = own_policies
         self._policies: EffectivePolicies | None = None
         self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
@@ -71,13 +68,13 @@ class TopicContext:
         return self._policies
 
     def set_own_policies(self, policies: TopicPolicies) -> None:
-        """`policies` are set for this topic alone, or for all partitions of its partitioned topic, now."""
+        """Replace the policies of this topic, or of all partitions of its partitioned topic."""
         self._own_policies = policies
         self._policies = None
 
     @property
     def entry_filters(self) -> tuple[EntryFilter, ...]:
-        """Those that are asked for its messages; none for topics of the broker itself."""
+        """The filters for its messages; none for system topics."""
         if is_system_topic(self.name):
             return ()
         is_named_here = self.runtime.config.allow_override_entry_filters
@@ -85,13 +82,13 @@ class TopicContext:
 
     @property
     def is_encryption_required(self) -> bool:
-        """Whether every message must be encrypted; the broker's own need not be."""
+        """Whether messages must be encrypted; system topics are exempt."""
         return self.policies.encryption_required and not is_system_topic(self.name)
 
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def refused(self, producer_name: str, peer_address: str, run: SendRun, error: BrokerError) -> None:
-        """Count and record the messages of `run`, which the topic refuses to store; the caller replies to the client."""
+        """Count and record refused messages; the caller replies to the client."""
         count = len(run.payloads)
         self.counters.publish_errors += count
         now_ms = self.runtime.clock.wall_ms()
@@ -106,11 +103,10 @@ class TopicContext:
             raise TopicFenced(f"topic {self.name} is being unloaded, try again")
 
     def in_use(self) -> None:
-        """Record that the topic is in use now."""
         self.last_used_ms = self.runtime.clock.monotonic_ms()
 
     def fail(self, bug: Exception) -> None:
-        """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""
+        """Close the topic after a broken invariant; its clients look it up again and get a newly loaded topic."""
         self.runtime.stats.bugs += 1
         if not self.is_fenced:
             self.is_fenced = True

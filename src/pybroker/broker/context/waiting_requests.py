@@ -1,9 +1,8 @@
-"""The limits of requests that wait for others: a number in the whole broker, and a deadline for each.
+"""Limits of waiting requests: a number in the whole broker, and a deadline for each.
 
-A request is refused with TooManyRequests when its holder has its share of the requests that may wait in the whole broker
-(`maxWaitingTopicRequests`, `maxWaitingSubscriptionRequests`), or when it has waited for `topicLoadTimeoutSeconds` or
-`subscriptionTurnTimeoutSeconds`. All clients handle that error. Otherwise a request that can be served later waits. After the wait,
-the caller must look up all objects again, because they may no longer exist.
+A request is refused with TooManyRequests, which all clients handle, when its holder has its share (`maxWaitingTopicRequests`,
+`maxWaitingSubscriptionRequests`), or when it has waited for `topicLoadTimeoutSeconds` or `subscriptionTurnTimeoutSeconds`. After
+the wait, the caller must look up all objects again, because they may no longer exist.
 """
 
 from __future__ import annotations
@@ -24,15 +23,13 @@ class WaitingRequests:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.topics = WaitLimit("maxWaitingTopicRequests")
-        """The limit of requests that wait until a topic, or its namespace, can be used or changed."""
+        """Requests that wait until a topic or its namespace can be used or changed."""
         self.subscriptions = WaitLimit("maxWaitingSubscriptionRequests")
-        """The limit of requests of all topics that wait for the lock of a subscription."""
+        """Requests of all topics that wait for the lock of a subscription."""
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:
-        """Count a request that only waits for a topic within this context. `reason` is named in the refusal. Raises
-        TooManyRequests.
-        """
+        """Count a request that waits for a topic within this context. `reason` is named in the refusal. Raises TooManyRequests."""
         config = self._config
         timeout_s = config.topic_load_timeout_seconds
         try:

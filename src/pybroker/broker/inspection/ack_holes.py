@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pybroker.model.position import Position
 
 MAX_REASONS = 50
-"""How many cursors and readers are named, those first that keep most."""
+"""Maximum number of named cursors and readers, in descending order of kept ledgers."""
 _KINDS = {TRANSACTIONS_CURSOR: "transactions", COMPACTION_SUBSCRIPTION: "compaction", "pulsar.dedup": "deduplication"}
 
 
 class AcknowledgedRange(NamedTuple):
-    """Neighbours that are acknowledged behind the mark-delete position, both ends included."""
+    """Consecutive acknowledged entries behind the mark-delete position, both ends included."""
 
     first: Position
     last: Position
@@ -36,7 +36,7 @@ class AcknowledgedRange(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """A reason that keeps ledgers, and their number: a cursor or a reader by its name, or a rule."""
+    """A reason that keeps ledgers, and their number: the name of a cursor or reader, or a rule."""
 
     kind: str
     name: str = ""
@@ -53,7 +53,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Held:
-    """The ledgers that this subscription needs, and all that keeps ledgers of the topic."""
+    """The ledgers that this subscription needs, and all reasons that keep ledgers of the topic."""
 
     ledgers: int = 0
     bytes: int = 0
@@ -62,7 +62,7 @@ class Held:
 
 
 def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[AcknowledgedRange], int]:
-    """The first ranges behind the mark-delete position, and how many more there are."""
+    """Return the first ranges behind the mark-delete position, and the number of further ones."""
     state = subscription.cursor.state
     found = [AcknowledgedRange(*each) for each in state.deleted_ranges(limit)]
     return found, max(0, state.deleted_range_count - len(found))

@@ -23,8 +23,9 @@ MAX_POSITIONS_SHOWN = 10
 
 
 class HashOfKey(NamedTuple):
-    """Where messages of one hash go. `draining` while a former owner holds some of it; `listed` entries wait, and more from
-    `parked_from` on."""
+    """The consumer of a hash. `draining`: a former owner has unacknowledged messages of it. `listed` entries wait, and more from
+    `parked_from` on.
+    """
 
     sticky_hash: int
     owner: ConsumerState | None
@@ -43,12 +44,11 @@ class HashOfKey(NamedTuple):
 
 
 def hash_of_key(key_order: KeyOrderView, key: bytes) -> int:
-    """The sticky hash of that key, in the space of the connected consumers' mode."""
+    """Return the sticky hash of that key, in the space of the connected consumers' mode."""
     return key_order.owners.selector.sticky_hashes([key_hash(key)])[0]
 
 
 def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
-    """Return the state of a hash."""
     owner = key_order.owners.selector.owner(sticky_hash)
     draining = key_order.draining.of(sticky_hash)
     if draining is not None and draining.consumer is owner:
@@ -66,7 +66,7 @@ def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
 
 
 def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
-    """Of the owner's hashes, the range that has this one. Of a thousand consumers that takes a while."""
+    """Return the owner's range that contains this hash; slow with a thousand consumers."""
     ranges = [] if at.owner is None else key_order.owners.selector.ranges().get(at.owner, [])
     index = bisect_right(ranges, (at.sticky_hash, 1 << 62)) - 1
     if index < 0 or not ranges[index][0] <= at.sticky_hash <= ranges[index][1]:
@@ -124,7 +124,7 @@ class WaitingRow(NamedTuple):
 
 
 def waiting_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[WaitingRow], int]]:
-    """The hashes above `after` of which something waits, and how many there are in all."""
+    """Return the hashes above `after` with waiting entries, and the total."""
     replay, parked = key_order.waiting, key_order.parked
     waiting = {*replay.waiting, *parked.hashes}
     yield

@@ -1,4 +1,4 @@
-"""The entries of a page, read a few at a time: one run is in memory at once, and the caller has taken that memory."""
+"""The entries of a page, read a few at a time: one run is in memory at once, and the caller has reserved that memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 READ_GAP_ENTRIES = 8
-"""Entries with no more than so many others between them are read at once: cheaper than two reads."""
+"""Entries with at most this many other entries between them are read together, which is cheaper than two reads."""
 MAX_RUN_ENTRIES = 128
 
 
 class ReadEntry(NamedTuple):
-    """One of the entries that were asked for. `payload` is None when it is gone or damaged, which `problem` says."""
+    """`payload` is None if the entry is gone or damaged; `problem` is the reason."""
 
     position: Position
     payload: bytes | None
@@ -27,7 +27,7 @@ class ReadEntry(NamedTuple):
 
 
 async def read_entries(ledger: ManagedLedger, positions: Sequence[Position]) -> AsyncIterator[ReadEntry]:
-    """These entries, rising, one after the other; those that were trimmed meanwhile are left out. Raises StoreError."""
+    """Yield these entries in ascending order, without those that were trimmed meanwhile. Raises StoreError."""
     at = 0
     while at < len(positions):
         first = positions[at]

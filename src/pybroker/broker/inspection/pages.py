@@ -1,7 +1,4 @@
-"""Pages of lists: a limit, and a cursor that continues the list.
-
-A cursor is an opaque text that needs no state in the broker.
-"""
+"""Pages of lists: a limit, and a cursor that continues the list, an opaque text that needs no state in the broker."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-"""A result in the making. The caller yields to the event loop at each pause."""
+"""A result in progress. The caller yields to the event loop at each pause."""
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
-"""The number of rows of a page."""
+"""Rows of a page."""
 ENTRIES_PER_STEP = 500
 """Between two pauses: a fraction of a millisecond."""
 
@@ -42,11 +39,10 @@ START = Place(Position(-1, -1))
 
 
 class BadCursor(ValueError):
-    """The text is no end of a page of this list."""
+    """The text is not a cursor of this list."""
 
 
 def cursor_text(kind: str, *values: int) -> str:
-    """The end of a page of such a list."""
     return urlsafe_b64encode(msgspec.json.encode([kind, *values])).decode("ascii").rstrip("=")
 
 
@@ -75,7 +71,7 @@ def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, 
 
 
 def delayed_positions(delayed: DelayedDelivery, after: Position, max_entries: int) -> Steps[list[Position]]:
-    """The first entries behind `after` that wait for their time."""
+    """Return the first delayed entries behind `after`."""
     found: list[Position] = []
     for ledger_id in delayed.ledger_ids():
         if ledger_id < after.ledger_id or len(found) >= max_entries:

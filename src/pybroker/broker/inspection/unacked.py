@@ -2,10 +2,10 @@
 
 Rows are in the order of positions, and a page starts where the previous page ended, regardless of acknowledgements and deliveries
 meanwhile: no message is listed twice, and a message that stays unacknowledged is listed once. The candidates are selected from
-memory; only the entries of the page are read, a few at a time, for their keys, sizes, and properties.
+memory; only the entries of the page are read, a few at a time.
 
-Subscription types with one active consumer keep no hashes and approximate times (`delivery_log.py`): their list has the
-unacknowledged entries between the mark-delete position and the read position.
+Types with one active consumer keep no hashes and approximate times (`delivery_log.py`): their list has the unacknowledged entries
+between the mark-delete position and the read position.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which entries: of consumers of that name, of that sticky hash, delivered at that time or before."""
+    """A filter: consumer name, sticky hash, latest delivery time."""
 
     consumer: str | None = None
     sticky_hash: int | None = None
@@ -48,7 +48,7 @@ class Wanted:
 
 
 class UnackedEntry(NamedTuple):
-    """An entry that was delivered and is not acknowledged whole. None and 0 where the type does not keep it."""
+    """A delivered entry that is not acknowledged whole. None and 0 where the type does not keep a value."""
 
     position: Position
     consumer: Consumer | None
@@ -109,7 +109,6 @@ def _of_several(pending: PendingAcks, wanted: Wanted, after: Place, max_entries:
 
 
 def _first_of_several(pending: PendingAcks, after: Place, max_entries: int) -> Steps[Candidates]:
-    """Without a filter: only the entries of the page are examined."""
     found = Candidates(total=pending.total_messages)
     for ledger_id in pending.ledger_ids():
         if ledger_id < after.position.ledger_id or len(found.entries) >= max_entries:
@@ -153,7 +152,7 @@ def _of_one(
             found.total += count if undeleted is None else len(undeleted)
             yield
     position = state.first_undeleted(max(after.position, EARLIEST))
-    # Meanwhile another one may become active, or everything be sent again.
+    # Meanwhile the active consumer may change, or everything may be redelivered.
     while position < min(end, cursor.read_position) and len(found.entries) < max_entries:
         if dispatcher.active_consumer is not holder or not cursor.ledger.ledgers.has_entry(position):
             break
@@ -167,12 +166,12 @@ def _of_one(
 
 
 def _is_behind(position: Position, after: Place) -> bool:
-    """Of the entry of `after` itself messages may be left, when it ended within a batch."""
+    """The entry of `after` may have messages left if the page ended within a batch."""
     return position > after.position or (position == after.position and after != START and after.batch_index >= 0)
 
 
 def unacked_indexes(subscription: Subscription, position: Position, batch_size: int, after: Place) -> Iterator[int]:
-    """The messages of a batch that are not acknowledged, rising, behind `after`."""
+    """Yield the unacknowledged messages of a batch behind `after`, in ascending order."""
     words = subscription.cursor.state.ack_set_of(*position)
     bits = ack_set.full(batch_size) if words is None else ack_set.left_of(batch_size, words)
     return ack_set.indexes(bits, after.batch_index + 1 if position == after.position else 0)
@@ -187,7 +186,7 @@ PAGE_CHARACTERS = 1024 * 1024
 
 
 class UnackedMessage(NamedTuple):
-    """One row. `message` and `view` are None if the entry cannot be read; `problem` is the reason."""
+    """`message` and `view` are None if the entry cannot be read; `problem` is the reason."""
 
     entry: UnackedEntry
     delivery_count: int | None
@@ -211,7 +210,7 @@ class UnackedPage:
 async def unacked_page(
     subscription: Subscription, wanted: Wanted, key: bytes | None, after: Place, limit: int
 ) -> UnackedPage:
-    """The next `limit` messages behind `after`; of `key` alone, if there is one. Raises StoreError."""
+    """Return the next `limit` messages behind `after`, only those of `key` if it is set. Raises StoreError."""
     clock = subscription.runtime.clock
     page = UnackedPage()
     left_entries, left_characters = MAX_ENTRIES_READ, PAGE_CHARACTERS
@@ -254,7 +253,7 @@ async def _rows(
         unread = UnackedMessage(entry, delivery_count, None, None, None, read.problem)
         return ([unread] if key is None else []), -1
     config = subscription.runtime.config
-    # The batch size in the entry is limited to the size that the broker accepts.
+    # Limit the batch size in the entry to the size that the broker accepts.
     batch_size = min(max(1, read.message_count), max(1, config.max_messages_in_batch))
     indexes = list(islice(unacked_indexes(subscription, entry.position, batch_size, after), room + 1))
     opened = partial(entry_view, read.payload, indexes[:room], config.max_message_size)
@@ -273,7 +272,7 @@ async def _rows(
 
 
 def _delivery_count(subscription: Subscription, position: Position) -> int | None:
-    """Return the delivery count; None if it is not tracked."""
+    """None if it is not tracked."""
     individual = subscription.individual
     if individual is None:
         return None
@@ -282,7 +281,7 @@ def _delivery_count(subscription: Subscription, position: Position) -> int | Non
 
 
 async def _with_holders(subscription: Subscription, page: UnackedPage) -> UnackedPage:
-    """Return the page with the transactions that hold its messages. One query finds all of them."""
+    """Add the transactions with pending acks of its messages. One query finds all of them."""
     held = subscription.cursor.state.held
     if held and page.rows:
         messages = [(row.entry.position, -1 if row.message is None else row.message.batch_index) for row in page.rows]

@@ -1,7 +1,7 @@
-"""The limit of unacknowledged messages over all subscriptions.
+"""The limit of unacknowledged messages over all subscriptions. Pure.
 
-Pure. At the limit, subscriptions above their share are stopped; those below are not affected. A stopped subscription resumes at
-half of its share, and all resume when the sum is at half of the limit.
+At the limit, subscriptions above their share are stopped; the others are not affected. A stopped subscription resumes at half of
+its share, and all resume when the sum is at half of the limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class BrokerUnackedLimit(Generic[K]):
-    """The limit of one broker. Invariant: `total` is the sum over all subscriptions; none is stopped below half of the limit."""
+    """Invariant: `total` is the sum over all subscriptions; none is stopped below half of the limit."""
 
     def __init__(self, max_messages: int, share: float) -> None:
         """`share`: the part of the limit that one subscription may always hold."""
@@ -30,7 +30,7 @@ class BrokerUnackedLimit(Generic[K]):
         return subscription in self._stopped
 
     def most(self, count: int) -> list[tuple[K, int]]:
-        """The `count` that hold most, and how many messages, to look at."""
+        """Return the `count` subscriptions with the most messages."""
         return nlargest(count, self._held.items(), key=lambda each: each[1])
 
     def report(self, subscription: K, unacked_messages: int) -> list[K]:

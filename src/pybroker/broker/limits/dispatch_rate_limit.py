@@ -1,4 +1,4 @@
-"""A dispatch rate at work: how many messages and bytes may go out now. Pure."""
+"""One dispatch rate: how many messages and bytes may be sent now. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ _MS_PER_S = 1000
 
 
 def is_limited(rate: DispatchRate) -> bool:
-    """Whether the rate limits anything."""
     return rate.dispatchThrottlingRateInMsg > 0 or rate.dispatchThrottlingRateInByte > 0
 
 
@@ -30,7 +29,7 @@ class DispatchRateLimit(RateBuckets):
         self._bytes_in = bytes_in
 
     def published(self, messages_in: int, bytes_in: int) -> None:
-        """So much was published in all: a relative rate lets as much more go out."""
+        """Report the published totals: a relative rate allows as much more."""
         if self.rate.relativeToPublishRate:
             self.add(messages_in - self._messages_in, bytes_in - self._bytes_in)
             self._messages_in, self._bytes_in = messages_in, bytes_in

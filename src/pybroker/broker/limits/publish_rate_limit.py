@@ -1,7 +1,4 @@
-"""One publish rate, and the clients that wait for it: in order, until the limit permits the next message.
-
-It knows no topic: the limits of broker, resource groups, and topics are alike.
-"""
+"""One publish rate of a broker, resource group, or topic, and the clients that wait for it in order."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class PublishWaiter(ABC):
 
 
 class WaitingPublishers:
-    """A queue of waiting clients in the order in which they continue; without a rate, until it is opened."""
+    """A queue of waiting clients; without a rate, they continue when it is opened."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -39,7 +36,7 @@ class WaitingPublishers:
 
     @property
     def oldest_since_ms(self) -> float | None:
-        """Since when the one waits that has waited longest, in monotonic milliseconds."""
+        """Start of the longest wait, by the monotonic clock."""
         return min(self._waiting.values(), default=None)
 
     def waits_since_ms(self, waiter: PublishWaiter) -> float | None:
@@ -47,15 +44,14 @@ class WaitingPublishers:
         return self._waiting.get(waiter)
 
     def wait(self, waiter: PublishWaiter) -> None:
-        """Queue `waiter`. It is called when a message may pass."""
+        """Queue `waiter`, which is called when a message may pass."""
         self._waiting[waiter] = self._clock.monotonic_ms()
 
     def leave(self, waiter: PublishWaiter) -> None:
-        """`waiter` is gone."""
         self._waiting.pop(waiter, None)
 
     def open(self) -> None:
-        """Let all waiters check again, in order, because one of them need not wait here any more."""
+        """Let all waiters check again, in order."""
         for waiter in list(self._waiting):
             self._let_go(waiter)
 
@@ -63,12 +59,12 @@ class WaitingPublishers:
         since_ms = self._waiting.pop(waiter, None)
         if since_ms is not None:
             waiter.publish_again()
-            if waiter in self._waiting:  # It had more than could pass: it has waited all the while.
+            if waiter in self._waiting:  # It had more messages than could pass; its wait continues.
                 self._waiting[waiter] = since_ms
 
 
 class PublishRateLimit(WaitingPublishers):
-    """The publish rate of a broker, a resource group, or a topic, with its waiters. Shared by all topics under it."""
+    """Shared by all topics under it."""
 
     def __init__(self, runtime: Runtime, rate: PublishRate) -> None:
         assert is_limited(rate)
@@ -89,13 +85,12 @@ class PublishRateLimit(WaitingPublishers):
     def _time_passed(self) -> None:
         self._is_timed = False
         while self._waiting and min(self.buckets.allowance(self._runtime.clock.monotonic_ms())) > 0:
-            self._let_go(next(iter(self._waiting)))  # It is last in the queue if it must wait again.
+            self._let_go(next(iter(self._waiting)))  # It moves to the end of the queue if it must wait again.
         if self._waiting:
             self.wait(next(iter(self._waiting)))
 
 
 def is_limited(rate: PublishRate) -> bool:
-    """Whether the rate limits anything."""
     return rate.publishThrottlingRateInMsg > 0 or rate.publishThrottlingRateInByte > 0
 
 

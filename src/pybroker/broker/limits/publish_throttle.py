@@ -1,8 +1,8 @@
 """The publish rate limits of one topic: those of the broker, the resource group, and the topic.
 
-A message over a limit is not refused. Instead the broker stops reading from its client until the message may pass, which delays all
-later messages of that client and so keeps their order. It stops in the middle of a read: 64 KiB can contain a thousand small
-messages, minutes of a low rate, and their senders would time out. A topic without a limit has no throttle and no overhead.
+A message over a limit is not refused. The broker stops reading from its client until the message may pass, which keeps the order of
+messages. It stops in the middle of a read: 64 KiB can contain a thousand small messages, minutes of a low rate, and their senders
+would time out. A topic without a limit has no throttle.
 
 A topic that cannot check its messages yet (`broker/publishing/topic_deduplication.py`) delays them in the same way.
 
@@ -21,9 +21,7 @@ from pybroker.runtime.clock import Clock
 
 
 class PublishThrottle:
-    """The limits of one topic, which owns it. `own` is the limit that it does not share, `held` the queue of all clients while the
-    topic accepts nothing.
-    """
+    """`own` is the limit of the topic alone, `held` the queue of all clients while the topic accepts nothing."""
 
     def __init__(
         self,
@@ -40,7 +38,7 @@ class PublishThrottle:
         self._counters = counters
 
     def admit(self, run: SendRun) -> int:
-        """How many of these messages may be published now, which counts as done."""
+        """Return how many of these messages may be published now, and count them."""
         if self.held is not None:
             return 0
         now_ms = self._clock.monotonic_ms()
@@ -53,7 +51,7 @@ class PublishThrottle:
         return passing
 
     def wait(self, waiter: PublishWaiter) -> WaitingPublishers:
-        """Make `waiter` wait for the limit that lets something pass last; where it waits."""
+        """Make `waiter` wait for the limit with the longest wait. Return the queue."""
         if self.held is not None:
             self.held.wait(waiter)
             return self.held
@@ -63,7 +61,7 @@ class PublishThrottle:
         return limit
 
     def close(self, after: PublishThrottle | None) -> None:
-        """Replace it by `after`, None for no limit. Clients that wait for a limit that no longer applies continue."""
+        """Replace the throttle by `after`. Clients that wait for a limit that no longer applies continue."""
         if self.held is not None and (after is None or after.held is not self.held):
             self.held.open()
         for limit in self.limits:

@@ -1,7 +1,6 @@
-"""The number of messages and bytes that may pass now.
+"""The number of messages and bytes that may pass now. Pure; times are monotonic milliseconds.
 
-Pure; the caller passes the time in monotonic milliseconds. A message may overdraw the limit: then nothing passes until the debt is
-compensated, so the rate holds over any longer time.
+A message may overdraw the limit: then nothing passes until the debt is compensated, so the rate holds over any longer time.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pybroker.waiting.token_bucket import TokenBucket
 
 
 class RateBuckets:
-    """At most so many messages and so many bytes in each period; at least one of the two is limited."""
+    """A limit of messages, bytes, or both in each period."""
 
     __slots__ = ("_buckets", "_bytes", "_messages")
 
@@ -25,12 +24,12 @@ class RateBuckets:
         assert self._buckets, "a limit without a limit"
 
     def allowance(self, now_ms: float) -> tuple[float, float]:
-        """How many messages and bytes may pass now; infinite where there is no limit."""
+        """Return how many messages and bytes may pass now; infinite without a limit."""
         messages = inf if self._messages is None else self._messages.available(now_ms)
         return messages, inf if self._bytes is None else self._bytes.available(now_ms)
 
     def passing(self, message_counts: Sequence[int], payloads: Sequence[bytes], size_bytes: int, now_ms: float) -> int:
-        """How many of these entries, `size_bytes` in all, may pass now: while anything is left, the next one does whole."""
+        """Return how many of these entries may pass now. While anything is left, the next entry passes whole."""
         messages_left, bytes_left = self.allowance(now_ms)
         if sum(message_counts) <= messages_left and size_bytes <= bytes_left:
             return len(payloads)
@@ -42,19 +41,18 @@ class RateBuckets:
         return len(payloads)
 
     def spend(self, messages: int, size_bytes: int) -> None:
-        """So much passed."""
         if self._messages is not None:
             self._messages.spend(messages)
         if self._bytes is not None:
             self._bytes.spend(size_bytes)
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Let so much pass in addition; it can be saved up until the next time, not for longer."""
+        """Let this amount pass in addition; unused amounts are kept for one period only."""
         if self._messages is not None:
             self._messages.add(messages)
         if self._bytes is not None:
             self._bytes.add(size_bytes)
 
     def wait_ms(self) -> int:
-        """How long after the last look at it something may pass again."""
+        """Return the time from the last query until something may pass again."""
         return max(bucket.wait_ms() for bucket in self._buckets)

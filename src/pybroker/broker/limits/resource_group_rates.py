@@ -1,4 +1,4 @@
-"""The rates of resource groups at work: on this broker, all topics of a group share one publish and one dispatch limit.
+"""The rates of resource groups: on this broker, all topics of a group share one publish and one dispatch limit.
 
 Invariant: a group's limits stay the same objects while its rates do.
 """
@@ -36,7 +36,7 @@ class ResourceGroupRates:
         self._limits: dict[str, RatesOfGroup] = {}
 
     def of(self, name: str | None) -> RatesOfGroup:
-        """The limits of a group; none without a group, or when there is none of that name."""
+        """Return the limits of a group; no limits without a group of that name."""
         group = None if name is None else self._groups.get(name)
         if name is None or group is None:
             return _UNLIMITED
@@ -47,7 +47,7 @@ class ResourceGroupRates:
         return limits
 
     def name_of(self, limit: object) -> str | None:
-        """Return the resource group of this publish limit; None if it belongs to no group."""
+        """Return the resource group of this publish limit, or None."""
         return next((name for name, each in self._limits.items() if each.publish_rate_limit is limit), None)
 
     def changed(self, name: str) -> None:

@@ -1,7 +1,4 @@
-"""How often one consumer may subscribe to a topic.
-
-Pure; the caller passes the time, monotonic milliseconds.
-"""
+"""The rate at which one consumer may subscribe to a topic. Pure; times are monotonic milliseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pybroker.model.policies import SubscribeRate
 from pybroker.waiting.token_bucket import TokenBucket
 
 MAX_CONSUMERS = 10_000
-"""So many are remembered; beyond it those that have not subscribed for a period are forgotten, then the oldest."""
+"""Above it, consumers that have not subscribed for a period are forgotten, then the oldest."""
 
 
 class SubscribeRateLimit:
@@ -23,7 +20,7 @@ class SubscribeRateLimit:
         self._buckets: dict[Hashable, TokenBucket] = {}
 
     def admits(self, consumer: Hashable, now_ms: float) -> bool:
-        """Whether `consumer` may subscribe now, which counts as once."""
+        """Return whether `consumer` may subscribe now, and count it."""
         bucket = self._buckets.get(consumer)
         if bucket is None:
             if len(self._buckets) >= MAX_CONSUMERS:

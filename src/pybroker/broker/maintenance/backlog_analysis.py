@@ -23,7 +23,7 @@ READ_BYTES = 1024 * 1024
 
 @dataclass
 class BacklogAnalysis:
-    """Counts of a scan; `is_aborted` when it ended at a limit."""
+    """`is_aborted`: the scan ended at a limit."""
 
     entries: int = 0
     messages: int = 0
@@ -42,9 +42,8 @@ class BacklogAnalysis:
 async def analyze_backlog(
     subscription: Subscription, start: Position | None, max_entries: int, max_ms: float
 ) -> BacklogAnalysis:
-    """Count the unacknowledged entries from `start` on, and all entries before the mark-delete position.
-
-    Without `start`: the whole backlog. Raises StoreError.
+    """Count the unacknowledged entries from `start` on, by default of the whole backlog, and all entries before the mark-delete
+    position. Raises StoreError.
     """
     cursor = subscription.cursor
     ledger = subscription.cursor.ledger
@@ -61,7 +60,7 @@ async def analyze_backlog(
             break
         run = await ledger.read_if_there(position, READ_ENTRIES, READ_BYTES)
         if run is None:
-            continue  # It was trimmed meanwhile: the next one that is there follows.
+            continue  # It was trimmed meanwhile: the next existing entry follows.
         _count(found, run, subscription, filters, max_entries)
         position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
         found.is_aborted = found.is_aborted or clock.monotonic_ms() >= deadline_ms

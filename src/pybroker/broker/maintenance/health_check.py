@@ -1,7 +1,7 @@
 """The health check: the broker writes a message to a system topic, as a client would, and reads it back.
 
-The topic is in a namespace named after the broker's address, which needs no creation. It has no subscriptions, so retention deletes
-its messages.
+The topic's namespace is named after the broker's address and needs no creation. Without subscriptions, retention deletes its
+messages.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ TIMEOUT_S = 10.0
 
 
 class HealthCheck:
-    """The health check of the broker service. A request during a running check waits for its own check, because each proves the
-    state at its time.
-    """
+    """A request during a running check waits for its own check, because each proves the state at its time."""
 
     def __init__(self, runtime: Runtime, metadata_store: MetadataStore, presence: Presence, topics: Topics) -> None:
         self._runtime = runtime

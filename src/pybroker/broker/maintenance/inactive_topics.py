@@ -1,9 +1,10 @@
-"""Deletion of inactive topics: which topics are inactive, since when, and the deletion itself.
+"""Deletion of inactive topics.
 
 A topic is active while producers or consumers are connected, and, depending on its policies, while it has subscriptions or one of
-them has a backlog. Invariants: the check is in the same event loop iteration as the fencing, so a client that arrives before keeps
-the topic, and a later one gets a new topic; a topic with retained messages stays as long as they do. The inactive time begins when
-the last client left, which the topic knows, or when the topic was loaded. System topics are not deleted.
+them has a backlog. The inactive time begins when the last client left, or when the topic was loaded. System topics are not deleted.
+
+Invariants: the check is in the same event loop iteration as the fencing, so a client that arrives before keeps the topic, and a
+later one gets a new topic; a topic with retained messages is kept.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class InactiveTopics:
         self._partitioned_operations = partitioned_operations
 
     async def check(self, topic: TopicBase) -> None:
-        """Delete `topic` when it has been idle for as long as its policies say. Raises StoreError."""
+        """Delete `topic` if it has been inactive for the time that its policies set. Raises StoreError."""
         policies = topic.policies.inactive_topics
         if not policies.deleteWhileInactive or is_system_topic(topic.name):
             return

@@ -1,9 +1,7 @@
 """The periodic checks of all topics: retention, expiry, unused subscriptions and topics, backlog quotas, compaction.
 
-The rules about backlogs are in `broker/topic/backlog_rules.py`, those about inactive topics in `inactive_topics.py`.
-
-Invariants: a check yields to the event loop after each slice of work, for any number of topics; a failure of one topic is logged
-and stops neither the others nor the next check.
+Invariants: a check yields to the event loop after each slice of work; a failure of one topic is logged and stops neither the others
+nor the next check.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class Maintenance:
         self.quota_check_duration_s = Buckets(CHECK_DURATION_BOUNDS_S)
 
     async def run(self) -> None:
-        """Check for ever, each at its own interval."""
+        """Run all checks forever, each at its own interval."""
         config = self._runtime.config
         async with asyncio.TaskGroup() as group:
             retention_s = config.retention_check_interval_in_seconds
@@ -106,7 +104,7 @@ class Maintenance:
         await self._for_each_topic("expiry", _expire)
 
     async def check_unused_subscriptions(self) -> None:
-        """Delete subscriptions that have been unused for the time that their topic's policies set."""
+        """Delete subscriptions that have been unused for the time that their policies set."""
         await self._for_each_topic("subscription_expiry", _delete_unused)
 
     async def _check_inactive_topics(self) -> None:
@@ -115,11 +113,9 @@ class Maintenance:
             await self.check_inactive_topics()
 
     async def check_inactive_topics(self) -> None:
-        """Delete topics that have been inactive for the time that their policies set."""
         await self._for_each(self._loaded.all(), "inactive_topic_deletion", self._inactive_topics.check)
 
     async def check_compaction(self) -> None:
-        """Compact topics of which as much is not compacted as their policies say."""
         await self._for_each_topic("compaction", _compact_if_due)
 
     async def check_deduplication(self) -> None:
@@ -127,14 +123,13 @@ class Maintenance:
         await self._for_each_topic("deduplication", _check_deduplication)
 
     async def check_backlog_quotas(self) -> None:
-        """Measure all backlogs and act where a quota is exceeded."""
         clock = self._runtime.clock
         started_ms = clock.monotonic_ms()
         await self._for_each_topic("backlog_quota", backlog_quota.enforce)
         self.quota_check_duration_s.add((clock.monotonic_ms() - started_ms) / 1000)
 
     async def _for_each_topic(self, what: str, check: _TopicCheck) -> None:
-        """Of those that store something."""
+        """Check persistent topics only."""
         await self._for_each(list(self._loaded.persistent.values()), what, check)
 
     async def _for_each(self, topics: Sequence[_Topic], what: str, check: Callable[[_Topic], Awaitable[None]]) -> None:
@@ -149,11 +144,11 @@ class Maintenance:
             try:
                 await check(topic)
             except (SubscriptionNotFound, TooManyRequests, TopicFenced) as error:
-                logs.info(f"{what}.put_off", topic=topic.name, reason=str(error))  # It is done with the next check.
+                logs.info(f"{what}.put_off", topic=topic.name, reason=str(error))  # The next check repeats it.
             except StoreError as error:
                 logs.error(f"{what}.failed", topic=topic.name, error=str(error))
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
-                # A broken invariant belongs to its topic: the others go on.
+                # A broken invariant concerns one topic: the others continue.
                 logs.error(f"{what}.failed", topic=topic.name, exc_info=bug)
                 topic.fail(bug)
 

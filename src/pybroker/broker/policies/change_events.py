@@ -1,11 +1,11 @@
 """Publishes each change of a topic's policies to the system topic `__change_events` of its namespace, as Pulsar does.
 
-The policies themselves are in the metadata store, and durable before an event is published; this broker does not read the events.
-They are for other readers: a crash in between, or a full disk, costs an event and never a policy. The events of one namespace are
-published one after the other, in the order of the changes, in the background.
+The policies are durable in the metadata store before an event is published, and this broker does not read the events: a crash in
+between, or a full disk, loses an event and never a policy. The events of one namespace are published in the order of the changes,
+in the background.
 
-A message has the topic's name as key and an Avro record as value, described in `change_events.avsc`; a message without value means
-that the topic has no policies any more.
+A message has the topic's name as key and an Avro record (`change_events.avsc`) as value; no value means that the topic has no
+policies any more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.lifecycle.topic_manager import Topics
 
-MAX_WAITING_EVENTS = 10_000  # of one namespace; the oldest is given up for one more
+MAX_WAITING_EVENTS = 10_000  # of one namespace; above it the oldest is dropped
 _SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # for Pulsar's own clients
 
 _STRATEGY = "ALWAYS_COMPATIBLE"  # compatible with any schema that is registered already
@@ -46,12 +46,12 @@ class ChangeEvents:
         self._waiting: dict[NamespaceName, deque[tuple[TopicName, TopicPolicies | None]]] = {}
 
     def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """`policies` are set for `topic` alone now, durably; None: nothing is."""
+        """Publish the durable policies of `topic` alone; None if it has none."""
         namespace = self._broker_context.resources.namespace(topic.namespace)
         if not self._runtime.config.system_topic_enabled or system_topics.is_system_topic(topic):
             return
         if namespace is None or namespace.deleted:
-            return  # Its topics go with it, this one among them.
+            return  # The topics of the namespace are deleted with it.
         waiting = self._waiting.get(topic.namespace)
         if waiting is not None:
             waiting.append((topic, policies))
@@ -86,7 +86,7 @@ class ChangeEvents:
 
 
 def encode_event(topic: TopicName, policies: TopicPolicies, cluster: str) -> bytes:
-    """The Avro record that says that `policies` are set for `topic` in `cluster`."""
+    """Return the Avro record of a change in `cluster`."""
     from fastavro import schemaless_writer  # noqa: PLC0415  (20 ms and 3 MB, for a broker with topic policies only)
 
     document = to_pulsar_topic_policies(policies)

@@ -1,7 +1,6 @@
 """The policies in force for a topic, for queries.
 
-A loaded topic keeps its effective policies until one of their sources changes, and a query returns the same object. For any other
-topic they are computed from the stored policies.
+A loaded topic keeps its effective policies until a source changes. For any other topic they are computed from the stored policies.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class PoliciesInForce:
         return found
 
     def _of_loaded(self, topic: TopicName) -> EffectivePolicies | None:
-        """A fenced topic is not notified of changes, so its policies do not count."""
+        """Ignore fenced topics, which are not notified of changes."""
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
         loaded = (found for found in map(self._loaded.get, names) if found is not None and not found.is_fenced)

@@ -1,6 +1,6 @@
 """Applies changed policies to loaded topics: those of a namespace, a topic, a resource group, or the defaults.
 
-The policies are stored before; `metadata/` reports the changes.
+They are stored before; `metadata/` reports the changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pybroker.metadata.partitioned_topics import PartitionedTopics
     from pybroker.model.names import NamespaceName, TopicName
 
-# The topics between two yields to the event loop: about a millisecond of work.
+# Topics between two yields to the event loop: about a millisecond of work.
 TOPICS_PER_TURN = 64
 
 
@@ -47,7 +47,7 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
         await self._apply(namespace)
 
     def defaults_changed(self) -> None:
-        """Apply the defaults of topics and namespaces after a configuration change at run time."""
+        """Apply defaults that were changed at run time."""
         self._broker_context.defaults_changed()
         self._broker_context.tasks.start(self._apply(None), "apply default policies")
 

@@ -1,14 +1,14 @@
 """Deduplication by sequence ids: the state of each producer name of a topic.
 
 Each name has two numbers: the highest sequence id that was passed to the ledger (pushed), and the highest durable one (persisted).
-A message above the first is new, one up to the second is a duplicate. A message in between is being stored, and the result is
-unknown yet. A batch counts from its first id up to its highest. The chunks of a large message share one id, which counts as pushed
-only with the last chunk, so an incomplete message can be sent again from its beginning. Markers of brokers are ignored.
+A message above the first is new, one up to the second is a duplicate. In between, the result is unknown yet. A batch counts from
+its first id up to its highest. The chunks of a large message share one id, which counts as pushed only with the last chunk, so an
+incomplete message can be sent again from its beginning. Markers of brokers are ignored.
 
-After a message could not be stored, no more messages of that producer session are accepted: if a later message were stored, the
-failed one would be taken for a duplicate when it is sent again. The client reconnects at the refusal, which begins a new session.
+After a failed message, no more messages of that producer session are accepted: if a later message were stored, the failed one would
+count as a duplicate when it is sent again. The client reconnects at the refusal, which begins a new session.
 
-Invariants: persisted <= pushed, and equal while nothing is in flight; a message is stored before a repetition is called a
+Invariants: persisted <= pushed, and equal while nothing is in flight; a message is stored before a repetition counts as a
 duplicate. A message that is stored although an earlier one failed does not count as persisted: it may be stored twice, which is
 better than a loss.
 """
@@ -25,7 +25,7 @@ from pybroker.model.events import SendRun
 from pybroker.wire.entry_metadata import chunk_of, is_marker
 
 NO_SEQUENCE_ID = -1
-"""The value for a producer that has stored nothing."""
+"""For a producer that has stored nothing."""
 _MAX_SEQUENCE_ID = (1 << 63) - 1  # on the wire they are unsigned, but clients count with signed ones
 _BELOW_ALL = -(1 << 63) - 1
 
@@ -38,7 +38,7 @@ class Verdict(Enum):
     UNKNOWN = auto()
     """It is being stored: the client has to try again."""
     BEHIND_FAILURE = auto()
-    """Something before it was not stored: the client has to send both again."""
+    """An earlier message was not stored: the client has to send both again."""
 
 
 class Part:
@@ -54,7 +54,7 @@ class Part:
 
 
 class Accepted:
-    """New messages on their way to the disk; `behind` are duplicates that are answered after them, in order."""
+    """New messages that are being stored; `behind` are duplicates that are answered after them, in order."""
 
     __slots__ = ("behind", "epoch", "highest", "known", "session")
 
@@ -67,8 +67,7 @@ class Accepted:
 
 
 class Dropped(NamedTuple):
-    """Messages of a producer that were duplicates, one after the other: how many, the last one's sequence id, and up to which
-    sequence id messages had been handed to the ledger then."""
+    """Consecutive duplicates of a producer: their number, the last sequence id, and the pushed sequence id at that time."""
 
     messages: int
     last_sequence_id: int
@@ -93,16 +92,16 @@ class _Known:
         self.pushed = self.persisted = _BELOW_ALL
         self.epoch = 0
         self.in_flight = 0
-        self.last_accepted: Accepted | None = None  # while something is in flight
+        self.last_accepted: Accepted | None = None  # None while nothing is in flight
         self.failed_session: object | None = None
         self.inactive_since_ms: float | None = None
         self.dropped: Dropped | None = None
 
 
 class Deduplication:
-    """Owned by its topic while deduplication is on.
+    """The producer names of one topic while deduplication is on; `forget_inactive` bounds them.
 
-    `session` stands for one attachment of a producer; only its identity counts. Not bounded by itself: see `forget_inactive`.
+    `session` stands for one attachment of a producer; only its identity counts.
     """
 
     def __init__(self) -> None:
@@ -138,7 +137,7 @@ class Deduplication:
             elif sequence_id > pushed:
                 verdict = Verdict.NEW
                 if not run.chunk_count or completes_message(run.payloads[index]):
-                    # 0 stands for a highest id that was not sent.
+                    # 0 means that the highest id was not sent.
                     pushes = pushed = max(sequence_id, _signed(highest)) if highest else sequence_id
             else:
                 verdict = Verdict.DUPLICATE if sequence_id <= persisted else Verdict.UNKNOWN
@@ -152,11 +151,10 @@ class Deduplication:
         return parts
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
-        """A new part is about to be handed to the ledger; `accepted` or `refused` says whether it took it."""
+        """Announce a new part that is passed to the ledger next; `accepted` or `refused` follows."""
         return Accepted(self._known(name), session, highest)
 
     def accepted(self, accepted: Accepted) -> None:
-        """The ledger took it."""
         known, highest = accepted.known, accepted.highest
         known.last_accepted = accepted
         known.in_flight += 1
@@ -169,7 +167,7 @@ class Deduplication:
         accepted.known.failed_session = accepted.session
 
     def has_failed(self, name: str, session: object) -> bool:
-        """Whether something of this session was not stored, so that nothing more of it is taken."""
+        """Return whether a message of this session was not stored, so that no later one is accepted."""
         known = self._names.get(name)
         return known is not None and known.failed_session is session
 
@@ -179,7 +177,6 @@ class Deduplication:
         return None if known is None else known.last_accepted
 
     def stored(self, accepted: Accepted) -> None:
-        """It is durable."""
         known = accepted.known
         self._landed(accepted)
         if accepted.highest is not None and accepted.epoch == known.epoch:
@@ -187,7 +184,6 @@ class Deduplication:
             known.persisted = accepted.highest
 
     def failed(self, accepted: Accepted) -> None:
-        """It is not stored."""
         known = accepted.known
         self._landed(accepted)
         known.pushed = known.persisted
@@ -210,12 +206,12 @@ class Deduplication:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def is_settled(self, name: str) -> bool:
-        """Whether nothing of this producer is in flight."""
+        """Return whether nothing of this producer is in flight."""
         known = self._names.get(name)
         return known is None or not known.in_flight
 
     def last_sequence_id(self, name: str) -> int:
-        """The highest one that is durable, or NO_SEQUENCE_ID."""
+        """Return the highest durable sequence id, or NO_SEQUENCE_ID."""
         known = self._names.get(name)
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
 
@@ -227,7 +223,7 @@ class Deduplication:
         known.dropped = Dropped(messages + len(run.sequence_ids), _signed(run.sequence_ids[-1]), known.pushed)
 
     def dropped_of(self, name: str) -> Dropped | None:
-        """Return the duplicates of this producer since its last new message; None if there were none."""
+        """Return the duplicates of this producer since its last new message, or None."""
         known = self._names.get(name)
         found = None if known is None else known.dropped
         return None if known is None or found is None or found.pushed != known.pushed else found
@@ -235,19 +231,19 @@ class Deduplication:
     # --- recovery and expiry -------------------------------------------------------------------------------------------
 
     def found(self, name: str, sequence_id: int) -> None:
-        """A snapshot or an entry says that this was stored."""
+        """Record a stored sequence id from a snapshot or an entry."""
         known = self._known(name)
         known.persisted = max(known.persisted, _signed(sequence_id))
         known.pushed = max(known.pushed, known.persisted)
 
     def snapshot(self) -> Mapping[str, int]:
-        """Return the durable ids by name. `found` restores them."""
+        """Return the durable ids by name, for `found`."""
         return {name: known.persisted for name, known in self._names.items() if known.persisted != _BELOW_ALL}
 
     def forget_inactive(self, attached: Container[str], now_ms: float, timeout_ms: float, max_producers: int) -> int:
-        """Forget names that have been gone for so long, or longest where there are too many; how many went.
+        """Forget names that have been gone for the timeout, and the longest gone above the maximum. Return their number.
 
-        Names are noticed to be gone when this is called. Those that are attached, or have something in flight, stay.
+        A name counts as gone from the first call after its producer left. Names that are attached or have messages in flight stay.
         """
         gone: list[tuple[float, str]] = []
         for name, known in self._names.items():
@@ -257,7 +253,7 @@ class Deduplication:
                 if known.inactive_since_ms is None:
                     known.inactive_since_ms = now_ms
                 gone.append((known.inactive_since_ms, name))
-        gone.sort(key=lambda pair: pair[0])  # stable: those noticed together go in the order in which they came
+        gone.sort(key=lambda pair: pair[0])  # stable: names noticed together keep the order of their arrival
         too_many = len(self._names) - max_producers
         forgotten = [
             name for index, (since_ms, name) in enumerate(gone) if index < too_many or now_ms - since_ms >= timeout_ms
@@ -267,7 +263,6 @@ class Deduplication:
         return len(forgotten)
 
     def check_invariants(self) -> None:
-        """For tests, after each step."""
         for known in self._names.values():
             assert known.persisted <= known.pushed
             assert known.in_flight or known.persisted == known.pushed or known.epoch
@@ -279,6 +274,6 @@ def _signed(sequence_id: int) -> int:
 
 
 def completes_message(entry: bytes) -> bool:
-    """Whether it is the last part of a larger message, or a whole one."""
+    """Return whether the entry is the last chunk of a message, or a whole one."""
     chunk = chunk_of(entry)
     return chunk is None or chunk.chunk_id == chunk.chunk_count - 1

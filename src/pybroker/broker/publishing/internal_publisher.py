@@ -1,4 +1,4 @@
-"""The base of peers of the broker itself that publish, without a connection."""
+"""The base of the broker's own peers that publish without a connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Publisher(Peer):
 
     @abstractmethod
     def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
-        """Where this message is stored, durably, or why it is not."""
+        """Handle the durable position of this message, or the error."""
 
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
         for offset, sequence_id in enumerate(run.sequence_ids):

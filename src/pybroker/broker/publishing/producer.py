@@ -12,10 +12,7 @@ from pybroker.model.counters import ProducerCounters
 
 
 class Producer:
-    """A producer of one client on one topic. Owned by its topic, under its name.
-
-    Invariant: `pending` messages were handed to the managed ledger, if there is one, and not answered yet.
-    """
+    """Invariant: `pending` messages were passed to the managed ledger, if there is one, and are not answered yet."""
 
     __slots__ = (
         "_drained",
@@ -72,20 +69,19 @@ class Producer:
         self.former_epoch = former_epoch
         self.request_id = request_id
         self.topic_epoch: int | None = None
-        """The topic's epoch at the attachment; None if no producer has had exclusive access so far."""
+        """The topic's epoch at the attachment; None if no producer has had exclusive access yet."""
         self.is_waiting = False
-        """Whether its client has been informed that it must wait for exclusive access."""
+        """Whether its client knows that it must wait for exclusive access."""
         self.refusal: BrokerError | None = None
-        """The reason why it does not get exclusive access, or has lost it."""
+        """Why it does not get exclusive access, or has lost it."""
         self.counters = ProducerCounters()
         self.schema_version = b""
-        """The version of the schema of its messages; empty without a schema."""
+        """Empty without a schema."""
         self.pending = 0
         self.is_closed = False
         self._drained: asyncio.Event | None = None
 
     def completed(self, message_count: int) -> None:
-        """`message_count` entries of this producer were answered."""
         self.pending -= message_count
         assert self.pending >= 0, "answered more than was published"
         if not self.pending and self._drained is not None:
@@ -99,13 +95,13 @@ class Producer:
             await self._drained.wait()
 
     def detach(self) -> None:
-        """Leave the topic: the client is gone or has closed the producer. Messages in flight are still stored."""
+        """Leave the topic. Messages in flight are still stored."""
         if not self.is_closed:
             self.is_closed = True
             self._leave(self)
 
     def close_from_broker(self) -> None:
-        """Leave the topic and tell the client, which looks the topic up again."""
+        """Leave the topic and notify the client, which looks the topic up again."""
         if not self.is_closed:
             self.detach()
             self.peer.close_producer(self.producer_id)

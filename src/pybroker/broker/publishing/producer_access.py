@@ -29,7 +29,7 @@ from pybroker.errors import ProducerBusy, ProducerFenced
 
 
 class AccessMode(StrEnum):
-    """As the protocol and the stats name them."""
+    """Names as in the protocol and the statistics."""
 
     SHARED = "Shared"
     EXCLUSIVE = "Exclusive"
@@ -42,14 +42,14 @@ class Candidate(Protocol):
 
     @property
     def name(self) -> str:
-        """The producer's name, for error texts and to recognize a reconnect."""
+        """For error texts and to recognize a reconnect."""
 
     @property
     def access_mode(self) -> AccessMode: ...
 
     @property
     def former_epoch(self) -> int | None:
-        """With which epoch it has had exclusive access to the topic before, if it has."""
+        """The epoch of its earlier exclusive access to the topic, or None."""
 
 
 P = TypeVar("P", bound=Candidate)
@@ -81,23 +81,22 @@ class Left(Generic[P]):
 
 
 class ProducerAccess(Generic[P]):
-    """The producers of one topic, which owns them.
+    """The producers of one topic.
 
-    Invariants: there are either producers that share the topic, or one that holds or claims it, or neither, and then no producer
-    waits; a producer is in one group only; `epoch` never decreases.
+    Invariants: either producers share the topic, or one holds or claims it, or neither, and then no producer waits; a producer is
+    in one group only; `epoch` never decreases.
     """
 
     def __init__(self, epoch: int | None) -> None:
-        """`epoch` is the one of the last take-over that was stored, None when there was none."""
+        """`epoch`: the last stored epoch, None without one."""
         self.epoch = epoch
         self._shared: dict[P, None] = {}
         self._holder: P | None = None  # or claimant
-        self._claimed_epoch: int | None = None  # with which the holder only claims the topic, until that is stored
+        self._claimed_epoch: int | None = None  # while the holder only claims the topic
         self._waiting: list[P] = []
 
     @property
     def waiting_count(self) -> int:
-        """How many wait for exclusive access."""
         return len(self._waiting)
 
     @property
@@ -111,7 +110,7 @@ class ProducerAccess(Generic[P]):
         return self._holder
 
     def join(self, producer: P) -> Joined[P]:
-        """A newcomer. Raises ProducerBusy, ProducerFenced."""
+        """Add a producer. Raises ProducerBusy, ProducerFenced."""
         mode = producer.access_mode
         if mode is AccessMode.SHARED:
             if self._holder is not None or self._waiting:
@@ -156,11 +155,11 @@ class ProducerAccess(Generic[P]):
             self._shared = {new if each is old else each: None for each in self._shared}
 
     def claimed_epoch(self, producer: P) -> int | None:
-        """With which epoch `producer` claims the topic; None when it does not, or no longer does."""
+        """Return the epoch with which `producer` claims the topic; None if it does not, or no longer does."""
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:
-        """The epoch that `producer` claims is stored. False when it lost the topic, or left, while it was."""
+        """The claimed epoch is stored. Return False if `producer` lost the topic or left meanwhile."""
         epoch = self.claimed_epoch(producer)
         if epoch is None:
             return False
@@ -169,7 +168,7 @@ class ProducerAccess(Generic[P]):
         return True
 
     def leave(self, producer: P) -> Left[P]:
-        """`producer` is gone, wherever it was; nothing happens when it was nowhere."""
+        """Remove `producer`, if it is in any group."""
         if producer in self._waiting:
             self._waiting.remove(producer)
             return Left()
@@ -189,7 +188,7 @@ class ProducerAccess(Generic[P]):
         return Left(None, late)
 
     def clear(self) -> tuple[Sequence[P], Sequence[P]]:
-        """Remove all producers: attached, claiming, and waiting ones. No waiting producer follows."""
+        """Remove and return all producers: attached, claiming, and waiting ones. No waiting producer follows."""
         present = [*self._shared] if self._holder is None else [self._holder]
         waiting, self._waiting = self._waiting, []
         self._shared.clear()
@@ -197,7 +196,6 @@ class ProducerAccess(Generic[P]):
         return present, waiting
 
     def check_invariants(self) -> None:
-        """For tests."""
         assert self._holder is None or not self._shared, "shared and held at once"
         assert not self._waiting or self._holder is not None or self._shared, "waiting for nobody"
         assert self._claimed_epoch is None or self._holder is not None, "a claim of nobody"
@@ -208,7 +206,7 @@ class ProducerAccess(Generic[P]):
         former = producer.former_epoch
         self._holder = producer
         if former is not None:
-            self._claimed_epoch = former  # At least the topic's; larger, where the topic has lost it.
+            self._claimed_epoch = former  # At least the topic's; larger if the topic has lost it.
         else:
             self._claimed_epoch = 0 if self.epoch is None else self.epoch + 1
 

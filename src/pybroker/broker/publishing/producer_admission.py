@@ -1,7 +1,7 @@
 """Limits of the producers of a topic, and the rule that they must encrypt.
 
-The limits are read from the policies for each new producer: a lower limit refuses new producers and closes no existing one. A
-limit of 0 is no limit. Topics of the broker itself have no limits.
+The policies are read for each new producer: a lower limit closes no existing one. A limit of 0 is no limit. System topics have no
+limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_producer(topic: TopicContext, attached: Collection[Producer], peer: Peer) -> None:
-    """Raises ProducerBusy when the topic takes no more producers, or no more from the address of `peer`."""
+    """Raises ProducerBusy at the limit of the topic, or of the address of `peer`."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_producers

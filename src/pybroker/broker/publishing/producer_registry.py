@@ -1,8 +1,7 @@
 """The producers of one topic: attached ones by name, the holder of exclusive access, and producers that wait for it.
 
-Carries out the decisions of `producer_access.py`: an epoch is durable before its producer is informed, displaced and refused
-producers are informed as the protocol requires, and a holder with a dead client does not block others for longer than the liveness
-check. The topic decides whether it accepts the producer at all, and `producer_admission.py` how many producers it accepts.
+Carries out the decisions of `producer_access.py`: an epoch is durable before its producer is informed, and a holder with a dead
+client does not block others for longer than the liveness check.
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ if TYPE_CHECKING:
     from pybroker.broker.publishing.producer import Producer
 
 TOPIC_EPOCH_PROPERTY = "pulsar.topic.epoch"
-"""Which property of a topic is its epoch; REST shows it among the others."""
+"""The topic's property with its epoch; REST shows it among the others."""
 LARGEST_EPOCH = 1 << 62
-"""No topic is taken over so often, so later epochs fit into the protocol's 64 bits."""
+"""Never reached, so later epochs fit into the protocol's 64 bits."""
 
 
 def stored_epoch(properties: Mapping[str, str]) -> int | None:
-    """Return the epoch among the properties of a topic, if any. The properties are writable by administrators, so the value may be
-    invalid.
-    """
+    """Return the epoch in the properties of a topic, or None. Administrators may have written an invalid value."""
     text = properties.get(TOPIC_EPOCH_PROPERTY, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_EPOCH))):
         return None
@@ -36,7 +33,7 @@ def stored_epoch(properties: Mapping[str, str]) -> int | None:
 
 
 class ProducerOwner(Protocol):
-    """The topic of a registry: the parts of it that depend on the kind of topic."""
+    """The topic of a registry; the methods depend on the kind of topic."""
 
     def require_admissible(self, producer: Producer) -> None:
         """Raise the refusal of `producer`, if the topic does not accept it."""
@@ -49,13 +46,10 @@ class ProducerOwner(Protocol):
 
 
 class ProducerRegistry:
-    """The producers of one topic, which owns the registry.
-
-    Invariants: each producer in `attached` may publish; one with exclusive access is alone.
-    """
+    """Invariants: each producer in `attached` may publish; one with exclusive access is alone."""
 
     def __init__(self, topic: TopicContext, epoch: int | None, owner: ProducerOwner) -> None:
-        """`epoch` is the stored epoch, if any."""
+        """`epoch`: the stored epoch, or None."""
         self._topic = topic
         self._owner = owner
         self._access: ProducerAccess[Producer] = ProducerAccess(epoch)
@@ -63,7 +57,6 @@ class ProducerRegistry:
 
     @property
     def waiting_count(self) -> int:
-        """How many wait for exclusive access."""
         return self._access.waiting_count
 
     @property
@@ -78,7 +71,7 @@ class ProducerRegistry:
 
     @property
     def epoch(self) -> int | None:
-        """Of the last take-over; None when there was none."""
+        """Of the last take-over, or None."""
         return self._access.epoch
 
     async def enter(self, producer: Producer) -> None:
@@ -97,7 +90,7 @@ class ProducerRegistry:
     def add(self, producer: Producer) -> Standing:
         """Add `producer`. One that claims the topic is not attached yet, but blocks all others.
 
-        Raises the errors of the topic's `require_admissible`, ProducerBusy, ProducerFenced.
+        Raises the errors of `require_admissible`, ProducerBusy, ProducerFenced.
         """
         self._owner.require_admissible(producer)
         if self._succeeds(producer):
@@ -137,7 +130,7 @@ class ProducerRegistry:
         return is_same
 
     async def _take_over(self, producer: Producer) -> None:
-        """Make the claim of `producer` durable, then attach it. Raises StoreError, and why it lost its claim, if it did."""
+        """Make the claim of `producer` durable, then attach it. Raises StoreError, or its refusal if it lost the claim."""
         epoch = self._access.claimed_epoch(producer)
         try:
             if epoch is not None:
@@ -164,7 +157,7 @@ class ProducerRegistry:
         for each in left.fenced_waiting:
             self._refuse(each, ProducerFenced("Topic epoch has already moved"))
         following = left.claimant
-        # A producer that has reconnected is handled by `enter`.
+        # `enter` handles a producer that has reconnected.
         if following is not None and following.is_waiting:
             self._topic.tasks.start(self._give_turn(following), "turn of a waiting producer")
 
@@ -181,8 +174,8 @@ class ProducerRegistry:
             producer.peer.producer_ready(producer.producer_id)
 
     async def _outlives_holder(self, producer: Producer) -> bool:
-        """Whether the one that kept `producer` away is gone, or found dead now. If it was the same producer before its client came
-        back by another connection, `producer` has a claim then, in front of all that wait.
+        """Return whether the producer that blocked `producer` is gone, or found dead now. If it was the same producer before its
+        client reconnected on another connection, `producer` has a claim then, ahead of all that wait.
         """
         holder = self._access.holder or self.attached.get(producer.name)
         if holder is None or holder.peer is producer.peer:
@@ -215,7 +208,7 @@ class ProducerRegistry:
                 self._refuse(producer, refusal)
 
     def refuse_revoked(self) -> None:
-        """Refuse those that wait for exclusive access, or are about to have it, and may not produce any more."""
+        """Refuse producers that wait for or claim exclusive access and have lost the permission to produce."""
         holder = self._access.holder
         is_claimant = holder is not None and self.attached.get(holder.name) is not holder
         for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):
@@ -226,9 +219,7 @@ class ProducerRegistry:
                 self._refuse(producer, error)
 
     def _fence_out(self, producer: Producer, successor: Producer) -> None:
-        """End the right of `producer` to publish. Its client is not notified, because it would reconnect immediately; its next SEND
-        is answered with an error.
-        """
+        """Close `producer`. Its client is not notified, because it would reconnect immediately; its next SEND receives an error."""
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             producer.is_closed = True
@@ -241,8 +232,8 @@ class ProducerRegistry:
             self._refuse(producer, ProducerFenced("Fenced out"))
 
     def _refuse(self, producer: Producer, refusal: BrokerError) -> None:
-        """Refuse exclusive access to a `producer` that waited for it or claimed it. A caller that awaits `take_over` gets the
-        refusal there.
+        """Refuse exclusive access to a `producer` that waited for it or claimed it. A caller of `_take_over` gets the refusal
+        there.
         """
         producer.is_closed = True
         producer.refusal = refusal

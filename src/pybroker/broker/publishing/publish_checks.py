@@ -1,6 +1,6 @@
-"""Checks of each message before it is stored: too large, delayed too long, or not encrypted although the topic requires it.
+"""Checks of each message before it is stored: too large, delayed too long, or not encrypted although the topic requires it. Pure.
 
-Pure. A topic without such limits has no checks, and no overhead.
+A topic without such limits has no checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Refused = list[tuple[SendRun, BrokerError]]
 
 
 class PublishChecks:
-    """Owned by its topic. 0 is no limit."""
+    """0 is no limit."""
 
     __slots__ = ("_is_encryption_required", "_max_delay_ms", "_max_message_bytes")
 
@@ -47,7 +47,7 @@ class PublishChecks:
 
 
 def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool) -> PublishChecks | None:
-    """Return the checks that `policies` require; None without any."""
+    """Return the checks that `policies` require, or None."""
     max_message_bytes = max(0, policies.max_message_size)
     max_delay_ms = _max_delay_ms(policies.delayed_delivery)
     if not (max_message_bytes or max_delay_ms or is_encryption_required):
@@ -64,7 +64,7 @@ def split(run: SendRun, errors: Mapping[int, BrokerError]) -> tuple[SendRun, Ref
 
 
 def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:
-    """These messages of `run` alone."""
+    """Return these messages of `run` alone."""
     part = SendRun(run.producer_id, run.txn)
     part.payloads = [run.payloads[index] for index in indexes]
     part.sequence_ids = [run.sequence_ids[index] for index in indexes]
@@ -78,5 +78,5 @@ def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:
 
 
 def _max_delay_ms(policies: DelayedDeliveryPolicies) -> int:
-    """Return the maximum delivery delay of a message in milliseconds; 0 for no limit."""
+    """0 means no limit."""
     return max(0, policies.maxDeliveryDelayInMillis) if policies.active else 0

@@ -1,14 +1,13 @@
-"""Deduplication of one topic: switched on and off while clients are connected, recovered, stored, and applied to each run of
-messages.
+"""Deduplication of one topic: switched on and off while clients are connected, recovered, stored, and applied to each run.
 
-The stored state is a cursor, `pulsar.dedup`: its properties are a snapshot of the highest durable sequence id of each producer
-name, and the snapshot includes all entries up to its mark-delete position. Later entries are read again when the topic is loaded,
-so the cursor protects them from trimming. A snapshot is written after a number of entries, after a time, and when the topic is
-closed. The snapshot is durable before the position moves: after a crash in between, entries count twice, which has no effect.
+The cursor `pulsar.dedup` has the stored state: its properties are a snapshot of the highest durable sequence id of each producer
+name, for all entries up to its mark-delete position. Later entries are read again when the topic is loaded, so the cursor protects
+them from trimming. A snapshot is written after a number of entries, after a time, and when the topic is closed. It is durable
+before the position moves: after a crash in between, entries count twice, which has no effect.
 
-Operation: one task follows the policies, and retries after an error of the store. Until the recovery is complete, no producer is
-reported as ready, and messages of connected producers wait in their connections (`held_publishers`), so no message is stored
-unchecked. Consumers are not affected. When deduplication is switched off, messages pass immediately and the cursor is deleted.
+Operation: one task follows the policies, and retries after a store error. Until the recovery is complete, no producer is reported
+as ready, and messages of connected producers wait in their connections (`held_publishers`), so no message is stored unchecked.
+Consumers are not affected. When deduplication is switched off, messages pass immediately and the cursor is deleted.
 
 Invariants: `known` exists exactly while deduplication is wanted. While the status is Enabled, it includes each message up to the
 last confirmed entry since the creation of the cursor. Duplicates are answered after the messages in flight of their producer.
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 SNAPSHOT_PAUSE_MS = 1000
-"""Snapshots by number of entries are not made faster: at fifty thousand entries a second they would be most of the work."""
+"""Minimum time between snapshots by number of entries: at 50,000 entries a second they would be most of the work."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
-"""After an error of the store; publishers wait meanwhile."""
+"""After a store error; publishers wait meanwhile."""
 REPLAY_SLICE_MS = 1.0
 _REPLAY_SLICE_ENTRIES = 64  # entries between two checks of the clock
 _REPLICATOR_PREFIX = "pulsar.repl"
@@ -54,7 +53,7 @@ _BEHIND_FAILURE = "An earlier message was not stored: reconnect and send both ag
 
 
 class DeduplicationStatus(StrEnum):
-    """As stats show it."""
+    """As shown in statistics."""
 
     DISABLED = "Disabled"
     INITIALIZED = "Initialized"
@@ -65,7 +64,7 @@ class DeduplicationStatus(StrEnum):
 
 
 class TopicDeduplication:
-    """Owned by its topic. `known` is None while it is off."""
+    """`known` is None while deduplication is off."""
 
     def __init__(
         self,
@@ -75,8 +74,8 @@ class TopicDeduplication:
         append: Callable[[Producer, SendRun, Accepted], bool],
         hold: Callable[[WaitingPublishers | None], None],
     ) -> None:
-        """`attached`: the names of attached producers. `append` passes a run to the ledger and returns False if the ledger refuses
-        it, which is answered then; `hold` makes publishers wait in a queue, or ends that with None.
+        """`attached`: the attached producers by name. `append` passes a run to the ledger and returns False if the ledger refuses
+        it, after sending the error; `hold` makes publishers wait in a queue, or ends that with None.
         """
         self.status = DeduplicationStatus.DISABLED
         self.known: Deduplication | None = None
@@ -87,12 +86,12 @@ class TopicDeduplication:
         self._hold = hold
         self._is_holding = False
         self.replayed_entries = 0
-        """The number of entries that the recovery has read so far, of about `replay_entries`."""
+        """Entries that the recovery has read so far, of about `replay_entries`."""
         self.replay_entries = 0
         self.recovering_since_ms = 0.0
-        """When the recovery began, in monotonic milliseconds; 0 before there was one."""
+        """Start of the recovery, by the monotonic clock; 0 before it."""
         self.last_error = ""
-        """Why the recovery, or the removal, has failed, while it is tried again."""
+        """Why the recovery or the removal failed, while it is retried."""
         self._is_following = False
         self._entries_behind = 0  # stored since the last snapshot
         self._snapshot_at_ms = 0.0  # when the last one began
@@ -104,12 +103,10 @@ class TopicDeduplication:
 
     @property
     def cursor(self) -> ManagedCursor | None:
-        """The one that holds the snapshot."""
         return self._ledger.cursors.get(DEDUPLICATION_CURSOR)
 
     @property
     def is_recovering(self) -> bool:
-        """Whether publishers wait for the recovery."""
         return self._is_holding
 
     # --- on and off --------------------------------------------------------------------------------------------------
@@ -182,13 +179,13 @@ class TopicDeduplication:
             cursor = await topic.broker_context.ledgers.create_cursor(ledger, DEDUPLICATION_CURSOR, last, {})
         if self.known is known:
             self.status = DeduplicationStatus.RECOVERING
-        # Entries on their way to the disk were not checked. All later ones are.
+        # Entries that are being stored were not checked. All later ones are.
         await self._until(lambda: not ledger.pending_entries or self.known is not known)
         for name, sequence_id in cursor.properties.items():
             known.found(name, int(sequence_id))
         replayed = await self._replay(known, cursor)
         if self.known is not known:
-            return  # It was switched off, and perhaps on again.
+            return  # It was switched off meanwhile, and perhaps on again.
         self.status = DeduplicationStatus.ENABLED
         self._entries_behind += replayed
         self._snapshot_at_ms = topic.runtime.clock.monotonic_ms()
@@ -234,7 +231,7 @@ class TopicDeduplication:
     # --- producers ---------------------------------------------------------------------------------------------------
 
     async def settled(self, name: str) -> None:
-        """Wait until `last_sequence_id` of this producer is sure. Raises ServiceNotReady when the topic is closed."""
+        """Wait until `last_sequence_id` of this producer is final. Raises ServiceNotReady when the topic is closed."""
         await self._until(lambda: self._is_settled(name))
         if self._topic.is_fenced:
             raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
@@ -245,9 +242,7 @@ class TopicDeduplication:
         return not self._is_holding and self.known.is_settled(name)
 
     def last_sequence_id(self, name: str) -> int:
-        """Return the last sequence id that a producer of this name has stored; NO_SEQUENCE_ID if there is none, or while
-        deduplication is off.
-        """
+        """Return the last stored sequence id of that name; NO_SEQUENCE_ID without one, or while deduplication is off."""
         return NO_SEQUENCE_ID if self.known is None else self.known.last_sequence_id(name)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -297,7 +292,7 @@ class TopicDeduplication:
         producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
 
     def stored(self, producer: Producer, accepted: Accepted, entries: int) -> None:
-        """Entries are durable, and their receipts sent."""
+        """Entries are durable, and their receipts are sent."""
         known = self.known
         if known is not None:
             known.stored(accepted)
@@ -307,13 +302,13 @@ class TopicDeduplication:
         _answered(producer, accepted)
 
     def failed(self, producer: Producer, accepted: Accepted) -> None:
-        """Entries are not stored, and that is answered."""
+        """Entries are not stored, and their errors are sent."""
         if self.known is not None:
             self.known.failed(accepted)
         _answered(producer, accepted)
 
     def landed(self) -> None:
-        """Something that was in flight is answered, judged or not."""
+        """Messages in flight were answered, checked or not."""
         if self._waiting:
             self._tell()
 
@@ -338,7 +333,7 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store the snapshot and release the entries that it replaces. Raises StoreError; the next snapshot makes up for it."""
+        """Store the snapshot and release the entries that it replaces. Raises StoreError; the next snapshot compensates for it."""
         async with self._saving:
             known, cursor = self.known, self.cursor
             if known is None or cursor is None or self.status is not DeduplicationStatus.ENABLED:
@@ -369,7 +364,7 @@ class TopicDeduplication:
             logs.info("deduplication.producers_forgotten", topic=topic.name, producers=forgotten)
 
     async def check(self) -> None:
-        """Periodically remove inactive producers, and store a snapshot when it is due. Raises StoreError."""
+        """Remove inactive producers, and store a due snapshot. Called periodically. Raises StoreError."""
         if self.known is None or self.status is not DeduplicationStatus.ENABLED:
             return
         self._forget_inactive(self.known)
@@ -393,7 +388,7 @@ class TopicDeduplication:
 
 
 def require_free_name(name: str) -> None:
-    """Raises ProducerBusy for the names of cursors that no client can read on: this one, and those of replicators."""
+    """Raises ProducerBusy for the reserved cursor names: this one, and those of replicators."""
     if name in (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR) or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 

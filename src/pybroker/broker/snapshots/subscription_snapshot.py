@@ -29,7 +29,7 @@ class SubscriptionSnapshot(NamedTuple):
     """
 
     type_name: str
-    """The subscription type in Pulsar's spelling; `None` before the first consumer."""
+    """In Pulsar's spelling; `None` before the first consumer."""
     is_durable: bool
     is_replicated: bool
     properties: Mapping[str, str]
@@ -38,22 +38,22 @@ class SubscriptionSnapshot(NamedTuple):
     active_consumer: str | None
     """The name of the consumer that receives all entries, for types with one active consumer."""
     owners: HashOwners | None
-    """The owners of key hashes; None for types that do not look at keys."""
+    """None for types that do not look at keys."""
     cursor: ManagedCursor | None = None
     backlog_entries: int = 0
     """Stored entries that are not acknowledged."""
     delayed_entries: int = 0
     delayed_index_bytes: int = 0
     replay_entries: int = 0
-    """Entries that were read and wait to be sent, with those that are to be redelivered."""
+    """Entries that were read and wait to be sent or redelivered."""
     redelivery_entries: int = 0
-    """Entries that were sent before and wait to be sent again."""
+    """The part of them that was sent before."""
     unacked_messages: int = 0
     is_blocked: bool = False
-    """Whether a limit of unacknowledged messages stops dispatch: that of the subscription, or that of the broker."""
+    """Whether a limit of unacknowledged messages, of the subscription or the broker, stops dispatch."""
     look_ahead_bytes: int = 0
     oldest_unacked_age_s: int = 0
-    """The age of the oldest unacknowledged entry in seconds, -1 if it is unknown."""
+    """In seconds, -1 if it is unknown."""
     draining_hashes_cleared_total: int = 0
     key_order: KeyOrderView | None = None
     chunk_order: ChunkOrderView | None = None
@@ -75,7 +75,7 @@ class SubscriptionSnapshot(NamedTuple):
 
     @property
     def pending_transaction_acks(self) -> PendingTransactionAcks | None:
-        """The acknowledgements of open transactions; None if there are none."""
+        """The acknowledgements of open transactions, or None."""
         return None if self.cursor is None else self.cursor.state.held or None
 
     def entries_since_first_unacked(self) -> int:
@@ -105,7 +105,7 @@ class ConsumerSnapshot(NamedTuple):
     permits: int
     unacked_messages: int
     max_unacked_messages: int
-    """The limit of unacknowledged messages, 0 for none."""
+    """0 for no limit."""
     is_blocked: bool
     """Whether this limit stops dispatch to the consumer."""
     is_writable: bool
@@ -115,7 +115,6 @@ class ConsumerSnapshot(NamedTuple):
 
 
 def subscription_snapshot(subscription: SubscriptionBase) -> SubscriptionSnapshot:
-    """Return the state of a subscription of any topic."""
     if subscription.topic.name.is_persistent:
         return _persistent(cast("Subscription", subscription))
     return _non_persistent(cast("NonPersistentSubscription", subscription))
@@ -180,7 +179,6 @@ def _non_persistent(subscription: NonPersistentSubscription) -> SubscriptionSnap
 
 
 def consumer_snapshot(consumer: Consumer) -> ConsumerSnapshot:
-    """Return the state of a consumer."""
     state, peer = consumer.state, consumer.peer
     return ConsumerSnapshot(
         consumer.name,

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class TopicSnapshot(NamedTuple):
     """The state of a loaded topic at one moment.
 
-    A non-persistent topic has no ledger, and its figures of stored entries are 0. The size of the largest backlog is not included,
-    because it depends on all subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger`, and `transactions` are
-    live, so a caller that yields to the event loop must take a new snapshot.
+    A non-persistent topic has no ledger, and its figures of stored entries are 0. The size of the largest backlog depends on all
+    subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger`, and `transactions` are live, so a caller that
+    yields to the event loop must take a new snapshot.
     """
 
     counters: TopicCounters
@@ -34,22 +34,22 @@ class TopicSnapshot(NamedTuple):
     waiting_producers: int
     """Producers that wait for exclusive access."""
     epoch: int | None
-    """The topic's epoch; None before the first producer with exclusive access."""
+    """None before the first producer with exclusive access."""
     created_ms: int
-    """The creation time of the topic, for a non-persistent topic the time when it was loaded; milliseconds since 1970."""
+    """In milliseconds since 1970; for a non-persistent topic the time when it was loaded."""
     ledger: ManagedLedger | None = None
     properties: Mapping[str, str] = {}
     stored_bytes: int = 0
     pending_entries: int = 0
     """Entries that the store has not confirmed yet."""
     backlog_age_s: int = UNKNOWN_AGE_S
-    """The age of the oldest message in a backlog when quotas were checked last, in seconds."""
+    """The age of the oldest message in a backlog when quotas were checked last."""
     backlog_age_subscription: str = ""
     """The subscription with that message; empty if the age is unknown."""
     deduplication_status: str | None = None
     compaction: CompactionCounters | None = None
     transactions: TransactionBuffer | None = None
-    """The transactions of the topic; None if it never had one."""
+    """None if the topic never had one."""
 
 
 class ProducerSnapshot(NamedTuple):
@@ -65,11 +65,10 @@ class ProducerSnapshot(NamedTuple):
     connected_since_ms: int
     counters: ProducerCounters
     waits_for_memory_since_ms: float | None
-    """Start of the wait for memory, by the monotonic clock; None while the producer's client does not wait."""
+    """Start of the wait for memory, by the monotonic clock; None without a wait."""
 
 
 def topic_snapshot(topic: TopicBase) -> TopicSnapshot:
-    """Return the state of any loaded topic."""
     registry = topic.producer_registry
     common = (
         topic.counters,
@@ -99,7 +98,6 @@ def topic_snapshot(topic: TopicBase) -> TopicSnapshot:
 
 
 def producer_snapshot(producer: Producer) -> ProducerSnapshot:
-    """Return the state of a producer."""
     peer = producer.peer
     return ProducerSnapshot(
         producer.name,

@@ -1,7 +1,7 @@
-"""Backlog quotas of one topic: measurement, and enforcement for new and connected producers.
+"""Backlog quotas of one topic: measurement, and enforcement for new and connected producers. The rules are in `backlog_rules.py`.
 
-The rules are in `backlog_rules.py`. Invariants: only durable subscriptions count. A new producer is refused by the state at its
-arrival; connected producers are disconnected by the periodic check only.
+Invariants: only durable subscriptions count. A new producer is refused by the state at its arrival; connected producers are
+disconnected by the periodic check only.
 
 `preciseTimeBasedBacklogQuotaCheck` reads the oldest message of a backlog for its age. Without it, the age is relative to the
 closing time of the message's ledger, so messages in the current ledger have no age, and whole ledgers are evicted.
@@ -37,14 +37,12 @@ EVICTION = "the backlog quota was exceeded (consumer_backlog_eviction)"
 
 
 def slowest_subscription(topic: Topic) -> Subscription | None:
-    """The durable subscription that has read the least; None when there is none."""
+    """Return the durable subscription that has read the least, or None."""
     return min(_durable(topic), key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
 
 
 def estimated_backlog_bytes(topic: TopicBase) -> int:
-    """Return the approximate size of the slowest durable subscription's backlog, without reading from the store.
-
-    A non-persistent topic has no backlog."""
+    """Return the approximate size of the slowest durable subscription's backlog, without reading from the store."""
     slowest = slowest_subscription(cast("Topic", topic)) if topic.name.is_persistent else None
     if slowest is None:
         return 0
@@ -58,15 +56,15 @@ def _durable(topic: Topic) -> list[Subscription]:
 
 
 async def require_within_quota(topic: Topic) -> None:
-    """Raises the policy's error when a backlog is such that no new producer gets in."""
+    """Raises the policy's error if a backlog exceeds a quota that refuses new producers."""
     found = await exceeded(topic)
     if found is not None:
         raise _refusal(topic, found.quota)
 
 
 class Exceeded(NamedTuple):
-    """A quota that refuses new producers, and the slowest subscription, empty if there is none. `size_bytes` and `age_s` are the
-    measured values, -1 if they are unknown.
+    """A quota that refuses new producers, and the slowest subscription, or empty. `size_bytes` and `age_s` are -1 if they are
+    unknown.
     """
 
     quota: BacklogQuota
@@ -77,7 +75,7 @@ class Exceeded(NamedTuple):
 
 
 async def exceeded(topic: Topic) -> Exceeded | None:
-    """The quota that keeps producers out now; None when they get in. Raises StoreError."""
+    """Return the quota that refuses new producers now, or None. Raises StoreError."""
     if not topic.runtime.config.backlog_quota_check_enabled:
         return None
     policies, slowest = topic.policies, slowest_subscription(topic)
@@ -122,7 +120,7 @@ async def enforce(topic: Topic) -> None:
     """Measure the topic's backlogs and apply the exceeded quota, size before age. Raises StoreError."""
     policies = topic.policies
     for subscription in list(topic.subscriptions.values()):
-        with suppress(StoreError):  # Its age stays unknown. Delivery from the subscription reports the error.
+        with suppress(StoreError):  # The age stays unknown. Delivery from the subscription reports the error.
             await subscription.cursor.oldest.look()
     oldest_ms = await _oldest_ms(topic)
     now_ms = topic.runtime.clock.wall_ms()
@@ -146,12 +144,11 @@ async def enforce(topic: Topic) -> None:
 
 
 async def _size_bytes(slowest: Subscription | None) -> int:
-    """Of the backlog of that subscription, 0 without one."""
     return 0 if slowest is None else (await slowest.cursor.backlog()).size_bytes
 
 
 async def _oldest_ms(topic: Topic) -> int | None:
-    """When the oldest message of the backlogs was published, as far as the configuration wants to know."""
+    """Return the publish time of the oldest message of the backlogs, as precisely as configured."""
     slowest = slowest_subscription(topic)
     if slowest is None:
         return None
@@ -161,14 +158,14 @@ async def _oldest_ms(topic: Topic) -> int | None:
 
 
 def _disconnect_producers(topic: Topic, quota: BacklogQuota) -> None:
-    """They come back and are refused, for as long as the backlog is too large."""
+    """They reconnect and are refused while the backlog is too large."""
     if topic.producers:
         logs.warning("producers.blocked", topic=topic.name, producers=len(topic.producers), policy=quota.policy)
     topic.disconnect_producers(_refusal(topic, quota))
 
 
 async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
-    """Skip the oldest entries of the slowest subscriptions until none is behind by more; 1 if there were any."""
+    """Skip the oldest entries of the slowest subscriptions down to the quota. Return 1 if there were any."""
     evicted = 0
     while (slowest := slowest_subscription(topic)) is not None:
         behind = await slowest.cursor.backlog()

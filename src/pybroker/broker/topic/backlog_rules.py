@@ -1,7 +1,6 @@
-"""Rules of retention, expiry, and backlog quotas: whether a limit is exceeded, and how much must be removed.
+"""Rules of retention, expiry, and backlog quotas: whether a limit is exceeded, and how much must be removed. Pure.
 
-Pure: sizes, positions, and times are arguments. Times are milliseconds of the wall clock, which publishers write into their
-messages.
+Times are wall clock milliseconds, as publishers write them into their messages.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, RetentionP
 from pybroker.model.position import Position
 
 EVICTION_TARGET = 0.9
-"""Eviction continues down to this share of the limit, so that the next message does not exceed the limit immediately."""
+"""Share of the limit to which eviction continues, so that the next message does not exceed the limit immediately."""
 UNKNOWN_AGE_S = -1
-"""The age of a backlog that has not been measured, or does not exist."""
+"""The backlog has not been measured, or does not exist."""
 
 _MS_PER_MINUTE = 60_000
 _BYTES_PER_MB = 1024 * 1024
 
 
 def retention_limits(policies: RetentionPolicies) -> RetentionLimits:
-    """The policies of a topic as its managed ledger takes them."""
     minutes, megabytes = policies.retentionTimeInMinutes, policies.retentionSizeInMB
     return RetentionLimits(
         UNLIMITED if minutes < 0 else minutes * _MS_PER_MINUTE,
@@ -30,7 +28,7 @@ def retention_limits(policies: RetentionPolicies) -> RetentionLimits:
 
 
 def retention_refusal(policies: RetentionPolicies) -> str:
-    """Return the reason why these values are contradictory; empty if they are valid."""
+    """Return why these values are contradictory, or empty."""
     minutes, megabytes = policies.retentionTimeInMinutes, policies.retentionSizeInMB
     if minutes < UNLIMITED:
         return "Invalid retention policy: time limit must be >= -1"
@@ -59,7 +57,7 @@ def is_size_exceeded(quota: BacklogQuota, backlog_bytes: int) -> bool:
 
 
 def is_age_exceeded(quota: BacklogQuota, oldest_ms: int | None, now_ms: int) -> bool:
-    """`oldest_ms`: when the oldest unread message was published, None when that is not known."""
+    """`oldest_ms`: the publish time of the oldest unread message, None if it is unknown."""
     return quota.limitTime > 0 and oldest_ms is not None and now_ms > oldest_ms + quota.limitTime * 1000
 
 
@@ -85,9 +83,8 @@ def eviction_deadline_ms(quota: BacklogQuota, now_ms: int) -> int:
 
 
 def closed_ms_of_oldest(ledgers: LedgerList, mark_delete: Position) -> int | None:
-    """When the ledger of the first entry behind `mark_delete` was closed: that entry is at least as old as that.
-
-    None when nothing is behind it, and while its ledger is open.
+    """Return when the ledger of the first entry behind `mark_delete` was closed: the entry is at least as old. None without such an
+    entry, and while its ledger is open.
     """
     first = ledgers.next_position(mark_delete)
     row = ledgers.row_of(first.ledger_id)
@@ -97,7 +94,7 @@ def closed_ms_of_oldest(ledgers: LedgerList, mark_delete: Position) -> int | Non
 
 
 def end_of_ledgers_closed_before(ledgers: LedgerList, mark_delete: Position, deadline_ms: int) -> Position | None:
-    """The last entry of the ledgers behind `mark_delete` that were closed before `deadline_ms`; None when there are none."""
+    """Return the last entry of the ledgers behind `mark_delete` that were closed before `deadline_ms`, or None."""
     end: Position | None = None
     first = ledgers.next_position(mark_delete)
     for row in ledgers.rows():
@@ -110,7 +107,7 @@ def end_of_ledgers_closed_before(ledgers: LedgerList, mark_delete: Position, dea
 
 
 def estimated_bytes_behind(ledgers: LedgerList, mark_delete: Position) -> int:
-    """Bytes behind `mark_delete`, without a look at the store: its own ledger's entries count as of average size."""
+    """Estimate the bytes behind `mark_delete` without reading from the store, with entries of average size in its own ledger."""
     row = ledgers.row_of(mark_delete.ledger_id)
     behind_bytes = ledgers.totals_behind(mark_delete.ledger_id).size_bytes
     if row is None or not row.entry_count:

@@ -1,7 +1,7 @@
 """A producer of the broker itself: for its system topics, one message at a time, and for messages of REST requests, several at
 once.
 
-It is not listed among the topic's producers, so no limit counts it and no stats show it. Each call returns when its messages are
+It is not among the topic's producers, so no limit counts it and no statistics show it. Each call returns when its messages are
 durable.
 """
 
@@ -24,15 +24,13 @@ from pybroker.wire.entry_builder import build_entry
 MAX_RUN_ENTRIES = 256
 """The maximum for one event loop iteration."""
 RATE_DEADLINE_S = 30.0
-"""How long messages that come by REST wait for a publish rate."""
+"""How long messages of REST requests wait for a publish rate."""
 
 _PRODUCER_ID = 0
 
 
 class InternalProducer(Publisher):
-    """The internal producer of one topic, which owns it while it is loaded. A caller must publish one message at a time. `publish`
-    returns the position.
-    """
+    """The internal producer of one topic. A caller must publish one message at a time."""
 
     def __init__(self, topic: TopicBase) -> None:
         broker_context = topic.broker_context
@@ -59,7 +57,7 @@ class InternalProducer(Publisher):
         replicate_to: Sequence[str] = (),
         schema_version: bytes = b"",
     ) -> Position:
-        """Where the message is stored, durably. Raises BrokerError when it is not."""
+        """Return the durable position. Raises BrokerError if the message is not stored."""
         assert self._awaited.done(), "one message at a time"
         entry = build_entry(
             self._producer.name,
@@ -82,7 +80,7 @@ class InternalProducer(Publisher):
         return await self._awaited
 
     def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
-        """A late answer is dropped if the caller has given up, and perhaps published another message since."""
+        """Drop a late answer if the caller was cancelled, and perhaps has published another message since."""
         if self._awaited.done() or sequence_id != self._sequence_id - 1:
             return
         if isinstance(answer, BrokerError):
@@ -92,7 +90,7 @@ class InternalProducer(Publisher):
 
 
 class EntryPublish(Publisher):
-    """Entries that go to one topic at once, under its limits; as many at a time as the caller likes. For one use."""
+    """Publishes many entries to one topic under its limits. For one use."""
 
     def __init__(self, topic: TopicBase, entries: Sequence[bytes]) -> None:
         self._topic = topic
@@ -109,14 +107,14 @@ class EntryPublish(Publisher):
             {},
             broker_context.runtime.clock.wall_ms(),
         )
-        self._left: Sequence[int] = range(len(entries))  # to be handed to the topic
+        self._left: Sequence[int] = range(len(entries))  # to be passed to the topic
         self._handed = 0  # of these
         self._answers: list[Position | BrokerError | None] = [None] * len(entries)
         self._unanswered = len(entries)
         self._all_answered = asyncio.Event()
 
     async def run(self) -> list[Position | BrokerError]:
-        """Where each is stored, durably, or why it is not."""
+        """Return the durable position of each entry, or its error."""
         self._refuse_too_large()
         try:
             async with asyncio.timeout(RATE_DEADLINE_S):
@@ -171,8 +169,6 @@ class EntryPublish(Publisher):
 
 
 class _Turn(PublishWaiter):
-    """One wait for a publish rate."""
-
     def __init__(self) -> None:
         self._has_come = asyncio.Event()
 

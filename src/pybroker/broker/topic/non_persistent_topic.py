@@ -1,9 +1,8 @@
 """One loaded non-persistent topic: a published message is sent immediately to the consumers of each subscription, and is not
 stored.
 
-The producer receives its receipt immediately, with the message id 0:0 that all messages of these topics have. The number of
-messages of one connection in one event loop iteration is limited: messages above it are dropped for all subscriptions, and answered
-with the message id -1:-1.
+The producer receives its receipt immediately, with the message id 0:0. The number of messages of one connection in one event loop
+iteration is limited: messages above it are dropped for all subscriptions, and answered with the message id -1:-1.
 
 Invariant: each listed subscription has a consumer.
 """
@@ -57,7 +56,7 @@ class NonPersistentTopic(TopicBase):
         return _NO_LEDGER
 
     async def store_epoch(self, epoch: int) -> None:
-        """Do nothing: the epoch is not stored. After the next load it begins at 0, and no earlier producer is left then."""
+        """Do nothing: after the next load the epoch begins at 0, and no earlier producer is left then."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -99,7 +98,7 @@ class NonPersistentTopic(TopicBase):
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def subscription(self, name: str, properties: Mapping[str, str]) -> NonPersistentSubscription:
-        """The subscription `name`; a new one is listed from when its first consumer is attached."""
+        """Return the subscription `name`; a new one is listed when its first consumer is attached."""
         return self.subscriptions.get(name) or NonPersistentSubscription(
             self.shared, name, properties, self._drop_subscription
         )
@@ -129,7 +128,6 @@ class NonPersistentTopic(TopicBase):
         self._drop_subscription(subscription)
 
     def _drop_subscription(self, subscription: NonPersistentSubscription) -> None:
-        """Its last consumer is gone."""
         if self.subscriptions.get(subscription.name) is subscription:
             subscription.is_closed = True
             del self.subscriptions[subscription.name]

@@ -1,8 +1,8 @@
 """Disconnection of clients whose permission was revoked.
 
-Invariant: after a change of a namespace's policies, no producer or consumer without permission is left. Its client is asked to look
-the topic up again, and receives the refusal then. A watcher of the namespace's topics receives no more updates; its client receives
-the refusal when it requests the list. A tenant administrator that loses permissions is only affected at its next request.
+Invariant: after a change of a namespace's policies, no producer or consumer without permission is left. Its client looks the topic
+up again, and receives the refusal then. A watcher of the namespace's topics receives no more updates; its client receives the
+refusal when it requests the list. A tenant administrator that loses permissions is only affected at its next request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def disconnect_revoked(
     subscriptions: Iterable[SubscriptionBase],
     authorization: AuthorizationService,
 ) -> None:
-    """Close the producers and consumers of `topic` that would be refused if they came now, and those that wait to be one."""
+    """Close the attached and waiting producers and the consumers of `topic` that have no permission now."""
     if not authorization.enabled:
         return
     producers.refuse_revoked()

@@ -6,8 +6,8 @@ of arrival, and look everything up again then. So no client is refused because o
 attached to a deleted subscription.
 
 Waiting is bounded by `maxWaitingSubscriptionRequests` over all topics and by `subscriptionTurnTimeoutSeconds` for each request.
-Beyond that, the answer is TooManyRequests. The C++ client, and the clients based on it, repeat a first SUBSCRIBE that is answered
-with ServiceNotReady until their operation timeout; TooManyRequests they report immediately, and Java and Go clients retry.
+Beyond that, the answer is TooManyRequests, which C++ clients report immediately and Java and Go clients retry. At ServiceNotReady,
+C++ clients would repeat a first SUBSCRIBE until their operation timeout.
 
 An operation that holds the lock runs to its end when its client is gone, and the topic waits for it before it closes: a cursor
 never exists without a subscription, and there are never two of one name.
@@ -43,9 +43,7 @@ BEING_CHANGED = "being changed"
 
 
 class SubscriptionRegistry:
-    """The subscriptions of one topic, which owns the registry. The registry changes its `subscriptions`. All methods but `lock`,
-    `drop`, and `ended` require the lock of the subscription.
-    """
+    """Changes the topic's `subscriptions`. All methods but `lock`, `drop`, and `ended` require the lock of the subscription."""
 
     def __init__(
         self,
@@ -110,9 +108,9 @@ class SubscriptionRegistry:
     async def durable(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
-        """The durable subscription `name`, made at the topic's beginning or end when missing.
+        """Return the durable subscription `name`, created at the topic's beginning or end if it is missing.
 
-        Raises SubscriptionNotFound when it may not be made, NotAllowedError when a reader has that name.
+        Raises SubscriptionNotFound if it may not be created, NotAllowedError if a reader has that name.
         """
         present = self.subscriptions.get(name)
         if present is None:
@@ -144,7 +142,7 @@ class SubscriptionRegistry:
             return None if name in self.subscriptions else await self.create(name, first, properties)
 
     def restore(self, cursor: ManagedCursor) -> None:
-        """The topic is being loaded, and has that cursor."""
+        """Add the subscription of a cursor of the topic that is being loaded."""
         self.subscriptions[cursor.name] = self._made(cursor.name, cursor)
 
     async def _create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:

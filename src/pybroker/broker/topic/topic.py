@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 OWN_CURSORS = (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR)
-"""Those that are no subscriptions."""
+"""Cursors that are no subscriptions."""
 
 
 class Publish:
@@ -79,7 +79,7 @@ class Publish:
 
 
 class Topic(TopicBase, ManagedLedgerListener):
-    """Owned by the broker service, under its canonical name, from load to close."""
+    """Owned by the broker service, from load to close."""
 
     subscriptions: dict[str, Subscription]
 
@@ -99,12 +99,12 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.backlog_age_s = UNKNOWN_AGE_S
         """Age of the oldest unread message when the backlog quotas were checked last."""
         self.backlog_age_subscription = ""
-        """Which subscription has not read that one; empty when the age is unknown."""
+        """The subscription that has not read it; empty when the age is unknown."""
         self._internal_producer: InternalProducer | None = None
-        self._refused_producers: set[str] = set()  # messages of these were refused because there is no space
+        self._refused_producers: set[str] = set()  # whose messages were refused for lack of space
         self.subscriptions = {}
         self.offload_error = ""
-        """Why the last offload that was asked for did not happen."""
+        """Why the last requested offload failed."""
         self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self.counters)
         self.shared.has_entry_metadata = ledger.document.last_index is not None
         added = broker_context.added_metadata
@@ -115,7 +115,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         for cursor in ledger.cursors.values():
             if cursor.name not in OWN_CURSORS:
                 self.registry.restore(cursor)
-        self._holds: dict[str, WaitingPublishers] = {}  # by the name of the part that makes publishers wait
+        self._holds: dict[str, WaitingPublishers] = {}  # by the part that makes publishers wait
         self.deduplication = TopicDeduplication(
             self.shared, ledger, self.producers, self.append, partial(self.hold_publishers, "deduplication")
         )
@@ -126,7 +126,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.renew()
 
     def _held_from(self) -> int | None:
-        """The first ledger that readers hold by a lease."""
+        """Return the first ledger that read leases protect."""
         return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
 
     def policies_changed(self) -> None:
@@ -167,16 +167,15 @@ class Topic(TopicBase, ManagedLedgerListener):
         await self.ledger.document.change_properties({TOPIC_EPOCH_PROPERTY: str(epoch)})
 
     def internal_producer(self) -> InternalProducer:
-        """Return the producer of the broker itself."""
         if self._internal_producer is None:
             self._internal_producer = InternalProducer(self)
         return self._internal_producer
 
     def _require_space(self, producer: Producer) -> None:
-        """Refuse a producer while the disk is full. At that answer a client immediately fails all its unsent messages.
+        """Refuse a producer while the disk is full. At that error a client immediately fails all its unsent messages.
 
         A producer that reconnects after a refused message is refused once and accepted the next time. Each refusal doubles the
-        client's backoff, so repeated refusals would delay its recovery after space is freed, and delay its failure before.
+        client's backoff, so repeated refusals would delay its recovery after space is freed.
         """
         refusal = self.broker_context.ledgers.store.refusal()
         if refusal is None:
@@ -186,7 +185,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             raise ProducerBlockedQuotaExceededException(refusal)
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
-        """Store it; it is answered once it is durable."""
+        """Store the run; receipts follow when it is durable."""
         if run.txn is not None:
             if not self.transactions.is_ready:
                 self.transactions.wait(producer, run)
@@ -207,7 +206,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             self.deduplication.publish(known, producer, run)
 
     def append(self, producer: Producer, run: SendRun, accepted: Accepted | None) -> bool:
-        """Hand a run to the ledger; False when that refuses it, which is answered."""
+        """Pass a run to the ledger. Return False if the ledger refuses it; the producer has received the error then."""
         publish = Publish(producer, run, self.runtime.clock.monotonic_ms(), accepted)
         producer.pending += len(run.payloads)
         if run.has_markers:
@@ -216,7 +215,7 @@ class Topic(TopicBase, ManagedLedgerListener):
             self.transactions.offered(run)
         try:
             if self._entry_metadata is None:
-                # Metadata of a transaction's messages may have become longer since they came.
+                # Metadata of a transaction's messages may have become longer.
                 size_bytes = run.size_bytes if run.txn is None else sum(map(len, run.payloads))
                 self.ledger.append(run.payloads, run.message_counts, size_bytes, publish)
             else:
@@ -348,27 +347,21 @@ class Topic(TopicBase, ManagedLedgerListener):
     async def subscription(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
-        """Under the lock of its name, return the durable subscription `name`, created at the topic's beginning or end if it is
-        missing.
-
-        Raises SubscriptionNotFound if it may not be created, NotAllowedError if a reader has that name.
-        """
+        """Take the lock, then act as `SubscriptionRegistry.durable`."""
         async with self.subscription_lock(name, BEING_MADE):
             return await self.registry.durable(name, is_earliest, may_create, properties)
 
     async def create_subscription(
         self, name: str, first: Position, properties: Mapping[str, str]
     ) -> Subscription | None:
-        """Under the lock of its name, create a durable subscription. Its first entry is the one at `first` or behind it. Return
-        None if a subscription of that name exists.
-        """
+        """Act as `SubscriptionRegistry.create_if_missing`."""
         return await self.registry.create_if_missing(name, first, properties)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def terminate(self) -> Position:
-        """Take no more messages, for ever; the position of the last one. Raises StoreError."""
-        # Before anything is refused: a Go client that is answered TopicTerminatedError before its producer is closed drops the
+        """Accept no more messages, permanently. Return the last position. Raises StoreError."""
+        # Before any refusal: a Go client that receives TopicTerminatedError before its producer is closed drops the
         # producer, and every later message times out.
         last = await self.disconnect_silently(self._terminated(), self.ledger.terminate())
         logs.info("topic.terminated", topic=self.name, position=last)
@@ -388,9 +381,7 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     async def last_message(self) -> tuple[Position, int]:
         """Return the position of the last entry that consumers may receive, and the index of its last message if it is a batch,
-        else -1; (-1, -1) and -1 without such an entry. Damaged entries are skipped, because a reader that waits for the last
-        message would wait forever.
-
+        else -1; (-1, -1) and -1 without such an entry. Damaged entries are skipped, because a reader would wait forever for them.
         Raises StoreError.
         """
         ledger = self.ledger
@@ -420,7 +411,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
-        """Payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
+        """Return the payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
         ledgers = self.ledger.ledgers
         behind = await count_backlog(ledgers, self.broker_context.ledgers.store, CursorState(ledgers, position))
         return behind.size_bytes

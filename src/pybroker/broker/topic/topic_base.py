@@ -1,7 +1,6 @@
 """The common part of persistent and non-persistent topics: producers, policies, limits, and fencing.
 
-This is one of the three fault boundaries: a broken invariant closes the topic. Its clients look it up again and get a newly loaded
-one.
+This is one of the three fault boundaries: a broken invariant closes the topic, and its clients look it up again.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 
 class TopicBase(ABC):
-    """Owned by the broker service, under its canonical name, from load to close."""
+    """Owned by the broker service, from load to close."""
 
     subscriptions: Mapping[str, SubscriptionBase]
 
@@ -53,9 +52,8 @@ class TopicBase(ABC):
         epoch: int | None,
         start_unload: Callable[[TopicBase, str], None],
     ) -> None:
-        """`start_unload` closes the topic in the background; its argument is the reason.
-
-        `tasks` end before the topic's storage is closed. `epoch` is the stored epoch.
+        """`start_unload` closes the topic in the background for a reason. `tasks` end before the topic's storage is closed. `epoch`
+        is the stored epoch.
         """
         self.shared = TopicContext(broker_context, name, own_policies, tasks, lambda reason: start_unload(self, reason))
         self.broker_context = broker_context
@@ -66,27 +64,25 @@ class TopicBase(ABC):
         self.producer_registry = ProducerRegistry(self.shared, epoch, self)
         self.producers: Mapping[str, Producer] = self.producer_registry.attached
         self.is_silent = False
-        """Messages of producers are dropped without an answer: the producers are about to be closed, and send them again."""
+        """Messages are dropped without an answer: the producers are about to be closed, and send them again."""
         self.loaded_ms = self.runtime.clock.wall_ms()
         self._subscribe_limit: SubscribeRateLimit | None = None
         self.publish_throttle: PublishThrottle | None = None
         self.held_publishers: WaitingPublishers | None = None
-        """Where publishers wait while nothing is taken; None, as a rule, when they need not."""
+        """The queue of publishers while nothing is accepted, usually None."""
 
     # --- policies ----------------------------------------------------------------------------------------------------
 
     @property
     def policies(self) -> EffectivePolicies:
-        """The policies in force."""
         return self.shared.policies
 
     def own_policies_changed(self, policies: TopicPolicies) -> None:
-        """`policies` are set for this topic alone, or for all partitions of its partitioned topic, now."""
+        """Apply policies of this topic, or of all partitions of its partitioned topic."""
         self.shared.set_own_policies(policies)
         self.policies_changed()
 
     def policies_changed(self) -> None:
-        """Apply changed policies."""
         self._renew_limits()
         for producer in list(self.producers.values()):
             if self.shared.is_encryption_required and not producer.is_encrypted:
@@ -120,12 +116,10 @@ class TopicBase(ABC):
 
     @property
     def is_fenced(self) -> bool:
-        """Whether the topic accepts no more clients and requests."""
         return self.shared.is_fenced
 
     @property
     def last_used_ms(self) -> float:
-        """The last known time of use."""
         return self.shared.last_used_ms
 
     def require_open(self) -> None:
@@ -135,12 +129,12 @@ class TopicBase(ABC):
     @property
     @abstractmethod
     def ledger_counters(self) -> LedgerCounters:
-        """The counters of its managed ledger; zeros if there is none."""
+        """Zeros without a managed ledger."""
 
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     def require_admissible(self, producer: Producer) -> None:
-        """Raises ServiceNotReady, MetadataError for one that does not encrypt where it must, and AuthorizationError."""
+        """Raises ServiceNotReady, MetadataError for missing encryption, and AuthorizationError."""
         self.require_open()
         # The permission may have been revoked since the request, which has waited for the topic or for the lock.
         self.broker_context.authorization.require_produce(self.name, producer.peer.role)
@@ -151,11 +145,11 @@ class TopicBase(ABC):
         """Store the epoch of a producer that takes over. Durable on return, if the topic stores anything. Raises StoreError."""
 
     def disconnect_producers(self, refusal: BrokerError) -> None:
-        """Ask all producers to look the topic up again. Producers that wait for exclusive access receive `refusal`."""
+        """Close all producers; clients look the topic up again. Producers that wait for exclusive access receive `refusal`."""
         self.producer_registry.close_all(refusal)
 
     async def settled(self, producer_name: str) -> None:
-        """Wait until `last_sequence_id` of this producer is sure. Raises ServiceNotReady when the topic is closed."""
+        """Wait until `last_sequence_id` of this producer is final. Raises ServiceNotReady when the topic is closed."""
         self.require_open()
 
     async def drained(self) -> None:
@@ -164,10 +158,10 @@ class TopicBase(ABC):
             await producer.drained()
 
     async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
-        """Run `ending`, and then, whatever its result, ask all producers to look the topic up again.
+        """Run `ending`, and then, whatever its result, close all producers.
 
-        Messages that arrive from now on are dropped. Messages that arrived before are answered first, because a client sends all
-        unanswered messages again, and they would be stored twice.
+        Messages that arrive from now on are dropped. Earlier messages are answered first, because a client sends all unanswered
+        messages again, and they would be stored twice.
         """
         self.is_silent = True
         try:
@@ -179,13 +173,13 @@ class TopicBase(ABC):
             self.disconnect_producers(refusal)
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """Return the last sequence id that a producer of this name has published; -1 if it is unknown."""
+        """Return the last published sequence id of that producer name; -1 if it is unknown."""
         return -1
 
     def publish(self, producer: Producer, run: SendRun) -> None:
-        """Take a run of messages; the producer's peer is answered for each, now or later."""
+        """Accept a run of messages; the producer's peer receives the answers now or later."""
         if producer.is_closed and producer.refusal is not None:
-            # Fenced out while this waited here, which its client does not know: dropped, it would never be answered.
+            # It was fenced while this run waited, and its client does not know: a dropped run would never be answered.
             self._refuse(producer, run, producer.refusal)
             return
         if self.shared.is_fenced or producer.is_closed or self.is_silent:
@@ -202,7 +196,7 @@ class TopicBase(ABC):
 
     @abstractmethod
     def _accept(self, producer: Producer, run: SendRun) -> None:
-        """Take a run that nothing speaks against."""
+        """Publish an admissible run."""
 
     def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
         self.shared.refused(producer.name, producer.peer.address, run, error)
@@ -211,7 +205,7 @@ class TopicBase(ABC):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def admit_subscribe(self, consumer: Hashable) -> None:
-        """Raises NotAllowedError when this consumer subscribes more often than the policies let it."""
+        """Raises NotAllowedError if this consumer exceeds its subscribe rate."""
         rate = self.policies.subscribe_rate
         if rate.subscribeThrottlingRatePerConsumer <= 0:
             self._subscribe_limit = None
@@ -223,13 +217,13 @@ class TopicBase(ABC):
 
     @property
     def subscriptions_being_made(self) -> int:
-        """Those that will be listed soon: limits count them already."""
+        """Subscriptions that are being created, which limits count already."""
         return 0
 
     @abstractmethod
     def subscription_lock(self, subscription: str, purpose: str) -> AbstractAsyncContextManager[None]:
-        """Hold the lock of that subscription for its creation, deletion, or move, or to attach consumers. Look everything up
-        within.
+        """Hold the lock of that subscription for its creation, deletion, or move, or to attach consumers. Earlier lookups may be
+        out of date.
 
         `purpose` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
         """
@@ -248,15 +242,14 @@ class TopicBase(ABC):
     # --- life --------------------------------------------------------------------------------------------------------
 
     def in_use(self) -> None:
-        """Record that the topic is in use now."""
         self.shared.in_use()
 
     def fail(self, bug: Exception) -> None:
-        """A broken invariant in here: close the topic; its clients look it up again and get a fresh one."""
+        """See `TopicContext.fail`."""
         self.shared.fail(bug)
 
     def fence(self) -> None:
-        """Accept no more clients and requests, and ask the clients to look the topic up again."""
+        """Accept no more clients and requests; connected clients look the topic up again."""
         self.shared.is_fenced = True
         self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
         if self.publish_throttle is not None:

@@ -1,7 +1,7 @@
 """The compaction of one topic: start, status of the last one, and deletion of the compacted view.
 
-The durable subscription `__compaction` is at the end of the last compaction, so entries behind it are not trimmed. It has no
-consumers. The first compaction creates it; its deletion deletes the view.
+The durable subscription `__compaction` is at the end of the last compaction, so later entries are not trimmed. It has no consumers.
+The first compaction creates it; its deletion deletes the view.
 
 Invariants: at most one compaction of a topic runs. It has ended, and an incomplete result is deleted, before the topic's ledger is
 closed.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CompactionStatus(StrEnum):
-    """How the last one went; as REST says it."""
+    """The status of the last compaction, in the spelling of REST."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -82,11 +82,10 @@ class TopicCompaction:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last one did."""
         return self.status is CompactionStatus.ERROR
 
     def start(self) -> bool:
-        """Compact everything up to the last entry of now, in the background; False when that is going on already."""
+        """Compact up to the current last entry in the background. Return False if a compaction runs already."""
         if self.status is CompactionStatus.RUNNING:
             return False
         self.status = CompactionStatus.RUNNING
@@ -129,7 +128,7 @@ class TopicCompaction:
             return  # There is nothing new.
         logs.info("compaction.started", topic=topic.name, end=end, view=None if view is None else view.ledger)
         await compactor.run(end)
-        # After the view is stored: the entries it was made of may be trimmed now.
+        # After the view is stored, its source entries may be trimmed.
         subscription = self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION)
         if subscription is not None:
             await subscription.cursor.expire_to(end)
@@ -168,7 +167,7 @@ class TopicCompaction:
             )
 
     async def start_if_due(self) -> None:
-        """Begin when more than the policies allow has come since the last compaction. Raises StoreError."""
+        """Start a compaction if more entries than the policies allow are not compacted. Raises StoreError."""
         topic = self._topic
         threshold_bytes = topic.policies.compaction_threshold
         is_always_compacted = topic.name.local_name == CHANGE_EVENTS
@@ -180,12 +179,12 @@ class TopicCompaction:
             self.start()
 
     async def drop(self) -> None:
-        """Give up the view, and the one that is being made. Raises StoreError."""
+        """Delete the view, and end a running compaction. Raises StoreError."""
         await self._ledger.drop_compacted()
 
     @asynccontextmanager
     async def dropped(self) -> AsyncIterator[None]:
-        """Within this there is no view, and none is being made. Raises StoreError."""
+        """Delete the view, and prevent compactions within this context. Raises StoreError."""
         await self.drop()
         async with self._alone:
             yield
@@ -209,9 +208,9 @@ class TopicCompaction:
         return None
 
     async def _last_index(self, view_ledger_id: int, entry: bytes) -> int:
-        """Of the view's last entry, a batch, the last message that is left; -1 for another one.
+        """Return the last remaining message of the view's last entry if it is a batch, else -1.
 
-        Asked as often as clients like, and found once for each view: it may take a large batch to be opened.
+        Clients ask for it often, and a large batch must be decompressed, so the result is cached for each view.
         """
         async with self._looking:
             if self._last_index_of[0] != view_ledger_id:
@@ -224,7 +223,7 @@ class TopicCompaction:
 
 
 def _last_left(entry: bytes) -> int:
-    """The index of the last message that is left in a batch, -1 for an entry that is none."""
+    """Return the index of the last remaining message of a batch, else -1."""
     content = read_entry(entry)
     if isinstance(content, Batch):
         return max((index for index, message in enumerate(content.messages) if not message.is_removed), default=-1)

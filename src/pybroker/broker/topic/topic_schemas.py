@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def schema_strategy(runtime: Runtime, name: TopicName, policies: EffectivePolicies) -> str:
-    """By which rule a new schema of a topic with `policies` must fit those that are there."""
+    """Return the compatibility strategy for a new schema of a topic with `policies`."""
     if is_system_topic(name):
         return runtime.config.system_topic_schema_compatibility_strategy
     return policies.schema_strategy
 
 
 async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -> bytes:
-    """The version that messages of a producer with `schema` have, empty without one.
+    """Return the schema version of the producer's messages, empty without a schema.
 
     Raises IncompatibleSchema, InvalidSchema, StoreError.
     """
@@ -44,7 +44,7 @@ async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -
 
 
 async def admit_consumer_schema(topic: TopicBase, schema: SchemaData) -> None:
-    """Raises IncompatibleSchema, InvalidSchema, StoreError when a consumer that expects `schema` is not to be let in."""
+    """Raises IncompatibleSchema, InvalidSchema, StoreError for a consumer with a schema that is refused."""
     schemas = topic.broker_context.schemas
     if (await schemas.history(topic.name)).latest is None and not _is_used(topic):
         await _register(topic, schema)
@@ -75,5 +75,5 @@ def _is_used(topic: TopicBase) -> bool:
 
 
 def _has_messages(topic: TopicBase) -> bool:
-    """For a non-persistent topic: return whether there were any messages."""
+    """Return whether a non-persistent topic ever had messages."""
     return topic.ledger.size_bytes > 0 if isinstance(topic, Topic) else topic.counters.messages_in > 0

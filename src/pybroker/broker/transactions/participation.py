@@ -1,8 +1,8 @@
 """Admission of messages and acknowledgements of a transaction: only while it is open, for the role that owns it, at topics and
 subscriptions that its coordinator has registered.
 
-Anything else would never be committed or aborted: it would block readers, or never be delivered, until a low-water mark passes it,
-which never happens for an invented id. So all open transactions of topics are also known to their coordinator, and its limit bounds
+Others would never be committed or aborted: they would block readers, or never be delivered, until a low-water mark passes the id,
+which never happens for an invented one. So all open transactions of topics are known to their coordinator, and its limit bounds
 them (`maxOpenTransactionsSizeInMB`).
 
 While a coordinator reads its log, everything is admitted.
@@ -29,7 +29,7 @@ class TakingPart:
         self._authorization = authorization
 
     def refusal(self, txn: TxnId, role: str | None, topic: str, subscription: str | None = None) -> BrokerError | None:
-        """Why nothing of `role` is taken there in the name of `txn`; None when it may be."""
+        """Return why `role` may not use `txn` there, or None."""
         if not self._coordinators.is_enabled:
             return None
         coordinator = self._coordinators.begun(txn.most)

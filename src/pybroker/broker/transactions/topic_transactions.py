@@ -1,21 +1,17 @@
 """The transactions of one topic: the acceptance of their messages, their ends, and their durable state.
 
-The durable state is the cursor `pulsar.transactions`, which is created with the first message of a transaction, and a
-snapshot of the buffer (`transaction_buffer.py`), which covers everything up to the cursor's mark-delete position. Later
-entries are read again when the topic is loaded (`transaction_recovery.py`), so the cursor protects them from being trimmed. A
-snapshot is taken after a number of ended transactions, after some time, when the ledger changes and when the topic is
-closed. It is durable before the position moves.
+The durable state is the cursor `pulsar.transactions`, which is created with the first message of a transaction, and a snapshot of
+the buffer (`transaction_buffer.py`), which covers everything up to the cursor's mark-delete position. Later entries are read again
+when the topic is loaded (`transaction_recovery.py`), so the cursor protects them from being trimmed. A snapshot is taken after a
+number of ended transactions, after some time, when the ledger changes and when the topic is closed. It is durable before the
+position moves.
 
-Operation: messages of a transaction are stored like all others. The end of a transaction is a marker behind its
-messages. When the marker is durable, the transaction has ended, also for readers. A terminated topic accepts no
-markers, and a transaction without messages on this topic needs none. In these cases the snapshot contains the end, so
-that late messages are refused, also after a restart.
+Operation: messages of a transaction are stored like all others. Its end is a marker behind them. When the marker is durable, the
+transaction has ended, also for readers. A terminated topic accepts no markers, and a transaction without messages on this topic
+needs none. In these cases the snapshot contains the end, so that late messages are refused, also after a restart.
 
-Requests for the last message wait in `ends_known` while a transaction from before the load may be committed
-(`broker/context/pending_transaction_ends.py`).
-
-Invariants: the managed ledger's visibility is the buffer's. No message of a transaction is stored before the cursor.
-Each request that waits for an end is completed, or refused when the topic closes.
+Invariants: the managed ledger's visibility is the buffer's. No message of a transaction is stored before the cursor. Each request
+that waits for an end is completed, or refused when the topic closes.
 """
 
 from __future__ import annotations
@@ -47,11 +43,11 @@ if TYPE_CHECKING:
 PART = "transactions"
 """The name under which publishers are held."""
 SNAPSHOT_ENTRIES = 100_000
-"""A snapshot is due when so many entries would have to be read again, of transactions or not."""
+"""A snapshot is due when a load would read this many entries again."""
 
 
 class TransactionTopic(Protocol):
-    """The topic of the transactions, as far as they use it."""
+    """The topic of the transactions."""
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Accept a run like one of a client."""
@@ -67,7 +63,7 @@ class TransactionTopic(Protocol):
 
 
 class TopicTransactions(CursorOwner):
-    """Owned by its topic; the store asks it for snapshots."""
+    """The store asks it for snapshots."""
 
     def __init__(
         self,
@@ -84,9 +80,9 @@ class TopicTransactions(CursorOwner):
         self._record_id = ""
         self._waiting: list[tuple[Producer, SendRun]] = []  # for the cursor
         self._begun: asyncio.Event | None = None
-        self._has_said_why = False  # it could not be made
+        self._has_said_why = False  # its creation failed
         self._endings: dict[TxnId, _Ending] = {}
-        self._unsaved: set[TxnId] = set()  # that have ended in memory only: the snapshot that says so is not stored yet
+        self._unsaved: set[TxnId] = set()  # ended in memory only: the snapshot is not stored yet
         self._is_closed = False
         self._saving = asyncio.Lock()
         self._is_snapshot_due = False
@@ -94,7 +90,7 @@ class TopicTransactions(CursorOwner):
         self._ended_since = 0
         self._entries_since = 0
         self.last_snapshot_ms = 0
-        """When the last snapshot was stored, in milliseconds since 1970; 0 for none since the topic was loaded."""
+        """In milliseconds since 1970; 0 if none was stored since the topic was loaded."""
         self._pending_ends = PendingEnds(buffer.open if buffer is not None else (), topic.broker_context.pending_end_of)
         self._an_end = asyncio.Event()  # set when a transaction has ended here, and when the topic is closed
         self.waiting_readers = 0
@@ -105,8 +101,8 @@ class TopicTransactions(CursorOwner):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages of a transaction into admitted and refused ones, with reasons. Metadata without the transaction's id
-        receive it.
+        """Split messages of a transaction into admitted and refused ones, with reasons. Add the transaction's id to metadata
+        without it.
         """
         assert run.txn is not None
         assert self.buffer is not None
@@ -117,7 +113,7 @@ class TopicTransactions(CursorOwner):
         topic = self._topic
         refused_part = topic.broker_context.taking_part(run.txn, producer.peer.role, str(topic.name), None)
         if refused_part is not None:
-            # At any other answer clients connect anew, and send it again.
+            # At any other error clients reconnect and send it again.
             return rows(run, ()), [(run, NotAllowedError(str(refused_part)))]
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -129,13 +125,13 @@ class TopicTransactions(CursorOwner):
                     f"The metadata of a message of transaction {run.txn} says something else"
                 )
         kept, refused = split(run, errors)
-        kept.has_markers = False  # from here on that says that a run is the end itself
+        kept.has_markers = False  # from here on set only for the marker of an end
         return kept, refused
 
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages without a transaction. After a reload, stored messages are classified by their metadata, so metadata with
-        a transaction id are refused here: the message would be delivered now and blocked then. Only the broker may publish
-        transaction markers.
+        """Split messages without a transaction. After a reload, messages are classified by their stored metadata, so metadata with
+        a transaction id are refused: the message would be delivered now and blocked then. Only the broker may publish transaction
+        markers.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -150,7 +146,7 @@ class TopicTransactions(CursorOwner):
 
     @property
     def is_ready(self) -> bool:
-        """Whether messages of transactions can be taken; else `wait` for it."""
+        """Whether messages of transactions are accepted; call `wait` otherwise."""
         return self.buffer is not None
 
     @property
@@ -159,7 +155,7 @@ class TopicTransactions(CursorOwner):
         return self._begun is not None
 
     def wait(self, producer: Producer, run: SendRun) -> None:
-        """Publish `run` once the cursor is durable; others wait in their connections."""
+        """Publish `run` once the cursor is durable; other messages wait in their connections."""
         self._waiting.append((producer, run))
         self._begin_once()
 
@@ -181,7 +177,7 @@ class TopicTransactions(CursorOwner):
             self._show(buffer)
         except StoreError as failure:
             error = failure
-            if not self._has_said_why:  # clients send it again at once, for as long as it takes
+            if not self._has_said_why:  # clients repeat the message immediately
                 self._has_said_why = True
                 logs.error("transactions.start_failed", topic=topic.name, error=str(failure))
         finally:
@@ -201,13 +197,12 @@ class TopicTransactions(CursorOwner):
             self._owner.hold_publishers(PART, None)
 
     def offered(self, run: SendRun) -> None:
-        """A run of a transaction, or a marker, was handed to the ledger."""
+        """A run of a transaction, or a marker, was passed to the ledger."""
         if run.txn is not None and not _is_end(run):
             assert self.buffer is not None
             self.buffer.offered(run.txn, len(run.payloads))
 
     def stored(self, producer: Producer, run: SendRun, first: Position) -> None:
-        """Entries are durable, of a transaction or of none."""
         buffer = self.buffer
         if buffer is None:
             return
@@ -227,7 +222,6 @@ class TopicTransactions(CursorOwner):
             self._snapshot_soon()
 
     def failed(self, run: SendRun) -> None:
-        """Entries are not stored."""
         if self.buffer is not None and run.txn is not None and not _is_end(run):
             self.buffer.failed(run.txn, len(run.payloads))
 
@@ -235,8 +229,7 @@ class TopicTransactions(CursorOwner):
 
     @property
     def pending_end(self) -> PendingEnd | None:
-        """The pending end of a transaction that was open at the load of the topic and may be committed; None without
-        one."""
+        """The pending end of a transaction that was open when the topic was loaded and may be committed, or None."""
         return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
 
     async def ends_known(self, timeout_s: float | None = None) -> None:
@@ -375,7 +368,7 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     async def store(self) -> None:
-        """Store a snapshot and release the entries that it replaces. Raises StoreError; the next snapshot makes up for it."""
+        """Store a snapshot and release the entries that it replaces. Raises StoreError; the next snapshot compensates for it."""
         async with self._saving:
             buffer, cursor = self.buffer, self._ledger.cursors.get(TRANSACTIONS_CURSOR)
             if buffer is None or cursor is None or not (self._changes or self._entries_since):
@@ -424,14 +417,14 @@ class TopicTransactions(CursorOwner):
         self._is_closed = True
         self._an_end.set()
         if self._begun is not None:
-            self._begun.set()  # a task that is cancelled before its first step does not say so by itself
+            self._begun.set()  # a task that is cancelled before its first step does not set it
         for ending in self._endings.values():
             _fail(ending, ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again"))
         self._endings.clear()
 
 
 class _Ending:
-    """One end that is on its way to the disk."""
+    """One end that is being stored."""
 
     __slots__ = ("action", "done", "txn")
 
@@ -442,7 +435,7 @@ class _Ending:
 
 
 class _MarkerPeer(Publisher):
-    """Publishes one marker; that it is stored its topic's transactions see by themselves."""
+    """Publishes one marker. `TopicTransactions.stored` handles the success."""
 
     def __init__(self, failed: Callable[[BrokerError], None]) -> None:
         self._failed = failed
@@ -453,7 +446,7 @@ class _MarkerPeer(Publisher):
 
 
 def _is_end(run: SendRun) -> bool:
-    """Whether a run of a transaction is the marker of its end: no client may send one."""
+    """Whether a run of a transaction is the marker of its end, which no client may send."""
     return run.has_markers
 
 

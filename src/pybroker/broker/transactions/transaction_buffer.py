@@ -1,8 +1,8 @@
 """The messages of a topic that belong to open or aborted transactions. Pure.
 
-Messages are stored as positions: for each open transaction one bitmap per ledger, and one bitmap per ledger for all aborted
-transactions. So the check of an entry is a bit test, a transaction of a million messages takes as much memory as one of a hundred,
-and the memory of aborted messages is released with their ledgers. Markers are in the bitmaps of aborted messages.
+For each open transaction there is one bitmap of entries per ledger, and one bitmap per ledger for all aborted transactions and
+markers. So the check of an entry is a bit test, a transaction of a million messages takes as much memory as one of a hundred, and
+the memory of aborted messages is released with their ledgers.
 
 Operation: `offered` when messages are passed to the store, `stored` or `failed` afterwards; `offered_end` and `ended` or
 `end_failed` for the marker. Stored entries are reported in the order of the ledger, live and during recovery.
@@ -26,12 +26,12 @@ from pybroker.model.txn_id import TxnAction, TxnId, passed_by
 
 FORMAT_VERSION = 1
 MAX_ENDED_REMEMBERED = 10_000
-"""Ended transactions above the low-water mark that are known by their ids, the latest: a message for one of them is refused. One
-that is forgotten would open again, until the low-water mark has passed it, which ends it for good."""
+"""Latest ended transactions above the low-water mark that are known by id: messages for them are refused. A forgotten one could
+open again until the low-water mark has passed it, which ends it permanently."""
 
 
 class OpenTransaction:
-    """One that holds back delivery."""
+    """Blocks delivery from its first message on."""
 
     __slots__ = ("entries", "entry_count", "first", "opened_ms", "owner", "row")
 
@@ -44,7 +44,7 @@ class OpenTransaction:
         self.entries: dict[int, BitMap] = {}
         self.entry_count = 0
         self.row: msgspec.Raw | None = None
-        """Its encoding in a snapshot, while it is unchanged: of thousands of open transactions, few change between snapshots."""
+        """Its encoding in a snapshot while it is unchanged: of thousands of open transactions, few change between snapshots."""
 
 
 class _StoredTransaction(msgspec.Struct, array_like=True):
@@ -86,20 +86,20 @@ class TransactionBuffer:
     """Owned by its topic's transactions."""
 
     def __init__(self, max_open: int = 0) -> None:
-        """`max_open`: over so many open transactions no further one begins; 0 for no limit."""
+        """`max_open`: maximum number of open transactions; 0 for no limit."""
         self.max_open = max_open
         self.open: OrderedDict[TxnId, OpenTransaction] = OrderedDict()
         self.hidden: dict[int, BitMap] = {}
         self.up_to = Position(-1, -1)
-        """The last entry that is known here."""
+        """The last known entry."""
         self.committed_total = 0
         self.aborted_total = 0
         self._in_flight: dict[TxnId, int] = {}
-        self._only_in_flight = 0  # transactions that have nothing stored yet
+        self._only_in_flight = 0  # transactions without stored messages
         self._ending: set[TxnId] = set()
         self._ended: OrderedDict[TxnId, None] = OrderedDict()
         self._low_water_marks: dict[int, int] = {}
-        self._has_late: set[int] = set()  # coordinators of which late ones may be left
+        self._has_late: set[int] = set()  # coordinators that may have late transactions
 
     @property
     def limit(self) -> Position | None:
@@ -107,7 +107,7 @@ class TransactionBuffer:
         return next(iter(self.open.values())).first if self.open else None
 
     def is_known(self, txn: TxnId) -> bool:
-        """Whether it has messages here, stored or on their way, and has not ended."""
+        """Return whether it has messages here, stored or being stored, and has not ended."""
         return txn in self.open or txn in self._in_flight
 
     def has_ended(self, txn: TxnId) -> bool:
@@ -115,11 +115,11 @@ class TransactionBuffer:
 
     @property
     def low_water_marks(self) -> Mapping[int, int]:
-        """Those that are known, by coordinator."""
+        """The low-water marks by coordinator."""
         return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
-        """Up to which `least` all transactions of that coordinator are known to have ended; 0 for none."""
+        """The `least` up to which all transactions of that coordinator have ended; 0 if it is unknown."""
         return self._low_water_marks.get(coordinator, 0)
 
     def highest_ids(self) -> dict[int, int]:
@@ -132,7 +132,7 @@ class TransactionBuffer:
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def require_open(self, txn: TxnId) -> None:
-        """Raises NotAllowedError for a transaction that has ended, TooManyRequests for one too many."""
+        """Raises NotAllowedError for a transaction that has ended, TooManyRequests above the limit."""
         if self.has_ended(txn):
             raise NotAllowedError(f"Transaction {txn} has been ended. Please use a new transaction to send message.")
         if 0 < self.max_open <= len(self.open) + len(self._in_flight) and not self.is_known(txn) and self._is_full():
@@ -144,13 +144,13 @@ class TransactionBuffer:
         return len(self.open) + self._only_in_flight >= self.max_open
 
     def offered(self, txn: TxnId, entries: int) -> None:
-        """So many messages of it are on their way."""
+        """`entries` messages of it are being stored."""
         if not self.is_known(txn):
             self._only_in_flight += 1
         self._in_flight[txn] = self._in_flight.get(txn, 0) + entries
 
     def failed(self, txn: TxnId, entries: int) -> None:
-        """Of those, so many are not stored."""
+        """`entries` of the messages being stored are not stored."""
         left = self._in_flight[txn] - entries
         assert left >= 0, "more messages came back than were on their way"
         if left:
@@ -160,12 +160,12 @@ class TransactionBuffer:
             self._only_in_flight -= txn not in self.open
 
     def stored(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
-        """Of those, these are."""
+        """`entries` of the messages being stored are durable."""
         self.failed(txn, entries)
         self.found(txn, first, entries, now_ms, owner)
 
     def found(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
-        """These entries stand there and are of that transaction."""
+        """The ledger has these entries of the transaction."""
         transaction = self.open.get(txn)
         if transaction is None:
             transaction = self.open[txn] = OpenTransaction(first, now_ms, owner)
@@ -179,7 +179,7 @@ class TransactionBuffer:
         self._reached(first, entries)
 
     def passed(self, first: Position, entries: int) -> None:
-        """These entries stand there and are of no transaction."""
+        """The ledger has these entries of no transaction."""
         self._reached(first, entries)
 
     def _reached(self, first: Position, entries: int) -> None:
@@ -198,7 +198,7 @@ class TransactionBuffer:
             self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
-        """It has ended, with a marker there, or without one where none could be stored, or none was needed."""
+        """It has ended; `marker` is None if none could be stored or none was needed."""
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:
@@ -215,7 +215,7 @@ class TransactionBuffer:
         self.note_ended(txn)
 
     def note_ended(self, txn: TxnId) -> None:
-        """It has ended, perhaps without any message here: none may come any more."""
+        """It has ended, perhaps without a message here: later messages are refused."""
         if txn.least > self.low_water_mark(txn.most):
             self._ended[txn] = None
             self._ended.move_to_end(txn)
@@ -223,9 +223,10 @@ class TransactionBuffer:
                 self._ended.popitem(last=False)
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """All transactions of that coordinator up to `least` have ended there; those that are open here all the same, or on their
-        way, are to be aborted, oldest first: their messages came too late. They are named each time until their markers are on
-        their way."""
+        """All transactions of that coordinator up to `least` have ended there. Return those that are still open or being stored
+        here, oldest first, which the caller aborts: their messages came too late. They are returned each time until their markers
+        are being stored.
+        """
         before = self.low_water_mark(coordinator)
         if least > before:
             self._low_water_marks[coordinator] = least
@@ -260,7 +261,7 @@ class TransactionBuffer:
             hidden |= bitmap
 
     def forget_ledgers(self, has_ledger: Callable[[int], bool]) -> None:
-        """Ledgers that are gone need not be remembered."""
+        """Forget entries of deleted ledgers."""
         gone = [ledger_id for ledger_id in self.hidden if not has_ledger(ledger_id)]
         for ledger_id in gone:
             del self.hidden[ledger_id]
@@ -274,7 +275,7 @@ class TransactionBuffer:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """All of it, up to the last entry that is known."""
+        """Return the whole state, up to the last known entry."""
         snapshot = _Snapshot(
             FORMAT_VERSION,
             (self.up_to.ledger_id, self.up_to.entry_id),
@@ -314,7 +315,7 @@ class TransactionBuffer:
         return buffer
 
     def check_invariants(self) -> None:
-        """Check the invariants; slow, for tests."""
+        """Slow, for tests."""
         firsts = [each.first for each in self.open.values()]
         assert firsts == sorted(firsts), "an older transaction is behind a younger one"
         seen: dict[int, BitMap] = {ledger_id: bitmap.copy() for ledger_id, bitmap in self.hidden.items()}

@@ -1,6 +1,6 @@
 """Recovery of a topic's transactions when it is loaded: the last snapshot, and the entries behind it.
 
-It runs during the load, before the topic serves clients. A topic that never had a transaction has no snapshot, and nothing is read.
+A topic that never had a transaction has no snapshot, and nothing is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SLICE_ENTRIES = 64  # entries between two checks of the clock
 
 
 class Progress:
-    """How many entries were read again, and about how many there are to be."""
+    """The number of entries that were read again, and the approximate total."""
 
     __slots__ = ("all_entries", "entries")
 
@@ -36,7 +36,7 @@ class Progress:
 async def recover(
     ledger: ManagedLedger, clock: Clock, max_open: int, progress: Progress | None = None
 ) -> TransactionBuffer | None:
-    """None for a topic that has had no transactions. Raises StoreError, and then the ledger is closed."""
+    """Return None for a topic that has had no transactions. Raises StoreError after closing the ledger."""
     cursor = ledger.cursors.get(TRANSACTIONS_CURSOR)
     if cursor is None:
         return None
@@ -44,7 +44,7 @@ async def recover(
     try:
         started_ms = clock.monotonic_ms()
         buffer = await _restored(records[-1], max_open) if records else TransactionBuffer(max_open)
-        # Without a record the first one was not written before a crash: the cursor says where transactions began.
+        # Without a record, the first one was not written before a crash: transactions began at the cursor.
         start = max(buffer.up_to, cursor.mark_delete_position)
         buffer.up_to = start
         replayed = await _replay(buffer, ledger, clock, start, progress or Progress())
@@ -98,7 +98,7 @@ async def _replay(
 
 
 def note_stored(buffer: TransactionBuffer, run: EntryRun, index: int) -> None:
-    """One entry that was stored earlier, in the order of the ledger."""
+    """Report one entry that was stored earlier, in the order of the ledger."""
     position = Position(run.ledger_id, run.first_entry_id + index)
     found = of_transaction(run.payloads[index])
     if found is None:
@@ -110,8 +110,9 @@ def note_stored(buffer: TransactionBuffer, run: EntryRun, index: int) -> None:
 
 
 def _behind(ledger: ManagedLedger, first: Position, last_entry_id: int, damage: StoreError) -> Position:
-    """Where to go on when entries will never be read. The end of a transaction may have been among them: then it stays open here
-    until its coordinator ends it once more, or the low-water mark has passed it."""
+    """Return where to continue behind entries that can never be read. If the end of a transaction was among them, it stays open
+    here until its coordinator ends it again, or the low-water mark has passed it.
+    """
     last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
     logs.error("transactions.entries_skipped", managed_ledger=ledger.name, first=first, last=last, error=str(damage))
     return Position(last.ledger_id, last.entry_id + 1)
