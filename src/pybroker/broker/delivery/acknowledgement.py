@@ -1,8 +1,8 @@
 """Acknowledgements, in two steps: first decide the effect of an ACK command, then apply it.
 
-The decision converts the client's command to values that are independent of consumer, connection, and dispatcher, so the effect can
-be applied later and does not need a client. The application changes the cursor, the dispatcher, and all other parts of the
-subscription that remember entries. A callback answers the client when the cursor's record is durable.
+The decision does not depend on consumer, connection, and dispatcher, so the effect can be applied later without a client. The
+application changes the cursor, the dispatcher, and all other parts of the subscription that remember entries. A callback answers
+the client when the cursor's record is durable.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ _VALIDATION_ERRORS = {
 
 
 class PartOfBatch(NamedTuple):
-    """Part of a batch: of the batch at `position` with this number of messages, the messages with bit 1 in `ack_set` stay
-    unacknowledged.
-    """
+    """Of the batch at `position` with this number of messages, the messages with bit 1 in `ack_set` stay unacknowledged."""
 
     position: Position
     ack_set: list[int]
@@ -56,14 +54,13 @@ class Acknowledged(NamedTuple):
 
 
 def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
-    """Why a client of that type of subscription may not acknowledge like that."""
+    """Return why this type of subscription refuses `ack`, or None."""
     if ack.is_cumulative and dispatcher.active_consumer is None:
         return NotAllowedError(f"a {dispatcher.kind} subscription takes individual acknowledgements only")
     return None
 
 
 def decided(ack: Ack, cursor: ManagedCursor, config: BrokerConfig) -> Acknowledged:
-    """Return the effect of `ack` at `cursor`."""
     if not ack.is_cumulative:
         return Acknowledged(None, ack.groups, _parts(ack.partials, cursor, config) if ack.partials else ())
     if ack.partials:
@@ -79,7 +76,7 @@ def decided(ack: Ack, cursor: ManagedCursor, config: BrokerConfig) -> Acknowledg
 
 def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: BrokerConfig) -> Sequence[PartOfBatch]:
     if not config.acknowledgment_at_batch_index_level_enabled:
-        return ()  # The client acknowledges the whole entry once all of it is done.
+        return ()  # The client acknowledges the whole entry when all of it is done.
     parts: list[PartOfBatch] = []
     last, left = partials[0], -1
     for each in partials:
@@ -97,7 +94,7 @@ def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: Broker
 
 
 def _is_of_same_batch(one: PartialAck, other: PartialAck) -> bool:
-    """Whether both speak of one entry, and claim as many messages of it: clients acknowledge a batch message by message."""
+    """Whether both concern one entry and the same number of its messages: clients acknowledge a batch message by message."""
     return (
         one.entry_id == other.entry_id
         and one.ledger_id == other.ledger_id
@@ -124,9 +121,8 @@ def apply(
     delayed: DelayedDelivery,
     compacted_reads: CompactedReads | None,
 ) -> tuple[int, bool]:
-    """Apply the acknowledgement to all parts that remember these entries. Return the number of entries that are whole acknowledged
-    only since now, and whether dispatch can continue somewhere. `dispatcher` is None if no consumer has connected since the topic
-    was loaded.
+    """Apply the acknowledgement. Return the number of entries that became whole acknowledged, and whether dispatch can continue
+    somewhere. `dispatcher` is None if no consumer has connected since the topic was loaded.
     """
     state = cursor.state
     entries, can_move = 0, False
@@ -158,7 +154,7 @@ def apply(
 
 
 class AckReceipt:
-    """The answer that a client has asked for: the cursor calls `stored` when its record is durable, or is not."""
+    """The requested answer: the cursor calls `stored` when its record is durable or has failed."""
 
     __slots__ = ("_consumer_id", "_peer", "_request_id")
 
@@ -168,7 +164,6 @@ class AckReceipt:
         self._request_id = request_id
 
     def stored(self, error: StoreError | None) -> None:
-        """Answer it."""
         failure = None if error is None else error.answer("the acknowledgement is not stored: ")
         self._peer.send_ack_response(self._consumer_id, self._request_id, failure)
 
@@ -179,7 +174,7 @@ def receipt(consumer: Consumer, ack: Ack) -> PersistDone | None:
 
 
 def refuse(consumer: Consumer, ack: Ack, refusal: BrokerError) -> None:
-    """Answer it, if its client asks."""
+    """Send the refusal if the client requests an answer."""
     if ack.request_id >= 0:
         consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
 

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """A consumer of one client on one subscription. Owned by its subscription.
-
-    Invariant: while attached, `state` is known to the subscription's dispatcher, and only then.
-    """
+    """Invariant: while attached, `state` is known to the subscription's dispatcher, and only then."""
 
     __slots__ = (
         "_hides_entry_metadata",
@@ -64,8 +61,7 @@ class Consumer:
         self.epoch = -1
         self.reads_compacted = False
         self.takes_any_schema = False
-        """Whether it accepts messages of any schema."""
-        # Whether there is some never changes while a topic is loaded.
+        # It does not change while a topic is loaded.
         self._hides_entry_metadata = subscription.topic.has_entry_metadata and not peer.takes_entry_metadata
         self._partition = subscription.topic.name.partition_index
         self.is_closed = False
@@ -73,7 +69,6 @@ class Consumer:
         self.has_unreadable_messages = False
 
     def flow(self, permits: int) -> None:
-        """Add `permits` of a FLOW command."""
         if not self.is_closed:
             self.subscription.flow(self, permits)
 
@@ -84,9 +79,7 @@ class Consumer:
             self.subscription.wake()
 
     def deliver(self, delivery: Delivery, now_ms: int, *, has_chunks: bool) -> None:
-        """Send the messages that the dispatcher assigned to this consumer. `has_chunks`: chunks of large messages may be among
-        them.
-        """
+        """Send the assigned messages. `has_chunks`: chunks of large messages may be among them."""
         size_bytes = sum(map(len, delivery.payloads))
         chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads) if has_chunks else 0
         for counters in (self.counters, self.subscription.counters):
@@ -114,7 +107,7 @@ class Consumer:
             self.subscription.remove_consumer(self)
 
     def close_from_broker(self) -> None:
-        """Leave the subscription and tell the client, which subscribes again."""
+        """Leave the subscription and notify the client, which subscribes again."""
         if not self.is_closed:
             self.detach()
             self.peer.close_consumer(self.consumer_id)

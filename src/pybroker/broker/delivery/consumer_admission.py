@@ -1,7 +1,7 @@
-"""Limits of the consumers and subscriptions of a topic, and the subscription types that may be used.
+"""Limits of the consumers and subscriptions of a topic, and the permitted subscription types.
 
-The limits are read from the policies for each new consumer: a lower limit refuses new consumers and closes no existing one. A
-limit of 0 is no limit. Topics of the broker itself have no limits.
+The policies are read for each new consumer: a lower limit closes no existing one. A limit of 0 is no limit. System topics have no
+limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[SubscriptionBase], peer: Peer) -> None:
-    """Raises ConsumerBusy when the topic takes no more consumers, or no more from the address of `peer`."""
+    """Raises ConsumerBusy at the limit of the topic, or of the address of `peer`."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_consumers
@@ -35,7 +35,7 @@ def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[Sub
 
 
 def require_room_on_subscription(subscription: SubscriptionBase) -> None:
-    """Raises ConsumerBusy when the subscription takes no more consumers."""
+    """Raises ConsumerBusy at the limit of the subscription."""
     topic = subscription.topic
     limit = topic.policies.max_consumers_per_subscription
     if 0 < limit <= len(subscription.consumers) and not is_system_topic(topic.name):
@@ -43,14 +43,14 @@ def require_room_on_subscription(subscription: SubscriptionBase) -> None:
 
 
 def require_room_for_subscription(topic: TopicContext, subscription_count: int) -> None:
-    """Raises NotAllowedError when the topic, which has or is about to have so many, takes no more subscriptions."""
+    """Raises NotAllowedError at the limit. `subscription_count` includes subscriptions that are being created."""
     limit = topic.policies.max_subscriptions
     if 0 < limit <= subscription_count and not is_system_topic(topic.name):
         raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {topic.name} ({limit})")
 
 
 def require_type_enabled(topic: TopicContext, kind: str) -> None:
-    """Raises NotAllowedError for a subscription type that may not be used; consumers that use it already stay."""
+    """Raises NotAllowedError for a forbidden subscription type; existing consumers stay."""
     if kind not in topic.policies.subscription_types_enabled and not is_system_topic(topic.name):
         raise NotAllowedError(f"Topic {topic.name} doesn't support {kind} sub type (subscriptionTypesEnabled)")
     if kind == "Key_Shared" and not topic.runtime.config.subscription_key_shared_enable:

@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 BY_CALL = "somebody asked for it"
 """Reason of skipped entries that no policy skipped."""
 READER_RETURN_S = 60.0
-"""How long a subscription that is not durable waits for its reader after a move."""
+"""How long a non-durable subscription waits for its reader after a move."""
 
 
 async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL) -> int:
     """Skip the next `entry_count` entries. Return the number of skipped entries. `why` is shown by `explain` of a skipped message.
 
-    Raises StoreError, and SubscriptionNotFound if the subscription is deleted or its topic closed meanwhile, like the other
-    functions here.
+    All functions here raise StoreError, and SubscriptionNotFound if the subscription is deleted or its topic closed meanwhile.
     """
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
@@ -35,7 +34,6 @@ async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL)
 
 
 async def skip_all(subscription: Subscription) -> None:
-    """Count everything as read. Raises StoreError."""
     before, entries = subscription.cursor.mark_delete_position, subscription.cursor.backlog_entries
     with _while_there(subscription):
         await subscription.cursor.skip_all()
@@ -44,7 +42,7 @@ async def skip_all(subscription: Subscription) -> None:
 
 
 async def expire(subscription: Subscription, publish_time_ms: int, why: str = BY_CALL) -> int:
-    """Skip all entries that were published before that time. Return their number. Raises StoreError."""
+    """Skip all entries that were published before that time. Return their number."""
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         expired = await subscription.cursor.expire(publish_time_ms)
@@ -53,7 +51,7 @@ async def expire(subscription: Subscription, publish_time_ms: int, why: str = BY
 
 
 async def expire_to(subscription: Subscription, position: Position, why: str = BY_CALL) -> int:
-    """Skip all entries up to and including `position`. Return their number. Raises StoreError."""
+    """Skip all entries up to and including `position`. Return their number."""
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         expired = await subscription.cursor.expire_to(position)
@@ -96,14 +94,14 @@ async def reset(subscription: Subscription, position: Position, unacked_words: S
     """Move the cursor to `position`, or to the first entry behind it. The caller holds the subscription's lock. Consumers are
     disconnected first; they subscribe again.
 
-    `unacked_words`: of the batch at `position`, only these messages stay unacknowledged. Raises StoreError.
+    `unacked_words`: of the batch at `position`, only these messages stay unacknowledged.
     """
     with _fenced(subscription):
         await _move(subscription, position, unacked_words)
 
 
 async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> None:
-    """Go on at the first entry that was published at that time or later; otherwise as `reset`."""
+    """Continue at the first entry that was published at that time or later; otherwise as `reset`."""
     with _fenced(subscription):
         await _move(subscription, await subscription.cursor.ledger.find_by_publish_time(publish_time_ms), ())
 

@@ -11,14 +11,11 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime, Timer
 
 MAX_ALARM_S = 60.0
-"""The longest time of the timer, because the wall clock, which decides when entries are due, may be set meanwhile."""
+"""Maximum time of the timer, because the wall clock, which decides when entries are due, may be set meanwhile."""
 
 
 class DelayedAlarm:
-    """One timer for all entries of an index.
-
-    Invariant: after `set`, the timer runs while entries wait and delivery times are kept.
-    """
+    """Invariant: after `set`, the timer runs while entries wait and delivery times are kept."""
 
     def __init__(
         self, runtime: Runtime, index: DelayedIndex, times: DeliveryTimes | None, wake: Callable[[], None]
@@ -57,7 +54,7 @@ class DelayedAlarm:
             self._timer = None
 
     def _ring(self) -> None:
-        """Wake the pump if an entry is due. If the pump cannot deliver it, for lack of permits, the next permits wake the pump."""
+        """Wake the pump if an entry is due. If the pump cannot deliver it for lack of permits, the next permits wake it."""
         self._timer = None
         now_ms = self._runtime.clock.wall_ms()
         if now_ms < self._alarm_ms:

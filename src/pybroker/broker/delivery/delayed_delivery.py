@@ -2,11 +2,10 @@
 
 For types that serve several consumers, entries that are not due go to an index instead of to the dispatcher, so they block neither
 the entries behind them nor those of their key. Due entries are read again and assigned like new ones. Types with one active
-consumer delay nothing. One timer, set to the time of the next due entry, wakes the pump.
+consumer delay nothing.
 
-`delayed_alarm.py` has the timer, `delayed_index_storage.py` the stored form of the index.
-
-The due time of an entry can be changed (`change`). The new time is kept until the entry is acknowledged, and is stored immediately.
+`delayed_alarm.py` has the timer, `delayed_index_storage.py` the stored form of the index. A changed due time (`change`) is kept
+until the entry is acknowledged, and is stored immediately.
 
 Invariant: while entries wait and consumers are connected, the timer is set or the pump will run.
 """
@@ -53,9 +52,8 @@ class DelayedDelivery(Stage):
     def __init__(
         self, topic: TopicContext, subscription_name: str, cursor: ManagedCursor, wake: Callable[[], None]
     ) -> None:
-        """`wake` has the pump run."""
         self.serves_several = False
-        """Whether the subscription is of a type that serves several consumers at once, as it says."""
+        """Whether the subscription type serves several consumers at once; set by the subscription."""
         self._topic = topic
         self.wake = wake
         self._runtime = topic.runtime
@@ -65,17 +63,17 @@ class DelayedDelivery(Stage):
         self._times = _delivery_times(topic)
         self._alarm = DelayedAlarm(topic.runtime, self._index, self._times, wake)
         self._storage = DelayedIndexStorage(topic, subscription_name, cursor, self._index, self._changed)
-        self._has_changed = False  # whether there are any: asked with every acknowledgement
+        self._has_changed = False  # queried at each acknowledgement
         self._memory = topic.runtime.memory
         self._counted_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no memory for more of them; the pump runs again once there is."""
+        """Whether the memory budget allows no more delayed entries; freed memory wakes the pump."""
         return self._counted_bytes > 0 and self._memory.delays.stops(self)
 
     def _count(self) -> None:
-        """Say how much memory this takes, and have others go on that wait for some."""
+        """Report the memory, and wake others that wait for freed memory."""
         entries = 0 if self._storage.is_closed else len(self._index)
         size_bytes = ENTRY_BYTES * entries + NEWEST_BYTES * min(entries, RUN_ENTRIES)
         size_bytes += 0 if self._storage.is_closed else CHANGED_BYTES * len(self._changed)
@@ -91,18 +89,16 @@ class DelayedDelivery(Stage):
 
     @property
     def entry_count(self) -> int:
-        """Entries that wait for their time."""
         return len(self._index)
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next of them is due; None when none waits."""
         return self._index.next_due_ms()
 
     @property
     def overdue_entries(self) -> int:
-        """The approximate number of entries that have been due for longer than a tick; 0 only if there are none. They wait for a
-        consumer.
+        """The approximate number of entries that have been due for longer than a tick and wait for a consumer; 0 only if there are
+        none.
         """
         first_ms = self._index.next_due_ms() if self.serves_several else None
         if first_ms is None:
@@ -114,7 +110,6 @@ class DelayedDelivery(Stage):
 
     @property
     def index_size_bytes(self) -> int:
-        """About how much memory that takes."""
         return self._index.size_bytes if self._index else 0
 
     @property
@@ -155,18 +150,19 @@ class DelayedDelivery(Stage):
         self._alarm.set()
         self._count()
         passed = entries.rows([index for index, due_ms in enumerate(due_times_ms) if due_ms <= cutoff_ms])
-        self._index.discard(passed.ledger_id, passed.entry_ids)  # those that the cursor came to while they were due
+        self._index.discard(
+            passed.ledger_id, passed.entry_ids
+        )  # indexed entries that the cursor reads when they are due
         return passed
 
     def _without_waiting(self, entries: AssignInput) -> AssignInput:
-        """Those of `entries` that do not wait for their time."""
         members = self.held_back.get(entries.ledger_id)
         if members is None:
             return entries
         return entries.rows([index for index, entry_id in enumerate(entries.entry_ids) if entry_id not in members])
 
     def take_due(self, max_entries: int) -> list[Delayed]:
-        """Entries that are due, in the order of their times; they wait no more. All of them when nothing is delayed any more."""
+        """Remove and return due entries in the order of their times; all entries if delays are disabled."""
         if not self._index or not self.serves_several:
             return []
         cutoff_ms = MAX_DUE_MS if self._times is None else self._times.cutoff_ms(self._runtime.clock.wall_ms())
@@ -183,14 +179,13 @@ class DelayedDelivery(Stage):
         ]
 
     def give_back(self, due: Sequence[Delayed]) -> None:
-        """These could not be read now: they are due still."""
+        """Add entries that could not be read now; they remain due."""
         for each in due:
             if self._index.add(each.ledger_id, (each.entry_id,), (each.due_ms,)):
                 self._storage.store_runs()
         self._count()
 
     def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        """Entries were acknowledged."""
         if self._has_changed:
             self._changed.discard(ledger_id, entry_ids)
             self._changes_discarded()
@@ -199,7 +194,6 @@ class DelayedDelivery(Stage):
             self._count()
 
     def forget_up_to(self, position: Position) -> None:
-        """Everything up to and including `position` is acknowledged."""
         if self._has_changed:
             self._changed.discard_up_to(position)
             self._changes_discarded()
@@ -209,7 +203,6 @@ class DelayedDelivery(Stage):
             self._storage.store_anew_if_stale()
 
     def policies_changed(self) -> None:
-        """Apply changed policies."""
         self._times = self._alarm.times = _delivery_times(self._topic)
         if self._index:
             self.wake()
@@ -217,16 +210,15 @@ class DelayedDelivery(Stage):
     # --- looking, and changing a time --------------------------------------------------------------------------------
 
     def is_waiting(self, position: Position) -> bool:
-        """Whether the entry waits for its time."""
         members = self._index.members.get(position.ledger_id)
         return members is not None and position.entry_id in members
 
     def waiting_in(self, ledger_id: int) -> BitMap:
-        """The entries of a ledger that wait, as a bitmap of their own."""
+        """Return a copy."""
         return BitMap(self._index.members.get(ledger_id, ()))
 
     def ledger_ids(self) -> list[int]:
-        """The ledgers of which entries wait, rising."""
+        """The ledgers of waiting entries, in ascending order."""
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
@@ -277,19 +269,19 @@ class DelayedDelivery(Stage):
         await self._storage.close()
 
     def drop(self) -> None:
-        """The subscription is deleted: stop, and store nothing more."""
+        """Stop without storing: the subscription is deleted."""
         self._storage.is_closed = True
         self._alarm.stop()
         self.release()
 
     def release(self) -> None:
-        """Nothing of it is in memory any more."""
+        """Report that no memory is used any more."""
         self._storage.is_closed = True
         self._count()
 
 
 def _delivery_times(topic: TopicContext) -> DeliveryTimes | None:
-    """How exact delivery times are kept; None when nothing is delayed."""
+    """Return the precision of delivery times; None when nothing is delayed."""
     policies = topic.policies.delayed_delivery
     if not policies.active:
         return None

@@ -31,7 +31,7 @@ STALE_ENTRIES = 65_536
 
 
 class DelayedIndexStorage(CursorOwner):
-    """Owned by the delayed delivery of a subscription; the store asks it for snapshots of the index."""
+    """The store asks it for snapshots of the index."""
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class DelayedIndexStorage(CursorOwner):
         changed: ChangedDelays,
     ) -> None:
         self.is_closed = False
-        """Whether nothing more is stored."""
         self._topic = topic
         self._subscription_name = subscription_name
         self._cursor_store = topic.broker_context.ledgers.cursor_store
@@ -54,7 +53,7 @@ class DelayedIndexStorage(CursorOwner):
         self._unread: Iterator[DelayedRun] | None = stored_runs(records) if records else None
         self.is_restored = self._unread is None
         """Whether no part of the stored index is left to read."""
-        self._record_id = ""  # of the stored index; empty while there is none
+        self._record_id = ""  # empty while nothing is stored
         self._is_announcing = False
         self._announcing = asyncio.Lock()
         self._stored_serial = 0  # of the last run that was passed to the store
@@ -63,7 +62,7 @@ class DelayedIndexStorage(CursorOwner):
     # --- restoring ---------------------------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Read the stored index back until `deadline_ms`. Return True if nothing is left to read."""
+        """Act as `DelayedDelivery.restore`."""
         if self._unread is None:
             return True
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
@@ -148,9 +147,7 @@ class DelayedIndexStorage(CursorOwner):
         self.store_runs()
 
     async def _announce(self) -> None:
-        """Record in the metadata that an index may be stored. One call at a time, because a second one must not overtake the
-        first.
-        """
+        """Record in the metadata that an index may be stored, one call at a time: a second one must not overtake the first."""
         async with self._announcing:
             if self._record_id or self.is_closed:
                 return

@@ -20,13 +20,12 @@ class DispatchStall:
     def __init__(self, clock: Clock) -> None:
         self.reason = BlockedReason.NO_CONSUMER
         self.since_ms = clock.monotonic_ms()
-        """When dispatch stopped, by the monotonic clock."""
+        """By the monotonic clock."""
         self.has_moved = False
-        """Whether entries were delivered since dispatch stopped last; set by the subscription."""
+        """Whether entries were delivered since the last stop; set by the subscription."""
         self._clock = clock
 
     def stopped_at(self, reason: BlockedReason) -> None:
-        """Record that dispatch stopped for `reason`."""
         if self.has_moved or reason is not self.reason:
             self.has_moved = False
             self.reason, self.since_ms = reason, self._clock.monotonic_ms()

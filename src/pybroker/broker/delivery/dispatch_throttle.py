@@ -1,7 +1,6 @@
 """The dispatch rate limits of one subscription: those of the broker, the resource group, the topic, and the subscription.
 
-A subscription without limits has no throttle and no overhead. Invariant: a timer resumes delayed dispatch as soon as the slowest
-limit allows it.
+A subscription without limits has no throttle. Invariant: a timer resumes delayed dispatch as soon as the slowest limit allows it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ MIN_WAIT_MS = 10
 
 
 def renew_topic_limit(topic: TopicContext) -> None:
-    """Apply the rate that is in force for `topic` now; a limit that stays the same keeps its count."""
+    """Apply the current rate of `topic`; a limit that stays the same keeps its count."""
     topic.dispatch_rate_limit = _renewed_limit("Topic", topic.dispatch_rate_limit, topic.policies.dispatch_rate, topic)
 
 
 def throttle_of(
     subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
 ) -> DispatchThrottle | None:
-    """Return the throttle of `subscription` under the current policies; None without a limit. `before` is its present throttle."""
+    """Return the throttle of `subscription` under the current policies, or None. `before` is its present throttle."""
     topic = subscription.topic
     policies = topic.policies
     own = _renewed_limit(
@@ -56,7 +55,7 @@ def _renewed_limit(
 
 
 class DispatchThrottle:
-    """The throttle of one subscription, which owns it. `own` is the limit that it does not share."""
+    """`own` is the limit that the subscription does not share."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class DispatchThrottle:
         self._max_messages = self._max_bytes = 0.0
 
     def allows_read(self) -> bool:
-        """Whether something may be read now; when not, the subscription is woken as soon as it may."""
+        """Return whether entries may be read now. Otherwise the subscription is woken when they may."""
         subscription = self._subscription
         now_ms = subscription.runtime.clock.monotonic_ms()
         counters = subscription.topic.counters
@@ -93,7 +92,7 @@ class DispatchThrottle:
         return False
 
     def used_up(self) -> list[tuple[DispatchRateLimit, str, float]]:
-        """The limits that let nothing pass now, to look at: of messages or bytes, and in how many milliseconds they do."""
+        """Return the exhausted limits, each with its kind (messages or bytes) and the milliseconds until it allows more."""
         now_ms = self._subscription.runtime.clock.monotonic_ms()
         found: list[tuple[DispatchRateLimit, str, float]] = []
         for limit in self._limits:
@@ -117,7 +116,7 @@ class DispatchThrottle:
         self._subscription.wake()
 
     def _is_exempt(self) -> bool:
-        """A consumer that keeps up is left alone, if the configuration says so."""
+        """Whether the consumers keep up, and the configuration exempts them then."""
         config = self._subscription.runtime.config
         if config.dispatch_throttling_on_non_backlog_consumer_enabled:
             return False
@@ -137,7 +136,6 @@ class DispatchThrottle:
             dispatcher.give_back(ReadPlan(len(left), plan.max_bytes, left, plan.epoch))
 
     def sent(self, deliveries: list[Delivery]) -> None:
-        """These go out."""
         config = self._subscription.runtime.config
         if self._is_exempt():
             return

@@ -23,7 +23,7 @@ from pybroker.model.names import TopicName
 def new_dispatcher(
     config: BrokerConfig, kind: str, redelivery_counts: RedeliveryCounts, topic: TopicName, max_unacked_messages: int
 ) -> Dispatcher:
-    """A dispatcher for a subscription of type `kind` on `topic`; `max_unacked_messages` 0 is no limit."""
+    """`max_unacked_messages` 0 is no limit."""
     max_entries, max_bytes = config.dispatcher_max_read_batch_size, config.dispatcher_max_read_size_bytes
     if kind == ExclusiveDispatcher.kind:
         return ExclusiveDispatcher(redelivery_counts, max_entries, max_bytes, config.precise_dispatcher_flow_control)
@@ -54,7 +54,6 @@ def new_dispatcher(
 
 
 def new_non_persistent_dispatcher(config: BrokerConfig, kind: str, topic: TopicName) -> NonPersistentDispatcher:
-    """The same for a subscription of a non-persistent topic."""
     if kind == ExclusiveNonPersistentDispatcher.kind:
         return ExclusiveNonPersistentDispatcher()
     if kind == FailoverNonPersistentDispatcher.kind:

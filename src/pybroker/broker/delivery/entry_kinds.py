@@ -7,23 +7,21 @@ from pybroker.model.position import Position
 
 
 class EntryKinds:
-    """The kinds of entries of one topic, which owns it. Entries that were published since the topic was loaded are known; older
-    entries may be of any kind.
-    """
+    """The kinds of entries published since the topic was loaded are known; older entries may be of any kind."""
 
     __slots__ = ("_counters", "_end_when_loaded", "has_markers")
 
     def __init__(self, end_when_loaded: Position, counters: TopicCounters) -> None:
-        """`end_when_loaded` is the last position that the topic had then."""
+        """`end_when_loaded`: the topic's last position then."""
         self._end_when_loaded = end_when_loaded
         self._counters = counters
         self.has_markers = False
-        """Whether markers were published since it was loaded."""
+        """Whether markers were published since the topic was loaded."""
 
     def may_hold_chunks(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether that entry, or one behind it, may be part of a larger message."""
+        """Return whether that entry, or one behind it, may be part of a larger message."""
         return self._counters.chunks_in > 0 or (ledger_id, entry_id) <= self._end_when_loaded
 
     def may_hold_markers(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether that entry, or one behind it, may be a marker."""
+        """Return whether that entry, or one behind it, may be a marker."""
         return self.has_markers or (ledger_id, entry_id) <= self._end_when_loaded

@@ -21,7 +21,7 @@ RESCHEDULE_S = 1.0
 
 
 class FilterJury:
-    """The verdicts of all filters on the messages of one subscription, which owns it."""
+    """The verdicts of all filters on the messages of one subscription."""
 
     def __init__(self, subscription: SubscriptionBase, filters: tuple[EntryFilter, ...]) -> None:
         self.filters = filters
@@ -29,7 +29,7 @@ class FilterJury:
         self._has_failed = False
 
     def accepted(self, payloads: list[bytes], message_counts: list[int]) -> tuple[list[bytes], list[int]]:
-        """Return the messages of a non-persistent topic that are sent. A message that is not accepted now is lost."""
+        """Return the messages of a non-persistent topic that are sent. The others are lost."""
         position = Position(0, 0)
         verdicts = [self.verdict(self.entry(position, payload)) for payload in payloads]
         if not self._count(verdicts, message_counts):
@@ -38,7 +38,6 @@ class FilterJury:
         return [payloads[index] for index in kept], [message_counts[index] for index in kept]
 
     def entry(self, position: Position, payload: bytes) -> FilteredEntry:
-        """An entry as they get to see it."""
         judged = self._judged
         return FilteredEntry(str(judged.topic.name), judged.name, judged.properties, position, payload)
 
@@ -61,7 +60,7 @@ class FilterJury:
         return Verdict.ACCEPT
 
     def _count(self, verdicts: list[Verdict], message_counts: list[int]) -> bool:
-        """Count messages by verdict; whether any of them is not accepted."""
+        """Count messages by verdict. Return whether any of them is not accepted."""
         counters = self._judged.counters
         for verdict, message_count in zip(verdicts, message_counts, strict=True):
             counters.filter_processed += message_count
@@ -75,7 +74,7 @@ class FilterJury:
 
 
 class FilterChain(FilterJury, Stage):
-    """The filters at work on one subscription that stores its messages, which owns it."""
+    """The filters of one subscription of a persistent topic."""
 
     def __init__(
         self,
@@ -89,14 +88,14 @@ class FilterChain(FilterJury, Stage):
         self._cursor = cursor
         self._pass_over = pass_over
         self.is_waiting = False
-        """For types with one active consumer: whether the next entry was rescheduled, so that nothing is read."""
+        """For types with one active consumer: whether the next entry was rescheduled, which stops reads."""
         self.deferred_entries = 0
-        """The number of entries that are filtered again later."""
+        """Entries that are filtered again later."""
         self.deferred_first: Position | None = None
         """The first of the entries that were deferred last."""
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Those of the entries that go out now; the others are taken care of."""
+        """Return the accepted entries; acknowledge or defer the others."""
         verdicts = [
             self.verdict(self.entry(Position(entries.ledger_id, entry_id), payload))
             for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True)
@@ -128,7 +127,7 @@ class FilterChain(FilterJury, Stage):
         self._subscription.wake()
 
     def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, entries: AssignInput) -> None:
-        """As if the read had not brought them: the dispatcher asks for them again, unless the cursor went back meanwhile."""
+        """Return the entries to the dispatcher as unread, unless the cursor has rewound meanwhile."""
         positions = [Position(entries.ledger_id, entry_id) for entry_id in entries.entry_ids]
         later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
         needs_hashes = dispatcher.needs_key_hashes

@@ -1,8 +1,7 @@
 """Entries that consumers never receive: markers, and messages of aborted transactions.
 
-Markers are messages of brokers to other brokers between the messages of applications. No consumer receives them, and they use no
-permits; each subscription acknowledges them when it reads them. They count as published messages, and have an id and an index like
-any other message.
+Markers are messages of brokers to other brokers. They use no permits; each subscription acknowledges them when it reads them. They
+count as published messages, and have an id and an index like any other message.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pybroker.wire.entry_metadata import is_marker
 
 
 class Markers(Stage):
-    """The markers of one subscription. They are searched for only where some may exist."""
+    """Markers are searched for only where some may exist."""
 
     def __init__(self, kinds: EntryKinds, read_limit: ReadLimit, pass_over: PassOver) -> None:
         self._kinds = kinds
@@ -23,7 +22,7 @@ class Markers(Stage):
         self._pass_over = pass_over
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """The entries that are no markers, nor of aborted transactions; the others are acknowledged."""
+        """Return the entries that are neither markers nor aborted, and acknowledge the others."""
         hidden = self._read_limit.hidden_among(entries.ledger_id, entries.entry_ids)
         if hidden:
             self._pass_over(entries.ledger_id, list(hidden))

@@ -1,5 +1,4 @@
-"""One subscription of a non-persistent topic: its consumers, and the messages that were dropped because no consumer could receive
-them.
+"""One subscription of a non-persistent topic: its consumers, and the number of dropped messages.
 
 Without a backlog, subscriptions of consumers and of readers do not differ: a subscription exists as long as it has a consumer.
 """
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NonPersistentSubscription(SubscriptionBase):
-    """Owned by its topic, under its name."""
+    """Owned by its topic."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class NonPersistentSubscription(SubscriptionBase):
         properties: Mapping[str, str],
         unused: Callable[[NonPersistentSubscription], None],
     ) -> None:
-        """`unused` is called when the last consumer is gone."""
+        """`unused` is called when the last consumer has left."""
         super().__init__(topic, name)
         self._unused = unused
         self._properties = dict(properties)
@@ -83,7 +82,6 @@ class NonPersistentSubscription(SubscriptionBase):
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """The last one takes the subscription along."""
         self.consumers.remove(consumer)
         assert self.dispatcher is not None
         self.dispatcher.remove_consumer(consumer.state)
@@ -96,7 +94,7 @@ class NonPersistentSubscription(SubscriptionBase):
             consumer.state.permits += permits
 
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        """Nothing is kept that it could change; the client is answered as elsewhere."""
+        """Only answer the client: nothing is kept."""
         if ack.request_id >= 0:
             refusal = None
             if ack.txn is not None:
@@ -104,10 +102,10 @@ class NonPersistentSubscription(SubscriptionBase):
             consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
-        """Nothing is kept that could be sent again."""
+        """Do nothing: nothing is kept."""
 
     def wake(self) -> None:
-        """Nothing waits."""
+        """Do nothing: nothing waits."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""Entries that were read for consumers and that none may receive yet, because transactions have acknowledged all that is left of
-them. Pure.
+"""Entries that were read and that no consumer may receive yet, because transactions have acknowledged all that is left of them.
+Pure.
 
-Each ledger has a bitmap of these entries, and the hashes of their keys if the subscription type needs them, so the acknowledgements
-of a large transaction take little memory however often its entries are read.
+Each ledger has a bitmap of these entries, and the hashes of their keys if the subscription type needs them, so a large transaction
+takes little memory however often its entries are read.
 
 Invariant: the entries here come from reads that are still valid; when a dispatcher rewinds, it reads all entries again.
 """
@@ -41,9 +41,9 @@ class ParkedEntries:
         self._hashes.clear()
 
     def add(self, dispatcher: Dispatcher, plan: ReadPlan, position: Position, key_hash: int) -> None:
-        """`plan` has brought it; `key_hash` counts where the dispatcher asks for it."""
+        """Park an entry that `plan` has read; `key_hash` is used if the dispatcher needs it."""
         if dispatcher is not self._dispatcher or plan.epoch is not self._epoch:
-            self.clear()  # reads of before are void
+            self.clear()  # earlier reads are void
             self._dispatcher, self._epoch, self._max_bytes = dispatcher, plan.epoch, plan.max_bytes
         self._entries.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
         if dispatcher.needs_key_hashes:
@@ -58,7 +58,7 @@ class ParkedEntries:
 
     def take(self, hold: Hold) -> Iterator[tuple[Dispatcher, ReadPlan, list[int]]]:
         """Remove the entries of an aborted transaction. Return the dispatcher that must read them again, plans of reads that
-        brought nothing, and the hashes of keys.
+        delivered nothing, and the hashes of keys.
         """
         parts: dict[int, BitMap] = {}
         for position in hold.parts:
@@ -72,7 +72,7 @@ class ParkedEntries:
                 yield self._dispatcher, ReadPlan(len(positions), self._max_bytes, positions, self._epoch), hashes
 
     def _held(self, hold: Hold, parts: dict[int, BitMap]) -> Iterator[tuple[int, BitMap]]:
-        """Remove the entries of `hold` and `parts` that are here. Return them by ledger."""
+        """Remove and return the entries of `hold` and `parts` that are here, by ledger."""
         nothing = BitMap()
         for ledger_id, bitmap in [*self._entries.items()]:
             taken = bitmap & (hold.entries.get(ledger_id, nothing) | parts.get(ledger_id, nothing))

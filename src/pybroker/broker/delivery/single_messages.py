@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 async def acknowledge(subscription: Subscription, position: Position, batch_index: int | None) -> None:
-    """Acknowledge that entry, or one message of the batch in it, as its consumer would. Durable on return, also if it was
-    acknowledged before. The caller has reserved memory for one entry.
+    """Acknowledge that entry, or one message of its batch. Durable on return, also if it was acknowledged before. The caller has
+    reserved memory for one entry.
 
     Raises AdminError 404 if the entry does not exist, 409 if it cannot be read yet, 412 if the configuration does not allow it;
     TransactionConflict for a pending transaction ack; StoreError.
     """
     cursor = subscription.cursor
     message_count = await _messages_of_batch(subscription, position, batch_index) if batch_index is not None else 1
-    # From here on nothing else happens in between.
+    # No other task runs from here on.
     require_existing(subscription, position)
     if cursor.state.is_deleted(*position):
-        await cursor.persist()  # The record that says so may be on its way.
+        await cursor.persist()  # Its record may not be durable yet.
         return
     if not cursor.ledger.read_limit.readable(position, 1):
         raise AdminError(
@@ -53,7 +53,7 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
 
 
 async def _messages_of_batch(subscription: Subscription, position: Position, batch_index: int) -> int:
-    """How many messages the batch has, of which that is one."""
+    """Return the size of the batch that contains that message."""
     config = subscription.runtime.config
     if not config.acknowledgment_at_batch_index_level_enabled:
         raise AdminError(
@@ -72,8 +72,7 @@ async def _messages_of_batch(subscription: Subscription, position: Position, bat
 
 
 def redeliver(subscription: Subscription, position: Position) -> None:
-    """Take the message from its consumer and send it again, to the consumer that the dispatcher chooses; all chunks of a large
-    message.
+    """Take the message, with all its chunks, from its consumer and send it again to the consumer that the dispatcher chooses.
 
     Raises AdminError 404, 409 if no consumer has it, 412 for types with one active consumer; TransactionConflict.
     """
@@ -105,7 +104,7 @@ async def deliver_at(subscription: Subscription, position: Position, due_ms: int
 
 
 async def deliver_now(subscription: Subscription, position: Position) -> None:
-    """The message waits for its time no more. Raises as `deliver_at`, and AdminError 409 for one that is not delayed."""
+    """End the delay of the message. Raises as `deliver_at`, and AdminError 409 for one that is not delayed."""
     _require_undelivered(subscription, position)
     if not subscription.delayed.is_waiting(position) and position < subscription.cursor.read_position:
         raise AdminError(409, f"Message {position} is not delayed")
@@ -139,7 +138,7 @@ def consumer_of(state: ConsumerState) -> Consumer:
 
 
 def require_existing(subscription: Subscription, position: Position) -> None:
-    """Raises AdminError 404 when there is no such entry, or no longer."""
+    """Raises AdminError 404 if the entry does not exist any more."""
     ledgers = subscription.cursor.ledger.ledgers
     if not ledgers.has_entry(position):
         if position < ledgers.first_position:
@@ -148,14 +147,14 @@ def require_existing(subscription: Subscription, position: Position) -> None:
 
 
 def require_unacknowledged(subscription: Subscription, position: Position) -> None:
-    """Raises AdminError 404 for one that does not exist, 409 for one that is acknowledged."""
+    """Raises AdminError 404 for an entry that does not exist, 409 for one that is acknowledged."""
     require_existing(subscription, position)
     if subscription.cursor.state.is_deleted(*position):
         raise AdminError(409, f"Message {position} is acknowledged")
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Raises TransactionConflict when an open transaction has acknowledged some of these messages of the entry."""
+    """Raises TransactionConflict if an open transaction has acknowledged some of these messages of the entry."""
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None
     if txn is not None:

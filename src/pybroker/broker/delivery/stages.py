@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
 
 PassOver = Callable[[int, Sequence[int]], None]
-"""Acknowledges entries of a ledger that no consumer of the subscription gets to see."""
+"""Acknowledges entries of a ledger that no consumer of the subscription receives."""
 
 
 class Stage(ABC):
-    """One stage of a subscription, which rebuilds the list of stages when policies change."""
+    """The subscription rebuilds its stages when policies change."""
 
     @abstractmethod
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Those of the entries that go on now, perhaps none; the others are taken care of."""
+        """Return the entries that continue now, perhaps none, and handle the others."""

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 REPLICATED_PROPERTY = "pulsar.replicated.subscription"
-"""The cursor's property that says so, as Pulsar names it; it is no property of the application's."""
+"""Pulsar's name; hidden from the properties of the application."""
 
 
 LOOK_AHEAD_STEP_BYTES = 1024
@@ -61,7 +61,7 @@ LOOK_AHEAD_STEP_BYTES = 1024
 
 
 class Subscription(SubscriptionBase, Pumped):
-    """Owned by its topic, under its name."""
+    """Owned by its topic."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Subscription(SubscriptionBase, Pumped):
         self._unused = unused
         self.dispatcher: Dispatcher | None = None
         self.last_active_ms = topic.runtime.clock.wall_ms()
-        """When a consumer came or went last; when the topic was loaded if none did since."""
+        """When a consumer was attached or removed last, or the topic was loaded."""
         self._memory = topic.runtime.memory
         self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
         self._look_ahead = LookAheadShare(self._memory)
@@ -91,7 +91,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.failed_reads = FailedReads(topic, name)
         self._stall = DispatchStall(topic.runtime.clock)
         self._is_waking_soon = False
-        self._draining_hashes_cleared_before = 0  # by dispatchers of before
+        self._draining_hashes_cleared_before = 0  # by earlier dispatchers
         self.throttle = throttle_of(self, cursor, None)
         self._markers = Markers(kinds, cursor.ledger.read_limit, self._pass_over)
         self.transactions = SubscriptionTransactions(
@@ -124,17 +124,17 @@ class Subscription(SubscriptionBase, Pumped):
         return FilterChain(self, filters, self.cursor, self._pass_over) if filters else None
 
     def _row_of_stages(self) -> tuple[Stage, ...]:
-        """Return the stages that entries pass on their way to the dispatcher, under the current policies."""
+        """Return the stages in order, under the current policies."""
         return (self._markers, self.transactions, self.delayed, *(() if self.filters is None else (self.filters,)))
 
     def rates_changed(self) -> None:
-        """Go by the dispatch rates that are in force now."""
+        """Apply the current dispatch rates."""
         self.throttle = throttle_of(self, self.cursor, self.throttle)
         self.wake()
 
     @property
     def is_replicated(self) -> bool:
-        """Whether clients asked for replication of its state to other clusters. The flag is kept and shown; there is no replication
+        """Whether clients requested replication of its state to other clusters. The flag is kept and shown; there is no replication
         yet.
         """
         return REPLICATED_PROPERTY in self.cursor.properties
@@ -148,25 +148,24 @@ class Subscription(SubscriptionBase, Pumped):
         await self.cursor.set_properties({**properties, **own})
 
     async def set_replicated(self, is_replicated: bool) -> None:
-        """Set whether its state is replicated to other clusters. Durable on return. Raises StoreError."""
+        """Durable on return. Raises StoreError."""
         if self.is_durable and is_replicated != self.is_replicated:
             own = {REPLICATED_PROPERTY: "1"} if is_replicated else {}
             await self.cursor.set_properties({**self.properties, **own})
 
     @property
     def unacked_messages(self) -> int:
-        """Delivered and not acknowledged; 0 for types that do not track them."""
+        """0 for types that do not track them."""
         return 0 if self.dispatcher is None else self.dispatcher.unacked_messages
 
     @property
     def replay_entry_count(self) -> int:
-        """Number of entries that wait to be sent: entries to be redelivered, and entries that were read but could not
-        be sent."""
+        """Entries that wait to be sent: entries to be redelivered, and entries that were read but could not be sent."""
         return 0 if self.dispatcher is None else self.dispatcher.replay_entry_count
 
     @property
     def in_order(self) -> InOrderView | None:
-        """The view of this name of the dispatcher, None without a dispatcher; the next three likewise."""
+        """The dispatcher's view of that name, None without a dispatcher; the next three likewise."""
         return None if self.dispatcher is None else self.dispatcher.in_order
 
     @property
@@ -189,12 +188,11 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def is_reading(self) -> bool:
-        """Whether entries are being read from the store for its consumers."""
         return self._is_reading
 
     @property
     def is_blocked(self) -> bool:
-        """Whether dispatch is stopped by a limit of unacknowledged messages, the subscription's or the broker's."""
+        """Whether the limit of unacknowledged messages, of the subscription or the broker, stops dispatch."""
         limit = self.broker_context.broker_unacked_limit
         if limit is not None and limit.is_stopped(self):
             return True
@@ -207,7 +205,7 @@ class Subscription(SubscriptionBase, Pumped):
         require_room_on_subscription(self)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
-            # The type and its options are the connected consumers'; only cursor and redelivery counts are the subscription's.
+            # Type and options depend on the connected consumers; only cursor and redelivery counts remain.
             max_unacked = self.topic.policies.max_unacked_per_subscription
             dispatcher = new_dispatcher(
                 self.runtime.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
@@ -226,7 +224,7 @@ class Subscription(SubscriptionBase, Pumped):
         try:
             redelivery = dispatcher.add_consumer(consumer.state)
         except BrokerError:
-            self.drop_if_unused()  # it may have been made for this one alone
+            self.drop_if_unused()  # it may have been created for this consumer
             raise
         if dispatcher is not self.dispatcher:
             self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
@@ -317,13 +315,13 @@ class Subscription(SubscriptionBase, Pumped):
         return entries
 
     def _pass_over(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        """Acknowledge entries that no consumer gets to see."""
+        """Acknowledge entries that no consumer receives."""
         self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
         assert self.dispatcher is not None
         if self.dispatcher.active_consumer is not None:
-            consumer.epoch = max(consumer.epoch, epoch)  # The client drops messages that were sent with an older epoch.
+            consumer.epoch = max(consumer.epoch, epoch)  # The client drops messages with an older epoch.
         before = consumer.state.redelivered_messages
         self._apply(self.dispatcher.redeliver(consumer.state, positions))
         redelivered = consumer.state.redelivered_messages - before
@@ -371,7 +369,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def unacked_changed(self) -> None:
-        """Something was delivered, acknowledged or taken back: the whole broker may have a limit on it."""
+        """Report the unacknowledged messages to the limit of the broker."""
         limit = self.broker_context.broker_unacked_limit
         if limit is not None:
             for subscription in limit.report(self, self.unacked_messages):
@@ -399,12 +397,11 @@ class Subscription(SubscriptionBase, Pumped):
         self.wake()
 
     def failed(self, bug: Exception) -> None:
-        """A broken invariant in here closes the topic."""
         logs.error("dispatch.failed", topic=self.topic.name, subscription=self.name, exc_info=bug)
         self.topic.fail(bug)
 
     def pump(self, deadline_ms: float) -> bool:
-        """Dispatch until nothing can move or the time is up; True when there is more to do."""
+        """Dispatch until nothing can move or the time is up. Return True when there is more to do."""
         blocked_reason = self._dispatch(deadline_ms)
         self._look_ahead.update(self.dispatcher)
         if blocked_reason is None:
@@ -413,7 +410,7 @@ class Subscription(SubscriptionBase, Pumped):
         return False
 
     def _dispatch(self, deadline_ms: float) -> BlockedReason | None:
-        """Dispatch. Return the blocked reason; None when the time budget is used up."""
+        """Return the blocked reason; None when the time budget is used up."""
         dispatcher = self.dispatcher
         clock = self.runtime.clock
         if not self.delayed.restore(deadline_ms):
@@ -455,7 +452,7 @@ class Subscription(SubscriptionBase, Pumped):
         return None
 
     def _blocked_reason(self) -> BlockedReason | None:
-        """Return the reason that blocks all reads, for any consumer; None without one."""
+        """Return the reason that blocks all reads, for any consumer, or None."""
         if self._is_reading:
             return BlockedReason.READING
         if self.is_closed:
@@ -473,7 +470,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def stall(self) -> Stall | None:
-        """Why nothing moves, and since when; None while something does, or is about to."""
+        """Why nothing moves, and since when; None during dispatch."""
         if self.is_queued:
             return None
         blocked_reason = self._stall.reason
@@ -487,7 +484,7 @@ class Subscription(SubscriptionBase, Pumped):
         return Stall(blocked_reason, self._stall.since_ms)
 
     def _waits_for_memory_since_ms(self, blocked_reason: BlockedReason) -> float | None:
-        """Return the start of the wait for memory if that is what blocks the subscription; None otherwise."""
+        """Return the start of the wait for memory if that blocks the subscription, or None."""
         if blocked_reason is BlockedReason.READING:
             # Reads for one connection share a queue position; reads that no connection requested do so by topic.
             reads = self._memory.reads
@@ -504,7 +501,7 @@ class Subscription(SubscriptionBase, Pumped):
         return BlockedReason.READ_FAILED if self.failed_reads.count else BlockedReason.READING
 
     async def _read(self, plan: ReadPlan) -> None:
-        """The part of the pump that needs the disk."""
+        """Read from the store, and assign."""
         dispatcher = self.dispatcher
         assert dispatcher is not None
         try:
@@ -516,7 +513,7 @@ class Subscription(SubscriptionBase, Pumped):
                 else:
                     self._assign_run(plan, run)
             if dispatcher is not self.dispatcher or dispatcher.is_void(plan):
-                self.reads.rewind()  # It went back while the read, which has advanced it, was under way.
+                self.reads.rewind()  # It has rewound during the read, which has advanced it.
             self.failed_reads.succeeded()
         except StoreError as error:
             dispatcher.give_back(plan)
@@ -592,7 +589,7 @@ class Subscription(SubscriptionBase, Pumped):
     # --- the end of a topic -----------------------------------------------------------------------------------------
 
     def moved_up(self) -> None:
-        """React to a mark-delete position that advanced without acknowledgements: entries before it are no longer needed."""
+        """React to a mark-delete position that advanced without acknowledgements."""
         self.counters.last_mark_delete_advanced_ms = self.runtime.clock.wall_ms()
         self.delayed.forget_up_to(self.cursor.mark_delete_position)
         dispatcher = self.dispatcher
@@ -608,14 +605,14 @@ class Subscription(SubscriptionBase, Pumped):
         self.tell_if_at_end()
 
     def tell_if_at_end(self) -> None:
-        """Tell the consumers when everything is acknowledged that a terminated topic will ever hold."""
+        """Notify the consumers when all messages of a terminated topic are acknowledged."""
         if self.cursor.ledger.is_terminated and not self.cursor.backlog_entries:
             for consumer in self.consumers:
                 consumer.reached_end()
 
 
 class LookAheadShare:
-    """The memory that a subscription uses for entries that wait for the consumer of their key or of their chunks.
+    """The memory for entries that wait for the consumer of their key or of their chunks.
 
     The subscription reports after each pump and after each departure of a consumer. The limit is the configured one, or less if the
     broker's memory budget is used up.
@@ -636,7 +633,6 @@ class LookAheadShare:
             self._tell(0)
 
     def release(self) -> None:
-        """The subscription is gone."""
         self._tell(0)
 
     def _tell(self, size_bytes: int) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionBase(ABC):
-    """Owned by its topic, under its name."""
+    """Owned by its topic."""
 
     def __init__(self, topic: TopicContext, name: str) -> None:
         self.topic = topic
@@ -46,16 +46,16 @@ class SubscriptionBase(ABC):
     @property
     @abstractmethod
     def properties(self) -> dict[str, str]:
-        """The properties that the application stores with the subscription."""
+        """The properties of the application."""
 
     @property
     def stall(self) -> Stall | None:
-        """The reason why nothing is delivered now, and the start of the stall; None during dispatch, and without a backlog."""
+        """Why nothing is delivered now, and since when; None during dispatch, and without a backlog."""
         return None
 
     @abstractmethod
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace them; durable when it returns, if the subscription is. Raises StoreError."""
+        """Replace the properties. Durable on return, if the subscription is. Raises StoreError."""
 
     @abstractmethod
     def filters_changed(self) -> None:
@@ -67,7 +67,7 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     def remove_consumer(self, consumer: Consumer) -> None:
-        """`consumer` is gone."""
+        """Detach `consumer`."""
 
     @abstractmethod
     def flow(self, consumer: Consumer, permits: int) -> None:
@@ -79,19 +79,19 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
-        """`consumer` asks for `positions` again, or for all that it has not acknowledged."""
+        """Send `positions` to `consumer` again, or all its unacknowledged messages."""
 
     @abstractmethod
     def wake(self) -> None:
-        """There may be something to dispatch."""
+        """Pump soon, because there may be something to dispatch."""
 
     def close_consumers(self) -> None:
-        """Tell all consumers to subscribe again."""
+        """Close all consumers; their clients subscribe again."""
         for consumer in list(self.consumers):
             consumer.close_from_broker()
 
     async def is_blocked_by_the_dead(self) -> bool:
-        """Whether a consumer of this subscription turned out to be dead when asked, and was removed."""
+        """Remove consumers with dead clients. Return whether there were any."""
         is_one_gone = False
         for consumer in list(self.consumers):
             # Only a consumer that was removed frees capacity. The caller then retries immediately.

@@ -1,9 +1,9 @@
 """The transactions of one subscription: pending acknowledgements, and the entries that they keep from being delivered.
 
 The pending acknowledgements are part of the state of the cursor (`managed_ledger/pending_transaction_acks.py`): they are durable
-with the cursor, survive the consumer that acknowledged, and are deleted with the cursor. A message that a transaction has
-acknowledged is not acknowledged yet, and no consumer receives it: the consumer that received it keeps it; if the entry is read
-again, it is parked here. A commit acknowledges the message; an abort delivers it again with a higher redelivery count.
+with the cursor, survive the consumer, and are deleted with the cursor. A message with a pending ack is not acknowledged yet, and no
+other consumer receives it: the consumer that received it keeps it; if the entry is read again, it is parked here. A commit
+acknowledges the message; an abort delivers it again with a higher redelivery count.
 
 Invariants: each parked entry has a pending acknowledgement. An entry without one is at a consumer, or will be read.
 """
@@ -70,7 +70,7 @@ class SubscriptionTransactions(Stage):
         self._apply = apply
         self._parked = ParkedEntries()
         self.first_seen: dict[TxnId, tuple[int, str]] = {}
-        """When its first acknowledgement came, in milliseconds since 1970, and from which consumer, since the topic was loaded."""
+        """Time in milliseconds since 1970 and consumer of the first acknowledgement since the topic was loaded."""
 
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
@@ -91,9 +91,8 @@ class SubscriptionTransactions(Stage):
             refuse(consumer, ack, refused)
 
     def _not_waited_for(self, what: Acknowledged) -> None:
-        """Stop counting entries with a pending transaction ack as unacknowledged: otherwise a transaction of more messages than a
-        consumer may have unacknowledged would block itself. The entries stay with the consumer, so another consumer of their key
-        waits.
+        """Stop counting entries with a pending ack as unacknowledged: otherwise a transaction of more messages than a consumer may
+        have unacknowledged would block itself. The entries stay with the consumer, so another consumer of their key waits.
         """
         dispatcher = self._dispatcher()
         if dispatcher is None:
@@ -134,7 +133,7 @@ class SubscriptionTransactions(Stage):
         return None
 
     def _refused_before(self, txn: TxnId) -> BrokerError | None:
-        """Return the reason for which the transaction accepts no acknowledgements at all; None without one."""
+        """Return why the transaction accepts no acknowledgements at all, or None."""
         if not self._cursor.is_durable:
             return NotAllowedError(
                 f"Subscription {self._name} is not durable: a reader acknowledges nothing in transactions"
@@ -149,7 +148,7 @@ class SubscriptionTransactions(Stage):
         )
 
     def _acknowledged_before(self, what: Acknowledged) -> Position | None:
-        """Something of it that is acknowledged already, by a plain acknowledgement or a committed transaction."""
+        """Return a position that is acknowledged already, by a plain acknowledgement or a committed transaction."""
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         if what.up_to is not None and ledgers.floor(what.up_to) <= state.mark_delete_position and not what.parts:
             return what.up_to
@@ -175,7 +174,7 @@ class SubscriptionTransactions(Stage):
         return None
 
     def _existing(self, what: Acknowledged) -> Acknowledged:
-        """Without entries that do not exist, as for any acknowledgement."""
+        """Remove entries that do not exist, as for any acknowledgement."""
         ledgers = self._cursor.ledger.ledgers
         up_to = None if what.up_to is None or what.up_to > ledgers.last_position else ledgers.floor(what.up_to)
         groups = []
@@ -208,7 +207,7 @@ class SubscriptionTransactions(Stage):
             try:
                 await self._end(each, TxnAction.ABORT)
             except BrokerError as error:
-                failure = error  # the others are let go all the same: they are named once
+                failure = error  # the others are released all the same, because they are reported once
         if failure is not None:
             raise failure
 
@@ -223,7 +222,7 @@ class SubscriptionTransactions(Stage):
         self.first_seen.pop(txn, None)
         try:
             if hold is None:
-                # The record of an end that came before may be on its way.
+                # The record of an earlier end may not be durable yet.
                 await self._cursor.persist()
                 return
             stored, done = completion()
@@ -254,7 +253,9 @@ class SubscriptionTransactions(Stage):
             if of is dispatcher:
                 of.put_back(plan, key_hashes)
         if dispatcher is None or dispatcher.individual is None:
-            if dispatcher is not None:  # The dispatcher rewinds once: all entries follow in order, whichever are named.
+            if (
+                dispatcher is not None
+            ):  # The dispatcher rewinds once: all entries follow in order, whichever are passed.
                 self._apply(dispatcher.take_back(()))
             return
         groups = [(ledger_id, list(bitmap - state.deleted_in(ledger_id))) for ledger_id, bitmap in hold.entries.items()]
@@ -266,7 +267,7 @@ class SubscriptionTransactions(Stage):
                 if count >= SLICE_ENTRIES:
                     yield count
                     count = 0
-                    # In the meantime others may have acknowledged some.
+                    # Some may have been acknowledged meanwhile.
                     part = [entry_id for entry_id in part if not state.is_deleted(ledger_id, entry_id)]
                 dispatcher = self._dispatcher()
                 if dispatcher is not None and dispatcher.individual is not None:

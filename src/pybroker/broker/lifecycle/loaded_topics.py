@@ -1,4 +1,4 @@
-"""The topics that are loaded, by name; a topic in here may be fenced already."""
+"""The loaded topics by name, including fenced ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LoadedTopics:
-    """The loaded topics of the broker service. Loading and creation add topics, closing and deletion remove them."""
+    """Loading and creation add topics, closing and deletion remove them."""
 
     def __init__(self) -> None:
         self.persistent: dict[str, Topic] = {}
@@ -20,9 +20,8 @@ class LoadedTopics:
         self.non_persistent: dict[str, NonPersistentTopic] = {}
 
     def get(self, name: TopicName) -> TopicBase | None:
-        """Whether persistent or not."""
         return (self.persistent if name.is_persistent else self.non_persistent).get(str(name))
 
     def all(self) -> list[TopicBase]:
-        """All of them as they are now, the persistent ones first."""
+        """Return a copy, persistent topics first."""
         return [*self.persistent.values(), *self.non_persistent.values()]

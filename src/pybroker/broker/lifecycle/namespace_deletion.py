@@ -60,7 +60,7 @@ class NamespaceDeletion:
                 await self._locks.passed(namespace)
 
     async def delete(self, namespace: NamespaceName, force: bool) -> None:
-        """Drop `namespace`; with topics of users in it only when forced. Raises AdminError, StoreError, TooManyRequests."""
+        """Delete `namespace`; with topics of users in it only if forced. Raises AdminError, StoreError, TooManyRequests."""
         async with self._locks.held(namespace):
             await self._delete(namespace, force)
 
@@ -71,7 +71,7 @@ class NamespaceDeletion:
             raise AdminError(405, "Broker doesn't allow forced deletion of namespaces (forceDeleteNamespaceAllowed)")
         try:
             if not force:
-                await self._require_empty(namespace)  # It need not be marked for that.
+                await self._require_empty(namespace)  # Not marked for that.
             await self._mark(namespace, deleted=True)
             await self._creation.quiet(namespace)
             if not force:

@@ -1,7 +1,6 @@
-"""Loading, creation, and deletion of non-persistent topics. A non-persistent topic exists as long as it is loaded, because nothing
-of it is stored.
+"""Loading, creation, and deletion of non-persistent topics. Such a topic exists as long as it is loaded.
 
-Its policies are stored, like those of any topic. Deletion of the topic deletes them, closing does not.
+Only its policies are stored. Deletion of the topic deletes them, closing does not.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ class NonPersistentTopics:
         self._deleting: KeyedLock[str] = KeyedLock()
 
     async def get(self, name: TopicName, may_create: bool) -> NonPersistentTopic:
-        """The loaded topic; with `may_create` made, if automatic creation lets it be made.
+        """Return the loaded topic. With `may_create`, create it if automatic creation permits that.
 
-        Waits while it is being deleted. Raises TopicNotFound, NotAllowedError, TopicChanging.
+        Waits during its deletion. Raises TopicNotFound, NotAllowedError, TopicChanging.
         """
         while (topic := self._loaded.get(str(name))) is not None and topic.is_fenced:
             if self._deleting.is_held(str(name)):
                 await self._deleting.passed(str(name))
             else:
-                self._closing.forget(topic)  # It was about to be.
+                self._closing.forget(topic)  # It was about to be forgotten.
         if topic is None:
             self._require_servable(name)
             if not may_create:
@@ -61,7 +60,7 @@ class NonPersistentTopics:
         return topic
 
     async def make(self, name: TopicName) -> bool:
-        """Make `name`, which may be made; False when it exists. Raises NotAllowedError, TopicNotFound, TopicChanging."""
+        """Create `name`, which is permitted. Return False if it exists. Raises NotAllowedError, TopicNotFound, TopicChanging."""
         if str(name) in self._loaded:
             return False
         await self._load(name)
@@ -87,7 +86,7 @@ class NonPersistentTopics:
         self._creation.require_open_namespace(name)
 
     async def delete(self, name: TopicName) -> None:
-        """Forget the topic with its policies. Raises TopicNotFound, StoreError."""
+        """Remove the topic with its policies. Raises TopicNotFound, StoreError."""
         key = str(name)
         async with self._deleting.held(key):
             topic = self._loaded.get(key)

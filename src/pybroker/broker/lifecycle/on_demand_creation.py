@@ -1,7 +1,6 @@
-"""On-demand creation: of a topic, a missing partition, or, if automatic creation is configured so, a partitioned topic.
+"""On-demand creation of a topic, a missing partition, or, if automatic creation is configured so, a partitioned topic.
 
-A topic that a client names is created without partitions, unless the client asks for its partition count first: then a partitioned
-topic is created automatically. `topic_creation.py` decides which topics may be created.
+A topic that a client names is created without partitions, unless the client asks for its partition count first.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ class OnDemandCreation:
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create a topic without partitions, or a missing partition, on explicit request.
 
-        The topic exists and is usable on return, also if the call is refused because it exists: a concurrent creation is awaited.
-        Raises AdminError 400 for a reserved name, 409 if it exists, 412 for a partition beyond the partition count,
-        NotAllowedError, TopicNotFound without its namespace, TooManyRequests.
+        The topic is usable on return, also if the call is refused because it exists. Raises AdminError 400 for a reserved name, 409
+        if it exists, 412 for a partition beyond the partition count, NotAllowedError, TopicNotFound without its namespace,
+        TooManyRequests.
         """
         self._creation.require_own_name(name)
 
@@ -89,10 +88,10 @@ class OnDemandCreation:
     # --- partition counts ----------------------------------------------------------------------------------------
 
     async def partition_count(self, name: TopicName, may_create: bool) -> int:
-        """Return the partition count of `name`, 0 for a topic without partitions. With `may_create`, a missing topic counts as one
-        that the client is about to create, and is created now if it becomes a partitioned topic.
+        """Return the partition count of `name`, 0 for a topic without partitions. With `may_create`, create a missing partitioned
+        topic; another missing topic counts as one that the client is about to create.
 
-        Waits during its creation or deletion by another task. Raises TopicNotFound, NotAllowedError, TooManyRequests.
+        Waits during its creation or deletion. Raises TopicNotFound, NotAllowedError, TooManyRequests.
         """
         metadata = self._partitioned.get(name)
         if metadata is not None and not metadata.deleted:

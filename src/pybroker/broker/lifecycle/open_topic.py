@@ -19,8 +19,7 @@ async def on_open_topic(
     find: Callable[[], Awaitable[TopicBase]],
     action: Callable[[TopicBase], Awaitable[Result]],
 ) -> Result:
-    """Return the result of `action` on the topic that `find` returns. If that topic is closing, both are called again for a new
-    topic.
+    """Return the result of `action` on the topic that `find` returns. If that topic is closing, call both again.
 
     `find` waits until the topic is closed. Raises the errors of both, and TooManyRequests if the topic was closed repeatedly until
     the deadline for waiting for a subscription.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pybroker.metadata.partitioned_topics import PartitionedTopics
 
 MADE_AT_ONCE = 64
-"""Partitions that are made together: the metadata store writes them in one batch."""
+"""Created together: the metadata store writes them in one batch."""
 
 
 class PartitionedTopicOperations:
@@ -57,8 +57,7 @@ class PartitionedTopicOperations:
     # --- make --------------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        """Create a partitioned topic with its partitions. It is complete on return, also if the call is refused because it exists:
-        a concurrent creation is awaited.
+        """Create a partitioned topic with its partitions. It is complete on return, also if the call is refused because it exists.
 
         Raises AdminError 400 and 409, NotAllowedError above the namespace's limit, TopicNotFound without the namespace,
         TooManyRequests.
@@ -84,13 +83,13 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.created", topic=name, partitions=partitions, automatically=True)
 
     async def _create_document(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        # A task that began earlier to create a topic of that name has finished. A later one waits for this lock.
+        # An earlier creation of a topic of that name has finished. A later one waits for this lock.
         if await self._directory.exists(name):
             raise AdminError(409, "This topic already exists")
         await self._partitioned.create(name, partitions, properties)
 
     async def create_missing(self, name: TopicName) -> None:
-        """Make the partitions that do not exist. Raises AdminError 404, NotAllowedError, TopicNotFound, TooManyRequests."""
+        """Create missing partitions. Raises AdminError 404, NotAllowedError, TopicNotFound, TooManyRequests."""
 
         async def attempt() -> None:
             async with self._locks.held(name):
@@ -102,7 +101,7 @@ class PartitionedTopicOperations:
         await self._creation.once_settled(name, attempt)
 
     async def _make(self, name: TopicName, indexes: Sequence[int]) -> None:
-        """Make partitions; nothing is stored of those of a non-persistent topic. Raises StoreError."""
+        """Create partitions; nothing is stored of non-persistent ones. Raises StoreError."""
         if not name.is_persistent:
             return
         for first in range(0, len(indexes), MADE_AT_ONCE):
@@ -116,7 +115,7 @@ class PartitionedTopicOperations:
     # --- grow --------------------------------------------------------------------------------------------------------
 
     async def update(self, name: TopicName, partitions: int) -> None:
-        """Add partitions. A concurrent creation or change is awaited, so of two calls for the same count, both succeed.
+        """Add partitions. Waits for a concurrent change, so of two calls for the same count, both succeed.
 
         Raises AdminError 409 and 422, NotAllowedError above the namespace's limit, TopicNotFound, TooManyRequests.
         """
@@ -163,7 +162,7 @@ class PartitionedTopicOperations:
     # --- delete ------------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, force: bool) -> None:
-        """Delete a partitioned topic with its partitions and all stored data. With connected clients only if forced.
+        """Delete a partitioned topic with all stored data. With connected clients only if forced.
 
         Raises AdminError 404 and 412, StoreError, TooManyRequests. After a failure, partitions that were deleted stay deleted; the
         others are usable again.
@@ -196,7 +195,7 @@ class PartitionedTopicOperations:
                 continue
 
     async def _left_over(self, name: TopicName, count: int) -> list[int]:
-        """Partitions behind the last one, of a growth that was cut off: those that it made at once may have gaps between them."""
+        """Partitions behind the last one after an interrupted extension, perhaps with gaps between them."""
         found: list[int] = []
         index = count
         while index < (found[-1] + 1 if found else count) + MADE_AT_ONCE:
@@ -212,13 +211,13 @@ class PartitionedTopicOperations:
         await self._partitioned.update(name, change)
 
     async def _forget(self, name: TopicName) -> None:
-        # First: a topic of that name that is made later must not inherit them.
+        # First: a later topic of that name must not inherit them.
         await self._broker_context.resources.forget_topic(name)
         await self._broker_context.schemas.drop(name)
         await self._partitioned.delete(name)
 
     async def forget_if_empty(self, name: TopicName) -> None:
-        """Forget a partitioned topic of which no partition exists. Raises StoreError."""
+        """Delete the metadata of a partitioned topic without partitions. Raises StoreError."""
         async with self._locks.held(name):
             metadata = self._partitioned.get(name)
             if metadata is None:

@@ -1,14 +1,13 @@
 """Closing of topics: of one that is unloaded, and of all topics when the broker stops.
 
-A request for a persistent topic that is being closed or deleted waits for the end of that.
+A request for a persistent topic that is being closed or deleted waits.
 
 When the broker stops, all clients are notified first, then the topics are closed. The notification needs no storage: clients can
-look for another broker, or wait for this one, however long the closing takes. It yields to the event loop between slices, so the
-notifications are also sent. Many topics are closed at once because each waits for the disk: their writes share the metadata store's
-transactions and the journal's batches, and one checkpoint, the store's last.
+look for another broker, however long the closing takes. Many topics are closed at once because each waits for the disk: their
+writes share the metadata store's transactions, the journal's batches, and the store's last checkpoint.
 
 With 20,000 topics, each with a producer, a consumer, and a message, the last client is notified after 1.4 s and the process ends
-after 8 s (2 cores). Meanwhile nothing is read from clients: notified clients ask for their topics again immediately, and answering
+after 8 s (2 cores). Meanwhile nothing is read from clients: notified clients look up their topics again immediately, and answering
 them took six times as long as closing the topics (3,000 topics, official clients).
 """
 
@@ -31,20 +30,18 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
 
 TELLING_SLICE_MS = 5.0
-"""The maximum time without yielding to the event loop during the notification of clients."""
+"""The maximum time between yields to the event loop during the notification of clients."""
 ANSWERING_S = 2.0
 """How long the stop waits for pending answers on a slow disk. Clients send unanswered messages again to another broker."""
 
 
 class Ending:
-    """One topic that is being closed or deleted, to look at."""
+    """One topic that is being closed or deleted."""
 
     __slots__ = ("ended", "is_deletion", "reason", "since_ms")
 
     def __init__(self, since_ms: int, reason: str, *, is_deletion: bool) -> None:
-        """`since_ms`: in milliseconds since 1970; `reason`: why the broker itself closes the topic, empty for a request of a
-        client.
-        """
+        """`since_ms`: in milliseconds since 1970; `reason`: why the broker itself closes the topic, else empty."""
         self.ended = asyncio.Event()
         self.since_ms = since_ms
         self.reason = reason
@@ -71,7 +68,7 @@ class TopicClosing:
         self._broker_context.tasks.start(self.unload(topic), f"unload {topic.name}")
 
     async def unload(self, topic: TopicBase) -> None:
-        """Close `topic`. Its clients look it up again. Returns when it is closed, also if another task began to close it."""
+        """Close `topic`; its clients look it up again. It is closed on return, also if another task began to close it."""
         if isinstance(topic, NonPersistentTopic):
             self.forget(topic)
             return
@@ -87,7 +84,7 @@ class TopicClosing:
                 logs.error("topic.close_failed", topic=topic.name, error=str(error))
 
     def forget(self, topic: NonPersistentTopic) -> None:
-        """Close `topic`, which is its end; its clients look it up again, which makes a new one."""
+        """Close the non-persistent `topic`, which ends it; its clients look it up again, which creates a new one."""
         topic.fence()
         self._reasons.pop(str(topic.name), None)
         if self._loaded.non_persistent.get(str(topic.name)) is topic:
@@ -105,7 +102,7 @@ class TopicClosing:
 
     @contextmanager
     def ending(self, key: str, *, is_deletion: bool) -> Iterator[None]:
-        """Keep the persistent topic of that name from being loaded or created within this context."""
+        """Prevent loading and creation of the persistent topic of that name within this context."""
         since_ms, reason = self._runtime.clock.wall_ms(), self._reasons.pop(key, "")
         ending = self._ending[key] = Ending(since_ms, reason, is_deletion=is_deletion)
         try:
@@ -115,11 +112,10 @@ class TopicClosing:
             ending.ended.set()
 
     def ending_of(self, key: str) -> Ending | None:
-        """How the persistent topic of that name is being closed or deleted; None when it is not."""
+        """Return the state of the topic's closing or deletion, or None."""
         return self._ending.get(key)
 
     def is_being_closed(self, key: str) -> bool:
-        """Whether the persistent topic of that name is being closed or deleted."""
         return key in self._ending
 
     async def closed(self, key: str) -> None:

@@ -1,8 +1,8 @@
 """Permission to create topics: automatic creation, the topic limit of a namespace, names of partitions.
 
 Each creation of a topic uses `room`, which enforces the limit of a namespace also for concurrent creations; system topics are not
-limited and not counted. A name of the form of a partition can only be a partition of an existing partitioned topic. Such a
-partition is created whenever it is missing, regardless of automatic creation, because its partitioned topic was already permitted.
+counted. A name of the form of a partition can only be a partition of an existing partitioned topic. A missing partition is created
+regardless of automatic creation, because its partitioned topic was already permitted.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class TopicCreation:
     # --- permissions ------------------------------------------------------------------------------------------------
 
     def automatic(self, namespace: NamespaceName) -> AutoTopicCreationOverride:
-        """Return whether a missing topic of `namespace` is created automatically, and as which type: by the namespace's policy, or
-        else by the broker's configuration.
+        """Return whether, and as which type, a missing topic of `namespace` is created automatically: by the namespace's policy, or
+        else by the configuration.
         """
         policies = self._resources.namespace(namespace)
         if policies is not None and policies.autoTopicCreationOverride is not None:
@@ -73,8 +73,8 @@ class TopicCreation:
         )
 
     def require_loadable(self, name: TopicName) -> None:
-        """Refuse names that no topic can have. Raises NotAllowedError for the name of a partitioned topic and for names that only
-        transactions use, TopicNotFound for a partition beyond the partition count, TopicChanging while that count may change.
+        """Raises NotAllowedError for the name of a partitioned topic and for names that only transactions use, TopicNotFound for a
+        partition beyond the partition count, TopicChanging while that count may change.
         """
         if is_transaction_internal(name):
             raise NotAllowedError(f"Can not create transaction system topic {name}")
@@ -87,14 +87,15 @@ class TopicCreation:
         metadata = self._partitioned.get(name.partitioned_name)
         if metadata is None:
             return
-        if metadata.deleted:  # A deletion has failed, or was cut off: waiting for the next one could take for ever.
+        if metadata.deleted:  # A deletion has failed, or was interrupted: the next one may never come.
             raise TopicNotFound(f"Topic not found {name}: {name.partitioned_name} is to be deleted")
         if name.partition_index >= metadata.partitions:
             raise TopicNotFound(f"Topic not found {name}: there are {metadata.partitions} partitions")
 
     def require_open_namespace(self, name: TopicName) -> None:
-        """Raises TopicNotFound when the namespace of `name` does not exist, or is left marked by a deletion that was cut off;
-        TopicChanging while it is being deleted."""
+        """Raises TopicNotFound if the namespace of `name` does not exist or was left marked by an interrupted deletion,
+        TopicChanging during its deletion.
+        """
         namespace = name.namespace
         policies = self._resources.namespace(namespace)
         if (policies is not None and not policies.deleted) or self._presence.is_own(namespace):
@@ -106,8 +107,8 @@ class TopicCreation:
         raise TopicNotFound(f"Namespace {namespace} is to be deleted")
 
     def is_settled(self, name: TopicName) -> bool:
-        """Return whether no task changes the namespace or the partitioned topic of `name`. While a partitioned topic is extended,
-        its existing partitions are usable.
+        """Return whether no task changes the namespace or partitioned topic of `name`. Existing partitions are usable during an
+        extension.
         """
         parent = name.partitioned_name
         if self._changing.namespaces.is_held(name.namespace):
@@ -136,7 +137,7 @@ class TopicCreation:
             await self._changing.passed(name)
 
     def require_automatic(self, name: TopicName) -> None:
-        """Refuse to make a missing topic because a client names it. Raises TopicNotFound, NotAllowedError, TopicChanging."""
+        """Require automatic creation of a missing topic. Raises TopicNotFound, NotAllowedError, TopicChanging."""
         # A task that creates or deletes the partitions now must not meet a task in `room` that creates a single one.
         if self._changing.partitioned.is_held(name.partitioned_name):
             raise TopicChanging(f"topic {name.partitioned_name} is being made, grown or deleted, try again")
@@ -151,7 +152,7 @@ class TopicCreation:
         self.require_strict_name(name)
 
     def require_own_name(self, name: TopicName) -> None:
-        """Raises AdminError 400 for a topic that only the broker itself may make."""
+        """Raises AdminError 400 for a topic that only the broker itself may create."""
         if is_transaction_internal(name):
             raise AdminError(400, "Cannot create topic in system topic format!")
 
@@ -162,8 +163,7 @@ class TopicCreation:
 
     @asynccontextmanager
     async def room(self, name: TopicName, topics: int) -> AsyncIterator[None]:
-        """Permit the creation of `topics` topics in the namespace of `name` within this context. The namespace is not deleted
-        meanwhile.
+        """Permit the creation of `topics` topics in the namespace of `name` within this context, and prevent its deletion.
 
         Raises NotAllowedError, and the errors of `require_open_namespace`.
         """
@@ -188,7 +188,7 @@ class TopicCreation:
                     self._left = None
 
     async def quiet(self, namespace: NamespaceName) -> None:
-        """Wait until no task creates a topic in `namespace`. The namespace is marked as deleted, so no creation begins."""
+        """Wait until no task creates a topic in `namespace`, which is marked as deleted, so no creation begins."""
         while namespace in self._makers:
             self._left = self._left or asyncio.Event()
             await self._left.wait()

@@ -1,8 +1,8 @@
 """The existing topics, and listeners for topics that are created or deleted.
 
-A persistent topic exists as long as its managed ledger, a non-persistent one as long as it is loaded; the directory has no list of
-its own. Invariant: listeners are notified when a topic exists durably, or is gone, whatever the cause, and for one name in that
-order. They are called on the event loop and must not fail.
+A persistent topic exists as long as its managed ledger, a non-persistent one as long as it is loaded. Invariant: listeners are
+notified when a topic exists durably, or is gone, whatever the cause, and for one name in that order. They are called on the event
+loop and must not fail.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
 
 TopicTexts: TypeAlias = list[str]
-"""Full names; `TopicDirectory.list` hides the built-in type's name from the class that has it."""
+"""An alias, because `TopicDirectory.list` hides the built-in type."""
 
 NAMES_PER_TURN = 256
-"""The names that a list processes in about a millisecond, before it yields to the event loop."""
+"""About a millisecond of work between two yields to the event loop."""
 NAME_BYTES = 120
-"""The size of a name beside its characters, as an object and in the response."""
+"""The size of a name without its characters, as an object and in the response."""
 UNKNOWN_LIST_BYTES = 16 * 1024
-"""A list of a namespace of which nothing is known yet."""
+"""For a namespace that was not listed before."""
 MAX_KNOWN_SIZES = 10_000
-"""Namespaces of which it is remembered how large their last list was."""
+"""Namespaces with a remembered list size."""
 
 
 class TopicListener(ABC):
-    """A listener for created and deleted topics; a partition is a topic."""
+    """Receives created and deleted topics; a partition is a topic."""
 
     @abstractmethod
     def topic_created(self, name: TopicName) -> None:
-        """`name` exists, durably, and did not before."""
+        """`name` exists durably since now."""
 
     @abstractmethod
     def topic_deleted(self, name: TopicName) -> None:
@@ -49,7 +49,7 @@ class TopicListener(ABC):
 
 
 class TopicDirectory:
-    """The directory of the broker service, which reports created and deleted topics to it."""
+    """Other parts report created and deleted topics to it."""
 
     def __init__(
         self,
@@ -65,14 +65,11 @@ class TopicDirectory:
         self._last_sizes_bytes: OrderedDict[NamespaceName, int] = OrderedDict()  # those listed last come last
 
     def listen(self, listener: TopicListener) -> None:
-        """Notify `listener` from now on, for the lifetime of the broker."""
         self._listeners.append(listener)
 
     @contextmanager
     def growing(self, topic: TopicName) -> Iterator[None]:
-        """Delay notifications of new partitions of `topic` until the end of this context: clients that came immediately would be
-        refused.
-        """
+        """Delay notifications of new partitions of `topic` within this context, because earlier clients would be refused."""
         unusable = self._unusable[topic] = set()
         try:
             yield
@@ -82,7 +79,7 @@ class TopicDirectory:
                 self.created(name)
 
     def created(self, name: TopicName) -> None:
-        """`name` is durable now and was not there before."""
+        """`name` is durable since now."""
         unusable = self._unusable.get(name.partitioned_name)
         if unusable is not None:
             unusable.add(name)
@@ -100,13 +97,13 @@ class TopicDirectory:
             listener.topic_deleted(name)
 
     async def exists(self, name: TopicName) -> bool:
-        """Whether there is a topic, or a single partition, of that name."""
+        """Return whether the topic or single partition exists."""
         if not name.is_persistent:
             return str(name) in self._loaded.non_persistent
         return str(name) in self._loaded.persistent or await self._ledgers.exists(metadata_paths.managed_ledger(name))
 
     async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
-        """The full names of a namespace's topics, sorted, partitions one by one; of one domain, or of both."""
+        """Return the sorted full names of a namespace's topics and single partitions, of one domain or of both."""
         names = []
         for each in DOMAINS if domain is None else (domain,):
             if each == PERSISTENT:

@@ -41,7 +41,7 @@ LOOKS_UP = "looks up its policies"
 
 
 class LoadUnderWay(NamedTuple):
-    """How far a load is, to look at: since when, in milliseconds since 1970, at which step, and of that how much is done.
+    """Progress of a load: start in milliseconds since 1970, step, and progress within it.
 
     `waiters`: requests that wait for it. `replay`: entries that are read again for its transactions, done and in all.
     """
@@ -54,8 +54,6 @@ class LoadUnderWay(NamedTuple):
 
 
 class _Load:
-    """A load that is queued or in progress."""
-
     __slots__ = ("has_begun", "loaded", "may_create", "name", "replay", "since_ms", "step", "waiters")
 
     def __init__(self, name: TopicName, may_create: bool, loaded: asyncio.Future[Topic], since_ms: int) -> None:
@@ -90,15 +88,14 @@ class TopicLoading:
         self._closing = closing
         self._creation = creation
         self._loads: dict[str, _Load] = {}
-        self._queue: dict[str, _Load] = {}  # of these, the ones that have not begun
+        self._queue: dict[str, _Load] = {}  # of these, the loads that have not begun
         self._creating: KeyedLock[str] = KeyedLock()
 
     def __len__(self) -> int:
-        """Topics that are being loaded, or are to be."""
+        """Return the number of queued and running loads."""
         return len(self._loads)
 
     def under_way(self, name: TopicName) -> LoadUnderWay | None:
-        """How far the load of that topic is; None when there is none."""
         load = self._loads.get(str(name))
         if load is None:
             return None
@@ -226,7 +223,7 @@ class TopicLoading:
     # --- make, and wait ----------------------------------------------------------------------------------------------
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Make `name` without loading it; False when it exists. The caller has seen to it that it may be made."""
+        """Create `name`, which is permitted, without loading it. Return False if it exists."""
         key = str(name)
         while self._closing.is_being_closed(key) or self._creating.is_held(key):
             await self._closing.closed(key)
@@ -249,7 +246,7 @@ class TopicLoading:
 
 
 async def _close(ledger: ManagedLedger | None) -> None:
-    """Of a topic that was not loaded after all."""
+    """Close the ledger after a failed load."""
     if ledger is None:
         return
     try:

@@ -1,7 +1,7 @@
 """Topics by name, persistent or not: lookup, loading, creation, closing, and deletion, also by several tasks at once.
 
-Invariants: a topic is loaded at most once at a time. A client's request waits while the namespace or partitioned topic of the topic
-is created or changed; a request of the broker itself does not.
+Invariants: a topic is loaded at most once at a time. A client's request waits during a change of the topic's namespace or
+partitioned topic; a request of the broker itself does not.
 """
 
 from __future__ import annotations
@@ -54,25 +54,24 @@ class Topics:
         return len(self._loading)
 
     def load_of(self, name: TopicName) -> LoadUnderWay | None:
-        """How far the load of that topic is; None when it is not being loaded."""
+        """Return the progress of the topic's load, or None."""
         return self._loading.under_way(name)
 
     def ending_of(self, name: TopicName) -> Ending | None:
-        """How that topic is being closed or deleted; None when it is not."""
+        """Return the state of the topic's closing or deletion, or None."""
         return self._closing.ending_of(str(name))
 
     def is_settled(self, name: TopicName) -> bool:
-        """Return whether no task creates, extends, or deletes the namespace or partitioned topic of `name`."""
         return self._creation.is_settled(name)
 
     # --- for clients -------------------------------------------------------------------------------------------------
 
     async def get(self, name: TopicName, may_create: bool) -> Topic:
-        """Return the loaded persistent topic, after loading it if necessary. With `may_create`, create it if automatic creation
-        permits that.
+        """Return the persistent topic, after loading it if necessary. With `may_create`, create it if automatic creation permits
+        that.
 
-        Waits while its namespace or partitioned topic is created or changed, while it is being closed, and in the load queue.
-        Raises TopicNotFound, NotAllowedError, TooManyRequests after the maximum wait, and ServiceNotReady while the broker stops.
+        Waits during a change of its namespace or partitioned topic, while it is being closed, and in the load queue. Raises
+        TopicNotFound, NotAllowedError, TooManyRequests after the maximum wait, and ServiceNotReady while the broker stops.
         """
         topic = self.loaded.persistent.get(str(name))
         if topic is not None and not topic.is_fenced and self._creation.is_settled(name):
@@ -116,11 +115,11 @@ class Topics:
     # --- for the broker itself ---------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool) -> Topic:
-        """Return the topic for the broker itself: like `get`, also for topics that clients may not use now or not yet."""
+        """As `get` for the broker itself, also for topics that clients may not use now."""
         return await self._loading.load(name, may_create, in_turn=False)
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Make `name`, a persistent one without loading it; False when it exists. The caller has seen to it that it may be made."""
+        """Create `name`, which is permitted, without loading a persistent topic. Return False if it exists."""
         if name.is_persistent:
             return await self._loading.make(name, properties)
         return await self._non_persistent.make(name)
@@ -130,7 +129,7 @@ class Topics:
         await self._loading.settled(name)
 
     async def unload(self, topic: TopicBase) -> None:
-        """Close `topic`. Its clients look it up again. Returns when it is closed, also if another task began to close it."""
+        """Act as `TopicClosing.unload`."""
         await self._closing.unload(topic)
 
     # --- delete ------------------------------------------------------------------------------------------------------
@@ -162,7 +161,7 @@ class Topics:
             await self._closing.end(topic, topic.delete(), is_deletion=True)
 
     async def _finish_deletion(self, name: TopicName) -> bool:
-        """Whether there was a deletion of `name` that a crash had cut off."""
+        """Complete an interrupted deletion of `name`. Return whether there was one."""
         await self.settled(name)
         with self._closing.ending(str(name), is_deletion=True):
             return await self._broker_context.ledgers.finish_deletion(metadata_paths.managed_ledger(name))

@@ -1,8 +1,7 @@
 """Notifications of topic list watchers, with many changes in one update.
 
-Owned by the broker service; the topic directory reports created and deleted topics. A single change is sent in the next event loop
-iteration. After that there is a pause that grows with the work, so the creation of ten thousand topics results in a few updates
-instead of ten thousand hashes of ten thousand names.
+A single change is sent in the next event loop iteration. After that there is a pause that grows with the work, so the creation of
+ten thousand topics results in a few updates instead of ten thousand hashes of ten thousand names.
 
 A watched namespace need not exist. Its watchers stay when it is deleted, and are notified when it is created again.
 """
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from pybroker.auth.authorization import AuthorizationService
     from pybroker.broker.context.broker_context import BrokerContext
 
-MAX_WATCHED_NAMES = 1_000_000  # in all lists together; a client that is refused asks for the list from time to time
+MAX_WATCHED_NAMES = 1_000_000  # in all lists; a client that is refused requests the list from time to time
 MATCHED_PER_TURN = 256  # about a millisecond
 HASHED_PER_TURN = 10_000  # the same
 PAUSE_MS = 20.0
-HASHED_PER_PAUSE_MS = 1_000  # at most about a tenth of the event loop's time goes into hashes
+HASHED_PER_PAUSE_MS = 1_000  # at most about a tenth of the event loop's time for hashes
 
 
 class TopicWatchers(TopicListener):
@@ -61,7 +60,6 @@ class TopicWatchers(TopicListener):
         watched.watchers.append(watcher)
 
     def close(self, watcher: TopicWatcher) -> None:
-        """Stop the notifications of `watcher`."""
         watched = watcher.watched
         if watcher in watched.watchers:
             watched.watchers.remove(watcher)
@@ -74,14 +72,14 @@ class TopicWatchers(TopicListener):
         self._count(watched)
 
     def close_revoked(self, namespace: NamespaceName | None) -> None:
-        """Close the watchers, of one namespace or of all, that would be refused if they came now."""
+        """Close the watchers, of one namespace or of all, that have no permission now."""
         for each in list(self._lists) if namespace is None else [namespace]:
             for watched in list(self._lists.get(each, {}).values()):
                 for watcher in list(watched.watchers):
                     _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
-        """Read the list's names, unless that was done before. Raises NotAllowedError when they are too many."""
+        """Read the list's names, once. Raises NotAllowedError above `MAX_WATCHED_NAMES`."""
         while not watched.is_loaded:
             loading = self._loading.get(watched)
             if loading is not None:
@@ -143,7 +141,7 @@ class TopicWatchers(TopicListener):
             self._runtime.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
-        """Send changes to watchers, as many as one iteration has time for. A watcher without capacity stays in the queue."""
+        """Send changes to watchers within the time of one iteration. A watcher without capacity stays in the queue."""
         self._is_scheduled = False
         hashed = 0
         for watched in list(self._changed):
@@ -163,7 +161,7 @@ class TopicWatchers(TopicListener):
 
 
 async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
-    """Those of `topics` that match, a millisecond at a time."""
+    """Return the matching topics, with a yield to the event loop each millisecond."""
     selected: list[str] = []
     for start in range(0, len(topics), MATCHED_PER_TURN):
         if start:
@@ -173,7 +171,6 @@ async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
 
 
 def _close_if_right_revoked(watcher: TopicWatcher, authorization: AuthorizationService) -> None:
-    """Close `watcher` if its role has lost the right to list the topics of the namespace."""
     namespace = watcher.watched.namespace
     try:
         authorization.require_list_topics(namespace, watcher.role)

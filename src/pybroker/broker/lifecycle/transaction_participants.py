@@ -1,7 +1,7 @@
-"""Topics and subscriptions as participants of transactions: notification of the end of a transaction, loaded or not.
+"""Topics and subscriptions as participants of transactions: notification of the end of a transaction.
 
-A topic or subscription that does not exist has nothing to end and counts as notified: a transaction must not wait forever for a
-deleted participant. The caller retries all other failures.
+A participant that does not exist has nothing to end and counts as notified: a transaction must not wait forever for it. The caller
+retries all other failures.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TransactionParticipants:
         except InvalidTopicName:
             return
         if not name.is_persistent or is_transaction_internal(name) or self._partitioned.get(name) is not None:
-            return  # there is nothing that could be ended: no message of a transaction can be there
+            return  # no message of a transaction can be there
         subscription_name = participant.subscription
 
         async def find() -> TopicBase:

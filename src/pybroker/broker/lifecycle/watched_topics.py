@@ -1,7 +1,7 @@
-"""The topics that match a pattern, kept current for its watchers, and the changes that each watcher has not received.
+"""The topics that match a pattern, for its watchers, and the changes that each watcher has not received.
 
-Watchers of one namespace with one pattern share a list: its names and its hash are the same for all of them. Invariant: the last
-list that a watcher received plus `take` is always the current list; a name that came and went in between is no change.
+Watchers of one namespace with one pattern share a list. Invariant: the last list that a watcher received plus `take` is always the
+current list; a name that was created and deleted in between is no change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNTOLD_NAME_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """The changes of a list since the last update of a watcher, both sorted, and the hash of the current list."""
+    """The sorted changes of a list since the last update of a watcher, and the hash of the current list."""
 
     created: list[str]
     deleted: list[str]
@@ -31,7 +31,7 @@ class TopicChanges:
 class WatchedTopics:
     """One namespace's persistent topics of one pattern.
 
-    Changes that come before the first list are kept and applied to it: the list may be older or newer than each of them.
+    Changes before the first list are kept and applied to it: the list may be older or newer than each of them.
     """
 
     def __init__(self, namespace: NamespaceName, pattern: TopicsPattern) -> None:
@@ -48,18 +48,18 @@ class WatchedTopics:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory of the names, and of the changes that watchers have not received."""
+        """The approximate memory of the names and of the unsent changes."""
         return WATCHED_NAME_BYTES * len(self.names) + UNTOLD_NAME_BYTES * sum(each.behind for each in self.watchers)
 
     @property
     def hash(self) -> str:
-        """Reckoned again only after a change: it reads every name."""
+        """Computed again only after a change, because it reads every name."""
         if self._hash is None:
             self._hash = topics_hash(self.names)
         return self._hash
 
     def load(self, names: list[str]) -> None:
-        """`names` matched when they were listed, which was after the first watcher came."""
+        """Set the names, which were listed after the first watcher was opened."""
         assert not self.is_loaded
         self.names = sorted(names)
         self.is_loaded = True
@@ -68,9 +68,7 @@ class WatchedTopics:
         self._early.clear()
 
     def changed(self, name: str, is_created: bool) -> bool:
-        """Process a created or deleted persistent topic of the namespace. Return True if it is in this list and watchers must be
-        notified.
-        """
+        """Process a created or deleted persistent topic of the namespace. Return True if watchers must be notified."""
         if not self.pattern.matches(name):
             return False
         if not self.is_loaded:
@@ -96,7 +94,7 @@ class WatchedTopics:
 class TopicWatcher(ABC):
     """A watcher of `watched`; a subclass sends the updates.
 
-    While it has no capacity, changes add up here, to at most the names before and after.
+    Without capacity, changes accumulate here, at most the names before and after.
     """
 
     def __init__(self, watched: WatchedTopics) -> None:
@@ -119,11 +117,10 @@ class TopicWatcher(ABC):
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are unsent changes."""
         return bool(self._pending)
 
     def take(self) -> TopicChanges:
-        """Return the unsent changes, once."""
+        """Remove and return the unsent changes."""
         created = sorted(name for name, is_created in self._pending.items() if is_created)
         deleted = sorted(name for name, is_created in self._pending.items() if not is_created)
         self._pending.clear()
@@ -137,12 +134,12 @@ class TopicWatcher(ABC):
     @property
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether it knows a first list and takes changes now."""
+        """Whether it has received a first list and accepts changes now."""
 
     @abstractmethod
     def tell(self, changes: TopicChanges) -> None:
-        """Pass `changes` on."""
+        """Send `changes`."""
 
     @abstractmethod
     def close_from_broker(self) -> None:
-        """End the watch, because the client has lost its permission. It receives no more updates."""
+        """End the watch, because the client has lost its permission."""

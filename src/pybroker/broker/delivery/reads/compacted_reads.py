@@ -1,5 +1,4 @@
-"""Reading compacted: entries come from the compacted view up to its horizon, and from the topic behind it, instead of from the
-cursor.
+"""Reading compacted: entries come from the compacted view up to its horizon, and from the topic behind it.
 
 The read position is a position of the topic in both cases. When a compaction replaces the view, the next read looks this position
 up in the new view, so no entry is delivered twice and none is skipped.
@@ -28,7 +27,7 @@ from pybroker.model.position import Position
 
 
 class CompactedRun(EntryRun):
-    """Entries of one ledger between which others are gone."""
+    """Entries of one ledger, with gaps."""
 
     __slots__ = ("entry_ids",)
 
@@ -43,7 +42,7 @@ class CompactedRun(EntryRun):
 
 
 class CompactedReads:
-    """Owned by its subscription while its active consumer reads compacted; speaks like the cursor."""
+    """Has the cursor's methods for reads. Exists while the active consumer reads compacted."""
 
     def __init__(self, cursor: ManagedCursor, store: LedgerStore, pass_over: PassOver) -> None:
         self._cursor = cursor
@@ -52,7 +51,7 @@ class CompactedReads:
         self._ahead: list[CompactedEntry] = []
         self._ahead_of: CompactedInfo | None = None
         self._ahead_from = Position(-1, -1)  # the read position at which they are the next ones
-        # Delivered, of ledgers that the topic has no more.
+        # Delivered entries of ledgers that the topic has deleted.
         self._seen: dict[int, BitMap] = {}
         self._unacked: dict[int, BitMap] = {}
         self._delivered = Position(-1, -1)  # the last of these
@@ -60,7 +59,7 @@ class CompactedReads:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Read again from behind the mark-delete position, which may stand in a ledger that only the view has entries of."""
+        """Read again from behind the mark-delete position, which may be in a ledger of the view only."""
         mark = self._cursor.mark_delete_position
         self._cursor.read_position = Position(mark.ledger_id, mark.entry_id + 1)
 
@@ -74,7 +73,7 @@ class CompactedReads:
         return self._view() is not None or self._cursor.has_more()
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """The next entries if they are in memory, advancing."""
+        """Advance to the next entries and return them if they are in memory."""
         view = self._view()
         if view is None:
             return self._cursor.read_cached(max_entries, max_bytes)
@@ -83,7 +82,7 @@ class CompactedReads:
         return self._take(max_entries, max_bytes)
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """The next entries from the store, advancing; None when there is something else to do first. Raises StoreError."""
+        """Advance to the next entries from the store; None when something else must be done first. Raises StoreError."""
         view = self._view()
         if view is None:
             return await self._cursor.read(max_entries, max_bytes)
@@ -96,7 +95,7 @@ class CompactedReads:
             if self._is_elsewhere(view, position):
                 return None  # The ledger that was read is replaced: the next read is from the new one.
             if isinstance(error, (DamagedEntries, NoSuchLedger)):
-                # Of a ledger that is not the topic's: there are no entries of the topic to go behind.
+                # The ledger is not the topic's: there are no entries of the topic to skip to.
                 raise StoreError(f"the compacted view cannot be read: {error}") from error
             raise
         if self._is_elsewhere(view, position):
@@ -109,7 +108,7 @@ class CompactedReads:
         return self._take(max_entries, max_bytes)
 
     def _view(self) -> CompactedInfo | None:
-        """The view, if the read position is in it."""
+        """Return the view if the read position is in it."""
         view = self._cursor.ledger.compacted
         return view if view is not None and self._cursor.read_position <= view.horizon else None
 
@@ -117,7 +116,7 @@ class CompactedReads:
         return self._view() is not view or self._cursor.read_position != position
 
     def _take(self, max_entries: int, max_bytes: int) -> CompactedRun:
-        """The first entries that were read ahead, of one ledger."""
+        """Return the first entries that were read ahead, of one ledger."""
         ahead = self._ahead
         ledger_id = ahead[0].position.ledger_id
         count = size_bytes = 0
@@ -137,7 +136,7 @@ class CompactedReads:
         return run
 
     def _go_to(self, position: Position) -> None:
-        """Pass over everything before `position`."""
+        """Acknowledge everything before `position`."""
         before, self._cursor.read_position = self._cursor.read_position, position
         if before == position:
             return
@@ -155,7 +154,7 @@ class CompactedReads:
     # --- acknowledged entries --------------------------------------------------------------------------------------------
 
     def undelivered(self, run: CompactedRun) -> AssignInput:
-        """The entries of `run` that are not acknowledged."""
+        """Return the entries of `run` that are not acknowledged."""
         state, ledger_id = self._cursor.state, run.ledger_id
         ack_sets = [state.ack_set_of(ledger_id, entry_id) for entry_id in run.entry_ids]
         entries = AssignInput(
@@ -178,14 +177,12 @@ class CompactedReads:
             self._delivered = max(self._delivered, Position(ledger_id, new.max()))
 
     def acknowledged(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        """Entries were acknowledged one by one."""
         unacked = self._unacked.get(ledger_id)
         if unacked is not None:
             unacked -= BitMap(entry_ids)
             self._move_mark()
 
     def acknowledged_up_to(self, position: Position) -> None:
-        """And all up to one."""
         for ledger_id in [ledger_id for ledger_id in self._unacked if ledger_id <= position.ledger_id]:
             if ledger_id < position.ledger_id:
                 del self._unacked[ledger_id]

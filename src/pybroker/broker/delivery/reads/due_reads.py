@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 READ_GAP_ENTRIES = 8
-"""Due entries with at most this many other entries between them are read together, because that is cheaper than two reads."""
+"""Due entries with at most this many other entries between them are read together, which is cheaper than two reads."""
 
 
 def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int) -> list[EntryRun] | None:

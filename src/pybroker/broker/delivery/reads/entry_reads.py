@@ -1,7 +1,7 @@
 """The source of the entries of one subscription: the cache, or the store.
 
-It reads entries for redelivery, scans of the dispatcher, delayed entries that are due, and the next entries at the cursor or in the
-compacted view. It knows no consumer and no dispatcher; the subscription decides about the entries.
+It reads entries for redelivery, scans of the dispatcher, due delayed entries, and the next entries at the cursor or in the
+compacted view. It knows no consumer and no dispatcher.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pybroker.model.position import Position
 AT_END: tuple[EntryRun, ...] = ()
 """There is nothing to read."""
 NO_MEMORY: Sequence[EntryRun] = []
-"""Nothing is read that may have to be remembered: so much waits for its time that there is no memory for more."""
+"""New entries are not read, because they may have to be delayed, and the memory budget for delayed entries is used up."""
 
 
 class Rescans:
@@ -50,7 +50,7 @@ class Rescans:
         return None
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Entries from `position` on, of one ledger, that the cursor has passed, if they are in memory."""
+        """Return entries of one ledger from `position` to the cursor, if they are in memory."""
         max_entries = self._within_passed(position, max_entries)
         ahead = self._ahead
         if ahead is not None and ahead.ledger_id == position.ledger_id:
@@ -82,10 +82,7 @@ class Rescans:
 
 
 class EntryReads:
-    """Owned by its subscription.
-
-    Invariant: at most one read from the store is under way, for the plan that `cached` was asked for last.
-    """
+    """Invariant: at most one read from the store is in progress, for the plan of the last call of `cached`."""
 
     def __init__(self, cursor: ManagedCursor, delayed: DelayedDelivery) -> None:
         self._cursor = cursor
@@ -112,7 +109,7 @@ class EntryReads:
 
     @property
     def waits_for_transaction(self) -> bool:
-        """Whether there is more, which an open transaction holds back."""
+        """Whether an open transaction blocks the next entry."""
         ledger = self._cursor.ledger
         return ledger.read_limit.limit is not None and self._cursor.read_position <= ledger.last_confirmed
 
@@ -169,7 +166,7 @@ class EntryReads:
         return runs
 
     def undelivered(self, run: EntryRun) -> AssignInput:
-        """The entries of `run` that are not acknowledged."""
+        """Return the entries of `run` that are not acknowledged."""
         if isinstance(run, CompactedRun):
             assert self.compacted is not None
             return self.compacted.undelivered(run)
@@ -230,7 +227,7 @@ class EntryReads:
             raise failed_reads.whole_ledger(self._cursor.ledger.ledgers, position.ledger_id, error) from error
 
     def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
-        """The plan's positions that are still there and unacknowledged, as (ledger id, first, last) of consecutive entries."""
+        """Return the plan's existing unacknowledged positions as (ledger id, first, last) of consecutive entries."""
         spans: list[tuple[int, int, int]] = []
         state = self._cursor.state
         for ledger_id, entry_id in plan.replay or ():

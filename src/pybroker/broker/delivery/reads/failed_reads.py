@@ -20,21 +20,18 @@ REMEDY = "; autoSkipNonRecoverableData=true goes on behind it, so does skipping 
 
 
 class FailedReads:
-    """Failed reads of one subscription, which owns this: number of consecutive failures, and the reason.
-
-    Invariant: while `count` is 0, the last read succeeded and there is nothing to report.
-    """
+    """Invariant: while `count` is 0, the last read succeeded and there is nothing to report."""
 
     def __init__(self, topic: TopicContext, subscription: str) -> None:
         self._topic = topic
         self._subscription = subscription
         self.count = 0
-        """The number of consecutive failures."""
+        """Consecutive failures."""
         self.reason = ""
-        """Why the last of them did."""
+        """Of the last failure."""
 
     def failed(self, error: StoreError, *, is_lasting: bool) -> float:
-        """One more, of which the first is logged; in how many seconds the next try is due."""
+        """Count a failure, and log the first. Return the delay of the next attempt in seconds."""
         self.count += 1
         self.reason = str(error)
         if self.count == 1:
@@ -48,7 +45,7 @@ class FailedReads:
 
 
 def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
-    """Which entries will never be read, by an error of reading at the cursor; None when the read may succeed later."""
+    """Return the entries at the cursor that can never be read, according to `error`; None if the read may succeed later."""
     if isinstance(error, NoSuchLedger):
         ledgers = cursor.ledger.ledgers
         return whole_ledger(ledgers, ledgers.normalize(cursor.read_position).ledger_id, error)
@@ -56,7 +53,7 @@ def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries |
 
 
 def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> DamagedEntries:
-    """All entries of a ledger that is gone."""
+    """Return the damage of a deleted ledger."""
     return DamagedEntries(ledger_id, 0, ledgers.entry_count_of(ledger_id) - 1, str(error))
 
 
@@ -83,7 +80,6 @@ def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int
 def log_skipped(
     subscription: SubscriptionBase, ledger_id: int, entry_ids: range, entries: int, damage: DamagedEntries
 ) -> None:
-    """Log the skipped entries and the reason."""
     logs.warning(
         "entries.skipped",
         topic=subscription.topic.name,
