@@ -1,4 +1,4 @@
-"""Builds every object once, in order, runs them until a signal, and takes them down in the opposite order.
+"""Builds every object once, in order, runs them until a signal, and closes them in the opposite order.
 
 The only module that may import everything. Owner of the root task group, the signals and the data directory's lock.
 """
@@ -69,14 +69,13 @@ from pybroker.wire.broker_entry_metadata import entry_time_ms
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_FATAL_STORAGE = 70
-_SWITCH_INTERVAL_S = (
-    0.0002  # the journal's writer thread gets the interpreter this soon (docs/contributing/architecture.md)
-)
+_SWITCH_INTERVAL_S = 0.0002
+"""Short waits of the journal's writer thread for the interpreter lock (docs/contributing/architecture.md)."""
 _MIB = 1024 * 1024
 
 
 class StartError(Exception):
-    """The broker cannot start; each argument is one line that the operator needs."""
+    """The broker cannot start; each argument is one line for the operator."""
 
 
 def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk: Disk | None = None) -> int:
@@ -102,13 +101,12 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
 
 
 def tune_process() -> None:
-    """Set interpreter options for a broker."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     raise_limit()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The loop of a broker; None for the standard one."""
+    """None for the standard loop."""
     try:
         import uvloop  # noqa: PLC0415  (not everywhere)
     except ImportError:
@@ -131,7 +129,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
         await stop.wait()
     finally:
         is_clean = await broker.close()
-        gc.freeze()  # The interpreter's own last collection would visit everything that there was: a second for 20,000 topics.
+        gc.freeze()  # The interpreter's own last collection would visit all objects: a second for 20,000 topics.
     return EXIT_OK if is_clean else EXIT_FAILED
 
 
@@ -169,7 +167,7 @@ class OwnProcess:
 
 
 class Broker:
-    """A whole broker: every object of the process. `start` and `close` are called once each, on the running loop."""
+    """Every object of the process. `start` and `close` are called once each, on the running loop."""
 
     def __init__(
         self,
@@ -201,7 +199,7 @@ class Broker:
         return self.config.ledger_store == "local" or self.config.metadata_store == "sqlite"
 
     async def start(self) -> None:
-        """Open, recover, bind, serve. Raises StartError and friends, with everything taken down again."""
+        """Open, recover, bind, serve. Raises StartError and its causes, with everything closed again."""
         try:
             await self._start()
         except BaseException:
@@ -234,7 +232,7 @@ class Broker:
         self._tasks.start(delete_orphaned_ledgers(ledger_store, leftovers), "leftovers")
 
     def own_collector(self) -> None:
-        """Let this broker, which has been started and is alone in its process, say when cyclic garbage is collected."""
+        """Control cyclic garbage collection; only for a broker that is alone in its process."""
         service = self.service
         stats = self.runtime.stats
         policy = GarbagePolicy(stats, self.runtime.clock, lambda: stats.topic_loads - len(service.loaded.persistent))
@@ -267,8 +265,9 @@ class Broker:
         return MeasuredMetadataStore(store, self.runtime.clock)
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
-        """Ledgers with entries of which no topic is known show that metadata was lost, and names of ledgers that the store never
-        made that its table was. Raises StartError."""
+        """Raises StartError for ledgers with entries but no known topic, because metadata was lost, and for named ledgers with ids
+        that the store never assigned, because its table was lost.
+        """
         if leftovers.ids_not_given:
             raise StartError(older_table_text("checkpoint.db", leftovers.ids_not_given))
         if not leftovers.entries or self.config.metadata_store == "memory":
@@ -280,7 +279,7 @@ class Broker:
             raise StartError(lost_names_text(self._directory, lost, has_topics=has_topics))
 
     async def _require_ledgers(self, metadata: MetadataStore) -> None:
-        """Topics that name ledgers where nothing of a store is left: ids would be given again. Raises StartError."""
+        """Raises StartError for topics with ledgers without any files of a store: ids would be assigned again."""
         stored_locally = self.config.ledger_store != "memory" and self.config.metadata_store != "memory"
         if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
             raise StartError(
@@ -355,7 +354,7 @@ class Broker:
         self._tasks.start(self._run_background(refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
-        """Say in the cluster's document where its broker is."""
+        """Store the broker's addresses in the metadata of its cluster."""
         found = self.service.presence.addresses.resolve(None)
         cluster = resources.cluster(self.config.cluster_name) or ClusterData()
         current = msgspec.structs.replace(
@@ -399,9 +398,7 @@ class Broker:
         await self._take_down()
 
     async def close(self) -> bool:
-        """Notify the clients, write pending state, and release everything. Return False if `brokerShutdownTimeoutMs` was
-        too short.
-        """
+        """Notify the clients, write pending state, and release everything. False if `brokerShutdownTimeoutMs` was too short."""
         logs.info("broker.stopping")
         if self._garbage is not None:
             self._garbage.rest()

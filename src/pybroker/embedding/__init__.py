@@ -1,11 +1,10 @@
-"""A broker inside of somebody else's process: on their event loop, or on a thread of its own.
+"""A broker in the process of its user: on the user's event loop, or on a thread of its own.
 
     async with pybroker.embed() as broker:
         client = pulsar.Client(broker.service_url)
 
-Owns no signal, no logging, no collector, no registry: several can run in one process, and nothing of them is left when they end.
-Start reading at `broker`; `thread` is the twin for code without a loop, `faults` what a test can make go wrong, and `virtual_time`
-how the broker's time is moved.
+Owns no signal, logging, garbage collection, or registry: several can run in one process, and nothing remains when they end. Start
+with `embedded_broker.py`; `thread.py` is the same for code without a loop, `faults.py` has the faults that a test can inject.
 """
 
 from pybroker.embedding.embedded_broker import EmbeddedBroker, embed

@@ -1,7 +1,7 @@
 """An embedded broker on its caller's event loop: start, crash, restart, reset, close.
 
-Invariants: its ports stay the same over restarts; after `close` nothing of it runs; there is one such operation at a time, for any
-callers, and the broker's time does not advance meanwhile.
+Invariants: its ports stay the same over restarts; after `close` nothing of it runs; one such operation runs at a time, and the
+broker's time does not advance meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULTS: dict[str, object] = {
     "advertised_address": "127.0.0.1",
     "broker_service_port": 0,
     "web_service_port": 0,
-    "event_loop_watchdog_ms": 0,  # it takes a signal of the process
+    "event_loop_watchdog_ms": 0,  # it needs a signal of the process
     "metrics_page_interval_ms": 0,
     "managed_ledger_cache_size_mb": 16,
     "delayed_delivery_tick_time_millis": 1,  # with a manual clock, due messages are exactly known
@@ -47,8 +47,7 @@ SETTLE_LOOK_S = 0.002
 LONGEST_SETTLE_S = 5.0
 MOST_MS = 100 * 365 * 86_400_000.0
 OF_A_BROKER = ("checkpoint.db", "journal", "ledgers", "metadata.", "run.id", "space.reserve")
-"""Name prefixes of all files that a broker creates in its data directory, except `LOCK`, which marks the directory as
-its own."""
+"""Name prefixes of all files in the data directory that a broker creates, except `LOCK`, which marks the directory as its own."""
 
 
 class NotRunning(Exception):
@@ -63,7 +62,6 @@ class EmbeddedClock:
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
         return self._clock.wall_ms()
 
     def now(self) -> datetime:
@@ -86,8 +84,6 @@ class EmbeddedClock:
 
 
 class _EmbeddedHost:
-    """The host of one run of the embedded broker."""
-
     def __init__(self, embedded: EmbeddedBroker, moved: MovedClock) -> None:
         self._embedded = embedded
         self._moved = moved
@@ -103,10 +99,10 @@ class _EmbeddedHost:
 
 
 class EmbeddedBroker:
-    """Made and ended by `embed`; used on its loop only."""
+    """Created and closed by `embed`; used on its loop only."""
 
     def __init__(self, config: BrokerConfig, run: Callable[[Callable[[], Any]], Any] | None = None) -> None:
-        """`run` has something done on the loop, for faults that come from elsewhere."""
+        """`run` executes a function on the loop, for faults from other threads."""
         self._config = config
         self._moved = MovedClock()
         self._fullness = Fullness()
@@ -124,12 +120,10 @@ class EmbeddedBroker:
 
     @property
     def service_url(self) -> str:
-        """For clients."""
         return f"pulsar://{self._config.advertised_address}:{self._ports[0]}"
 
     @property
     def admin_url(self) -> str:
-        """For the admin REST API."""
         return f"http://{self._config.advertised_address}:{self._ports[1]}"
 
     @property
@@ -138,7 +132,7 @@ class EmbeddedBroker:
 
     @property
     def broker(self) -> Broker:
-        """The running broker. Raises NotRunning."""
+        """Raises NotRunning."""
         if self._running is None:
             raise NotRunning("the embedded broker does not run: restart() brings it back, unless it was closed")
         return self._running
@@ -164,8 +158,8 @@ class EmbeddedBroker:
             await self._start()
 
     async def reset(self) -> None:
-        """Start again with nothing stored, no fault, and the machine's time, at the same ports. Clients lose their connections and
-        reconnect by themselves. The broker's files in its data directory are deleted.
+        """Start again at the same ports without stored data and faults, and with the machine's time. Clients lose their connections
+        and reconnect by themselves. The broker's files in its data directory are deleted.
         """
         async with self._changing:
             unused = self.faults.end_all()
@@ -223,9 +217,7 @@ class EmbeddedBroker:
                 runtime.cancel_timers()
                 if not fields or not left or not _is_port_taken(error):
                     raise
-                await asyncio.sleep(
-                    PORT_TRY_S
-                )  # an outgoing connection has the port meanwhile: such connections are short
+                await asyncio.sleep(PORT_TRY_S)  # an outgoing connection has the port for a short time
             except BaseException:
                 runtime.cancel_timers()
                 raise
@@ -247,7 +239,7 @@ class EmbeddedBroker:
             self._runtime = None
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """Crash: a process of its own would end now."""
+        """Crash, where a process of its own would end."""
         logs.error("storage.lost", error=str(error), action="the embedded broker crashes; restart() brings it back")
         self._tasks.start(self.crash(), "crash")
 
@@ -267,7 +259,7 @@ class EmbeddedBroker:
             await asyncio.sleep(0)
         if self._memory is None:
             await broker_context.ledgers.store.flush()
-        with contextlib.suppress(TimeoutError):  # clients that publish all the time leave the pumps no rest
+        with contextlib.suppress(TimeoutError):  # clients may publish continuously
             async with asyncio.timeout(LONGEST_SETTLE_S):
                 while broker_context.pumps or broker_context.compaction_slot.locked():  # noqa: ASYNC110  (they say nothing)
                     await asyncio.sleep(SETTLE_LOOK_S if broker_context.compaction_slot.locked() else 0)
@@ -293,7 +285,7 @@ async def embed(directory: str | Path | None = None, **settings: object) -> Asyn
 
 
 def configuration(directory: str | Path | None, settings: dict[str, object]) -> BrokerConfig:
-    """Return the configuration of an embedded broker. Raises ConfigError."""
+    """Raises ConfigError."""
     by_field = {info.field: info for info in KEYS.values()}
     store = "memory" if directory is None else "local"
     metadata = "memory" if directory is None else "sqlite"
@@ -317,7 +309,7 @@ def configuration(directory: str | Path | None, settings: dict[str, object]) -> 
 
 
 def _replaced(config: BrokerConfig, fields: dict[str, Any]) -> BrokerConfig:
-    """Another object each time: a broker changes its own when keys are set at run time."""
+    """Return a copy: a broker changes its own object when keys are set at run time."""
     values = {info.field: getattr(config, info.field) for info in KEYS.values()}
     return BrokerConfig(**{**values, **fields})
 
@@ -342,7 +334,7 @@ def _at_once(work: Callable[[], T]) -> T:
 
 
 def _text(value: object) -> str:
-    """As it would stand in the file."""
+    """Format a value as in the file."""
     if isinstance(value, (list, tuple)):
         value = tuple(map(str, value))
     return format_value(value)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """The faults that a test injects between clients and a broker.
 
-This module contains the rules, which decide about each command, receipt and delivery; `connection` applies them. A fault is active
-from the call that creates it until `undo`, or until it has happened the requested number of times. A fault that never happened is
-reported by a warning when it ends, because a test with a wrong topic would pass for the wrong reason.
+The rules here decide about each command, receipt and delivery; `in_process_connection.py` applies them. A fault is active until
+`undo`, or until it has happened the requested number of times. A fault that never happened is reported by a warning when it ends,
+because a test with a wrong topic would pass for the wrong reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 T = TypeVar("T")
 MAX_MISSED = 3
-"""Maximum number of topics in the report of an unused fault."""
+"""Topics in the report of an unused fault."""
 _REFUSABLE = (
     "CONNECT",
     "PARTITIONED_METADATA",
@@ -48,16 +48,16 @@ _REFUSABLE = (
 
 
 class Line(Protocol):
-    """A client's connection, as faults look at it and act on it."""
+    """A client's connection, for faults."""
 
     def topics(self) -> Iterable[str]:
-        """Of its producers and consumers, as full names."""
+        """Full names of its producers' and consumers' topics."""
 
     def names(self) -> Iterable[str]:
-        """The names of its producers and consumers, and of its client."""
+        """Names of its producers and consumers, and of its client."""
 
     def drop(self) -> None:
-        """Cut it."""
+        """Close it."""
 
     def stall(self) -> None:
         """Neither read nor write from now on."""
@@ -85,7 +85,7 @@ class Whom:
         return cls(None if topic is None else str(TopicName.parse(topic)), name)
 
     def means_topic(self, topic: str) -> bool:
-        """A partition is meant with its topic."""
+        """A partition matches with its topic."""
         if self.topic is None or self.topic == topic:
             return True
         return bool(topic) and str(TopicName.parse(topic).partitioned_name) == self.topic
@@ -128,8 +128,7 @@ class Aim:
     """Topics of commands that did not match."""
 
     def meets(self, topic: str, line: Line) -> bool:
-        """Return whether the fault applies to a client's command about `topic`, which may be empty, and record the
-        result."""
+        """Return whether the fault applies to a client's command about `topic`, which may be empty, and record the result."""
         if _fits(self.whom, topic, line):
             self.has_happened = True
             return True
@@ -149,7 +148,7 @@ class Aim:
 
 
 class Fault:
-    """One that is in force; `with` undoes it at the end. Idempotent."""
+    """An active fault; `with` undoes it at the end. Idempotent."""
 
     def __init__(self, undo: Callable[[], Unused | None]) -> None:
         self._undo = undo
@@ -175,7 +174,7 @@ class Fault:
 
 @dataclass(eq=False, slots=True)
 class Refusal:
-    """The next `left` commands of these types are refused."""
+    """Refuses the next `left` commands of these types."""
 
     types: frozenset[int]
     error: BrokerError
@@ -185,7 +184,7 @@ class Refusal:
 
 @dataclass(eq=False, slots=True)
 class ReceiptFault:
-    """The effect on the next `left` receipts: they are sent `copies` times, `delay_s` later."""
+    """Sends the next `left` receipts `copies` times, `delay_s` later."""
 
     copies: int
     delay_s: float
@@ -195,7 +194,7 @@ class ReceiptFault:
 
 @dataclass(eq=False, slots=True)
 class Slowness:
-    """A consumer that is sent one entry in so many seconds."""
+    """Sends a consumer one entry in so many seconds."""
 
     seconds_each: float
     aim: Aim
@@ -206,12 +205,12 @@ Aimed = TypeVar("Aimed", Refusal, ReceiptFault, Slowness)
 
 
 class Faults:
-    """Owned by an embedded broker. Its methods may be called from any thread when it was given a `run` for that."""
+    """Its methods may be called from any thread if it has a `run` for that."""
 
     def __init__(
         self, fullness: Fullness, lines: Callable[[], list[Line]], run: Callable[[Callable[[], T]], T]
     ) -> None:
-        """`lines` are the connections that there are; `run` has something done on the broker's loop, and waits for it."""
+        """`lines` returns the connections; `run` executes a function on the broker's loop, and waits for it."""
         self._fullness = fullness
         self._lines = lines
         self._run: Callable[[Callable[[], object]], object] = run  # type: ignore[assignment]
@@ -239,7 +238,7 @@ class Faults:
         return dropped
 
     def stall_connections(self, topic: str | None = None, name: str | None = None) -> Fault:
-        """These connections, which stay open, are neither read nor written any more, as when a network loses all packets."""
+        """Stop reading and writing on these connections, which stay open, as when a network loses all packets."""
         aim = Aim(Whom.of(topic, name), "stall_connections", "connection")
         stalled: list[Line] = []
 
@@ -267,7 +266,8 @@ class Faults:
         name: str | None = None,
     ) -> Fault:
         """Answer the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with `error`: any
-        ServerError of the protocol. `topic` is that of the command. Raises ValueError for names that there are not."""
+        ServerError of the protocol. `topic` is that of the command. Raises ValueError for unknown names.
+        """
         types = frozenset({_command_type(command)})
         aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "such command")
         refusal = Refusal(types, _error_class(error)(message), count, aim)
@@ -279,12 +279,12 @@ class Faults:
         return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
     def duplicate_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """The receipts of the next `count` messages are sent twice."""
+        """Send the receipts of the next `count` messages twice."""
         aim = Aim(Whom.of(topic, name), "duplicate_receipts", "receipt")
         return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Receipts are sent `seconds` of the broker's time later; those that wait are sent when the fault is undone."""
+        """Send receipts `seconds` of the broker's time later; `undo` sends the delayed ones."""
         fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipt"))
         return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
 
@@ -296,13 +296,14 @@ class Faults:
         subscription: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Consumers get an entry, a message or a batch, only each `seconds_each` of the broker's time, though it is theirs already:
-        as one that takes so long for each."""
+        """Send consumers one entry, a message or a batch, each `seconds_each` of the broker's time, although more are assigned to
+        them, like a consumer that needs so long for each.
+        """
         fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 
     def full_disk(self) -> Fault:
-        """There is no space for more entries: publishes are refused until there is."""
+        """Refuse publishes for lack of space."""
 
         def fill(is_full: bool) -> Callable[[], None]:
             return lambda: setattr(self._fullness, "is_full", is_full)
@@ -325,7 +326,7 @@ class Faults:
     # --- active faults, used on the event loop -------------------------------------------------------------------------
 
     def refusal_of(self, command_type: int, topic: str, line: Line) -> BrokerError | None:
-        """Why this command is refused, which counts; None when it is not."""
+        """Return the refusal of this command, and count it, or None."""
         for refusal in self._refusals:
             if command_type in refusal.types and refusal.left > 0 and refusal.aim.meets(topic, line):
                 refusal.left -= 1
@@ -333,7 +334,7 @@ class Faults:
         return None
 
     def receipt_of(self, topic: str, line: Line) -> ReceiptFault | None:
-        """Return the fault for this receipt and count it; None for a normal receipt."""
+        """Return the fault for this receipt, and count it, or None."""
         for fault in self._receipts:
             if (fault.left is None or fault.left > 0) and fault.aim.meets(topic, line):
                 if fault.left is not None:
@@ -350,7 +351,7 @@ class Faults:
         return bool(self._receipts)
 
     def seconds_each(self, topic: str, subscription: str, line: Line) -> float:
-        """How long each entry takes for this consumer; 0 for no time."""
+        """Return the time of each entry for this consumer, 0 without a fault."""
         if not self._slow:
             return 0
         found = [
@@ -413,7 +414,7 @@ def _nothing(line: Line) -> None:
 
 
 def _fits(whom: Whom, topic: str, line: Line) -> bool:
-    """Whether a command about `topic`, which may be none, of a client is meant."""
+    """Return whether the fault applies to a command of a client about `topic`, which may be empty."""
     return whom.means_topic(topic) and (whom.name is None or any(whom.name in name for name in line.names()))
 
 

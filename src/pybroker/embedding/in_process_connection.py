@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.embedding.virtual_time import MovedClock
 
-_HOLD_STALLED = 1 << 16  # of the reasons for which nothing is read: none of the broker's own
+_HOLD_STALLED = 1 << 16  # a reason not to read that the broker itself never uses
 _SEND = pb.BaseCommand.SEND
 _ACK = pb.BaseCommand.ACK
 
@@ -46,7 +46,7 @@ class EmbeddedConnection(Connection, Line):
         self._is_again = False
         self._unsent: deque[Callable[[], None]] = deque()  # while stalled
         self._receipts = LateCalls(self.runtime)
-        self._slow: dict[int, LateCalls] = {}  # of consumers
+        self._slow: dict[int, LateCalls] = {}  # by consumer id
 
     # --- operations of faults -----------------------------------------------------------------------------------------
 
@@ -118,14 +118,14 @@ class EmbeddedConnection(Connection, Line):
             super()._take(decode)
 
     def _take_deferred(self) -> None:
-        self._is_again = True  # it was moved when it came
+        self._is_again = True  # the time was added at its arrival
         try:
             super()._take_deferred()
         finally:
             self._is_again = False
 
     def _moved(self, event: Event) -> Event:
-        """Return the data as a client would have sent them whose clock was advanced with the broker's."""
+        """Return the data as from a client whose clock was advanced with the broker's."""
         if isinstance(event, SendRun):
             event.payloads = [moved(payload, int(self._clock.added_ms)) for payload in event.payloads]
             event.size_bytes = sum(map(len, event.payloads))
@@ -203,7 +203,7 @@ class EmbeddedConnection(Connection, Line):
     def _send_late(
         self, consumer: Consumer | None, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int
     ) -> None:
-        if self.consumers.get(consumer_id) is consumer:  # else its entries are others' by now
+        if self.consumers.get(consumer_id) is consumer:  # else its entries are assigned to other consumers now
             super().send_messages(consumer_id, delivery, consumer_epoch, partition)
 
 
@@ -232,7 +232,7 @@ def _topic_of(command: pb.BaseCommand, field: str) -> str:
 
 
 def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: BrokerError) -> bytes:
-    """A failed response of the command's own kind where there is one, as its client waits for that; else ERROR."""
+    """Return a failed response of the command's own kind, because its client waits for that; else ERROR."""
     reply = pb.BaseCommand()
     answer = field.removesuffix("Request") + "Response"
     response: Any = getattr(reply, answer, None)
@@ -252,7 +252,7 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 
 
 def moved(entry: bytes, added_ms: int) -> bytes:
-    """Return `entry` as its client would have sent it that much later. Invalid data stay unchanged: other code refuses them."""
+    """Return `entry` with its client's times moved by `added_ms`. Invalid data stay unchanged: other code refuses them."""
     try:
         metadata, payload = split_entry(entry)
     except ProtocolViolation:
@@ -275,7 +275,7 @@ class LateCalls:
         return len(self._waiting)
 
     def add(self, call: Callable[[], None], delay_s: float, *, after_last: bool = False) -> None:
-        """Call `delay_s` from now, or from when the last one is due with `after_last`; not before the last one in any case."""
+        """Call `delay_s` from now, or, with `after_last`, from when the last one is due; not before the last one in any case."""
         now_ms = self._runtime.clock.monotonic_ms()
         begin_ms = max(now_ms, self._last_due_ms) if after_last else now_ms
         self._last_due_ms = max(self._last_due_ms, begin_ms + delay_s * 1000)
@@ -283,15 +283,14 @@ class LateCalls:
         self._runtime.call_later((self._last_due_ms - now_ms) / 1000, partial(self._due, call))
 
     def _due(self, call: Callable[[], None]) -> None:
-        if self._waiting and self._waiting[0] is call:  # else it was hurried, and others wait now
+        if self._waiting and self._waiting[0] is call:  # else `hurry` has made it, and others wait now
             self._waiting.popleft()()
 
     def hurry(self) -> None:
-        """Make all that wait, now."""
+        """Make all waiting calls now."""
         self._last_due_ms = 0.0
         while self._waiting:
             self._waiting.popleft()()
 
     def drop(self) -> None:
-        """Make none of them."""
         self._waiting.clear()

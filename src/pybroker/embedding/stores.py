@@ -26,7 +26,7 @@ class Fullness:
 
 
 class FillableLedgerStore(MemoryLedgerStore):
-    """Refuses appends while the disk that it stands for is full."""
+    """Refuses appends while the simulated disk is full."""
 
     fullness: Fullness
 
@@ -40,7 +40,7 @@ class FillableLedgerStore(MemoryLedgerStore):
 
 
 class FillableDisk(Disk):
-    """The file system of this machine, which says that it has no space left while it is to be full."""
+    """The file system of this machine, which reports no free space while the simulated disk is full."""
 
     def __init__(self, fullness: Fullness) -> None:
         self._fullness = fullness
@@ -61,7 +61,6 @@ class MemoryStores:
         self.cursors = MemoryCursorStore()
 
     def stores(self) -> Stores:
-        """As a broker takes them."""
         return Stores(self.metadata, self.ledgers, self.cursors)
 
     def copied(self) -> MemoryStores:

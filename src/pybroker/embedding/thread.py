@@ -33,7 +33,6 @@ class ThreadClock:
         self._thread = thread
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
         return self._thread.embedded.clock.now_ms()
 
     def now(self) -> datetime:
@@ -49,9 +48,7 @@ class ThreadClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Advance the time by this amount. Work that became due is complete on return. Calls from several threads run one after the
-        other. Raises ValueError for a negative amount.
-        """
+        """As `EmbeddedClock.advance`. Calls from several threads run one after the other."""
         advance = self._thread.embedded.clock.advance
         self._thread.wait_for(
             advance(by, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
@@ -64,7 +61,7 @@ class BrokerThread:
     embedded: EmbeddedBroker
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Start the broker. Raises the errors of a broker that cannot start."""
+        """Raises the errors of a broker that cannot start."""
         self._config = config
         self._process_id = os.getpid()
         self._started: Future[None] = Future()
@@ -79,12 +76,10 @@ class BrokerThread:
 
     @property
     def service_url(self) -> str:
-        """For clients."""
         return self.embedded.service_url
 
     @property
     def admin_url(self) -> str:
-        """For the admin REST API."""
         return self.embedded.admin_url
 
     @property
@@ -93,7 +88,6 @@ class BrokerThread:
 
     @property
     def faults(self) -> Faults:
-        """The faults that a test injects."""
         return self.embedded.faults
 
     def crash(self) -> None:
@@ -109,7 +103,7 @@ class BrokerThread:
         self.wait_for(self.embedded.reset())
 
     def close(self) -> None:
-        """End in good order, and the thread with it. Idempotent; nothing happens in a process that was forked off."""
+        """Stop the broker in order and end the thread. Idempotent; without effect in a forked process."""
         if self._process_id != os.getpid() or self._loop is None:
             return
         if threading.current_thread() is self._thread:
@@ -123,11 +117,11 @@ class BrokerThread:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work` on the broker's loop. Raises NotRunning when that has ended."""
+        """Return the result of `work` on the broker's loop. Raises NotRunning when the loop has ended."""
         try:
             waiting = asyncio.run_coroutine_threadsafe(work, self._require_loop())
         except BaseException:
-            work.close()  # it was never begun
+            work.close()  # it was never started
             raise
         try:
             return waiting.result(CALL_TIMEOUT_S)

@@ -1,8 +1,7 @@
 """Virtual time: the broker's clock and timers follow the machine's time, and jump when a test advances them.
 
-Invariants: time never goes back. `advance` goes from timer to timer in the order in which they are due, and lets the broker
-finish the due work before the next step. A task that was woken sleeps again, or has ended, before the next step. Connections
-are supervised by the machine's time, so that a jump closes no connection.
+Invariants: time never goes back. `advance` goes from timer to timer in the order in which they are due, and lets the broker finish
+the due work before the next step. Connections are supervised by the machine's time, so that a jump closes no connection.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class MovedClock(Clock):
 
 
 class _Ringing(Timer):
-    """One timer; `due_ms` is of the clock's monotonic time."""
+    """`due_ms` is by the clock's monotonic time."""
 
     __slots__ = ("callback", "due_ms", "is_cancelled", "serial")
 
@@ -55,7 +54,7 @@ class _Ringing(Timer):
 
 
 class VirtualRuntime(Runtime):
-    """A runtime with virtual time. Owned by one broker, and used only on its loop."""
+    """Owned by one broker, and used only on its loop."""
 
     def __init__(self, config: BrokerConfig, clock: MovedClock) -> None:
         super().__init__(config, clock)

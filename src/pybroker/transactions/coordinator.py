@@ -1,11 +1,11 @@
 """One coordinator: opens and ends transactions by the rules of `coordinator_state.py`, in a log, and notifies participants.
 
 Operation: each request asks the state for a record, appends it, applies it immediately, and is answered when it is durable. A
-durable COMMITTING or ABORTING continues to its end by itself, without a client.
+durable COMMITTING or ABORTING continues to its end without a client.
 
 Recovery: the whole log is read before any request is served. Pending ends continue, and open transactions are usable or time out.
-When the log fails, all waiters receive an error, and the log is read again, after an increasing delay: state in memory that is not
-in the log is dropped, and no client has received an answer for it.
+When the log fails, all waiters receive an error, and the log is read again, after an increasing delay: state that is not in the log
+is dropped, and no client has received an answer for it.
 
 Concurrency: no other task runs between the request to the state and the append, so each record matches the state that it is applied
 to.
@@ -45,32 +45,31 @@ READY_WAIT_S = 20.0
 TIMED_OUT_AT_ONCE = 256
 GONE_ON_WITH_AT_ONCE = 500
 GRAIN_MS = 50.0
-"""Time-outs that are so close to each other share a timer."""
+"""Timeouts within this time share a timer."""
 LATENCIES_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 1500000, 3000000)
 FULL_DISK_RETRY_MS = 1000.0
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
 TOLD_A_TURN = 256
-"""The number of transactions of a sink's batch whose notifications begin in one event loop iteration; and of those that are removed
-when a full log has space again.
-"""
+"""Transactions of a sink's batch whose notifications begin in one event loop iteration; also those removed at once when a full log
+has space again."""
 
 
 @dataclass
 class Counters:
-    """Counters of one coordinator since the broker started."""
+    """Since the broker started."""
 
     created: int = 0
     committed: int = 0
     aborted: int = 0
     timed_out: int = 0
     batches: int = 0
-    """Batches of sinks that were committed."""
+    """Committed batches of sinks."""
     repeated_batches: int = 0
     """Batches of sinks that were sent again after their commit."""
     appended: int = 0
     took_ms: Buckets = field(default_factory=lambda: Buckets(LATENCIES_MS))
-    """Times from open to committed or aborted."""
+    """From open to committed or aborted."""
 
 
 class CoordinatorContext:
@@ -85,20 +84,20 @@ class CoordinatorContext:
         self.limits = TransactionLimits(runtime.config)
 
     def admit_waiting(self) -> None:
-        """Serve waiting requests of all coordinators: a transaction has ended, and they share memory."""
+        """Serve waiting requests of all coordinators, which share memory, after the end of a transaction."""
         for each in self.coordinators.values():
             each.admit_waiting()
 
 
 class Coordinator:
-    """Owned by the coordinators of the broker, from its first use to the broker's end."""
+    """Exists from its first use to the broker's end."""
 
     def __init__(self, context: CoordinatorContext, coordinator_id: int, log_path: str) -> None:
         self.id = coordinator_id
         self.log_path = log_path
         self.phase = Phase.INITIALIZING
         self.last_error = ""
-        """Why the log could not be read, the last time."""
+        """The last error of reading the log."""
         self.recover_started_ms = 0
         self.recover_ended_ms = 0
         self.counters = Counters()
@@ -111,8 +110,8 @@ class Coordinator:
         self._timeouts = Timeouts()
         self._timer_ms: float | None = None
         self._ended: dict[int, asyncio.Future[None]] = {}  # the waiters for the end of a transaction
-        self._told: dict[int, Transaction] = {}  # all that take part know their end, and the log does not say so yet
-        self._is_log_full = False  # which was said
+        self._told: dict[int, Transaction] = {}  # all participants have confirmed, and the log has no record of it yet
+        self._is_log_full = False  # set when it is logged
         self._slots = TransactionSlots(coordinator_id, context.limits, lambda: self.state)
         self._failures = 0
         self.endings = self._new_endings()
@@ -132,7 +131,7 @@ class Coordinator:
     # --- life ----------------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Wait until it serves. Raises ServiceNotReady after a while."""
+        """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S`."""
         if self._ready.is_set():
             return
         try:
@@ -145,7 +144,7 @@ class Coordinator:
 
     @property
     def is_read(self) -> asyncio.Event:
-        """An event that is set when the log has been read or the coordinator is closed."""
+        """Set when the log has been read or the coordinator is closed."""
         return self._ready
 
     def _not_ready(self) -> ServiceNotReady:
@@ -154,12 +153,11 @@ class Coordinator:
 
     @property
     def waiting(self) -> int:
-        """The number of requests for a new transaction that wait for capacity."""
+        """Requests for a new transaction that wait for capacity."""
         return self._slots.waiting
 
     @property
     def log_entries(self) -> int:
-        """Records of the log that are kept."""
         return 0 if self.log is None else self.log.managed.ledgers.entry_count
 
     async def _recover(self) -> None:
@@ -199,16 +197,17 @@ class Coordinator:
     async def _go_on(self, state: CoordinatorState) -> None:
         """Continue the pending ends of an earlier run, or of a failed log: a few at once, while requests are served."""
         now_wall_ms, now_ms = self._runtime.clock.wall_ms(), self._runtime.clock.monotonic_ms()
-        # With their status in the log: an end that a client requests meanwhile is notified when it is durable, and not before.
+        # With their status in the log: the participants of a transaction that a client ends meanwhile are notified later, when the
+        # end is durable.
         found = [(transaction, transaction.status) for transaction in state.transactions()]
         for count, (transaction, status) in enumerate(found):
             if count % GONE_ON_WITH_AT_ONCE == GONE_ON_WITH_AT_ONCE - 1:
                 await asyncio.sleep(0)
             if self.state is not state or self.phase is not Phase.READY:
-                return  # it is read anew, or closed
+                return  # it is read again, or closed
             if status is Status.OPEN:
                 transaction.timeout_ms = min(transaction.timeout_ms, self._longest_ms())
-                # A wall clock that was set back must not keep it open for longer than it asked for.
+                # A wall clock that was set back must not keep it open for longer than requested.
                 left_ms = min(transaction.timeout_ms, transaction.opened_ms + transaction.timeout_ms - now_wall_ms)
                 self._time_out_at(transaction, now_ms + max(0, left_ms))
             else:
@@ -258,7 +257,7 @@ class Coordinator:
             self.log = None
 
     def _append(self, record: Record) -> asyncio.Future[None]:
-        """Into the log, and into the state. Raises StoreError, and nothing has happened."""
+        """Append a record to the log, and apply it. Raises StoreError without effect."""
         if self.log is None or self.phase is not Phase.READY:
             raise self._not_ready()
         durable = self.log.append(record)
@@ -275,11 +274,10 @@ class Coordinator:
     # --- client requests ----------------------------------------------------------------------------------------------
 
     async def new(self, timeout_ms: int, owner: str | None, holder: Holder | None = None) -> TxnId:
-        """Open a transaction that is aborted after `timeout_ms`; durable when it returns. It counts for `holder`, by
-        default the owner.
+        """Open a transaction that is aborted after `timeout_ms`. Durable on return. It counts for `holder`, by default the owner.
 
-        Waits while the limit is reached or `holder` has its share. Raises TooManyRequests after a time-out,
-        ServiceNotReady and StoreError.
+        Waits while the limit is reached or `holder` has its share. Raises TooManyRequests after a timeout, ServiceNotReady and
+        StoreError.
         """
         await self.ready()
         slot = await self._slots.acquire(holder_of_role(owner) if holder is None else holder)
@@ -302,7 +300,6 @@ class Coordinator:
         return transaction.id
 
     def _longest_ms(self) -> int:
-        """The longest time that a transaction may be open, whichever time-out its client requests."""
         longest_ms = self._runtime.config.max_transaction_timeout_in_seconds * 1000
         return min(longest_ms, LONGEST_MS) if longest_ms > 0 else LONGEST_MS
 
@@ -311,8 +308,8 @@ class Coordinator:
         self._slots.admit_waiting()
 
     async def abort_of(self, name: str) -> int:
-        """Abort all open transactions of the holder `name` and return their number. The aborts are durable when it
-        returns; participants are notified in the background. Raises StoreError, ServiceNotReady.
+        """Abort all open transactions of the holder `name` and return their number. Durable on return; participants are notified in
+        the background. Raises StoreError, ServiceNotReady.
         """
         await self.ready()
         count, state = 0, self.state
@@ -334,11 +331,10 @@ class Coordinator:
         *,
         is_operator: bool = False,
     ) -> None:
-        """Add participants; durable when it returns. Raises InvalidTxnStatus, NotAllowedError for too many,
-        TooManyRequests for lack of memory, and StoreError.
+        """Add participants. Durable on return. Raises InvalidTxnStatus, NotAllowedError for too many, TooManyRequests for lack of
+        memory, and StoreError.
 
-        `as_sent`: the client's spelling of topic names that it did not write in full. `is_operator`: the caller is a
-        super user.
+        `as_sent`: the client's spelling of topic names that it did not write in full. `is_operator`: the caller is a super user.
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
@@ -398,9 +394,9 @@ class Coordinator:
                 await asyncio.sleep(0)
 
     def _tell(self, transaction: Transaction) -> None:
-        """All that take part, in the background."""
+        """Notify all participants, in the background."""
         if self.state.find(transaction.id.least) is not transaction or self.phase is not Phase.READY:
-            return  # it was read anew meanwhile
+            return  # the log was read again meanwhile
         participants = [Participant(topic) for topic in transaction.partitions]
         participants += [Participant(topic, subscription) for topic, subscription in transaction.subscriptions]
         action = transaction.action
@@ -410,7 +406,7 @@ class Coordinator:
     def _all_told(self, ending: Ending) -> None:
         transaction = self.state.find(ending.txn_id.least)
         if transaction is None or transaction.action is not ending.action:
-            return  # it was read anew meanwhile
+            return  # the log was read again meanwhile
         # The end was durable before any participant was notified, and all have confirmed durably. If the record that removes it is
         # lost, they are notified again. So the caller does not wait for it.
         ended = self._ended.pop(transaction.id.least, None)
@@ -421,9 +417,7 @@ class Coordinator:
             self._forget(self._told)
 
     def _forget(self, told: dict[int, Transaction]) -> None:
-        """Remove ended transactions, as far as the log has space for the records; the others later. Nothing is removed for a failed
-        log.
-        """
+        """Remove ended transactions while the log has space for the records, and retry later. A failed log keeps all."""
         if told is not self._told:
             return
         for transaction in list(islice(told.values(), TOLD_A_TURN)):
@@ -448,7 +442,7 @@ class Coordinator:
             self._runtime.call_later(0, lambda: self._forget(told))
 
     def waits_for_room(self, transaction: Transaction) -> bool:
-        """Whether all participants have confirmed, and only the log lacks space for the record: clients have their answer."""
+        """Return whether all participants have confirmed, and the log lacks space for the record: clients have their answer."""
         return transaction.id.least in self._told
 
     def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
@@ -486,8 +480,8 @@ class Coordinator:
             self.admit_waiting()
 
     def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
-        """Return the sink whose mark must be deleted before this batch can be committed, empty if there is none. Return None if the
-        batch or a later one is already committed.
+        """Return the sink whose mark must be deleted before this batch can be committed, or empty; None if the batch or a later one
+        is already committed.
 
         Both `open_of_sink` and `commit_together` check this, so that no transaction is opened that could not be committed. Raises
         the errors of `Marks.is_repeat` and `Marks.makes_room`.
@@ -572,7 +566,7 @@ class Coordinator:
             await self.log.written()
 
     async def _ends_of(self, transactions: Iterable[Transaction]) -> None:
-        """Wait until these, which are being ended, have ended. Raises StoreError."""
+        """Wait until these transactions, which are being ended, have ended. Raises StoreError."""
         for ended in [self._begin_end(each, each.action) for each in transactions if each.action is not None]:
             await asyncio.shield(ended)
 
@@ -589,7 +583,7 @@ class Coordinator:
         if due_ms is None or (self._timer_ms is not None and self._timer_ms <= due_ms + GRAIN_MS):
             return
         self._timer_ms = due_ms
-        # A timer waits for a day at most: loops take no longer ones, and then there is only another look.
+        # At most a day, because event loops accept no longer timers; then the timer is set again.
         delay_s = min(86400.0, max(0.0, due_ms - self._runtime.clock.monotonic_ms()) / 1000)
         self._runtime.call_later(delay_s, lambda: self._timer_fired(due_ms))
 
@@ -611,7 +605,7 @@ class Coordinator:
             except StoreError:
                 self._timeouts.add(least, now_ms + FULL_DISK_RETRY_MS)
             except ServiceNotReady:
-                break  # it is read anew, with its time-outs
+                break  # the log is read again, with its timeouts
             else:
                 self.counters.timed_out += 1
         self._arm()

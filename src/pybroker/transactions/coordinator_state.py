@@ -29,20 +29,20 @@ from pybroker.transactions.sinks import Asking, Label, Mark, Marks, OpenOfSinks
 from pybroker.waiting.fair_shares import FairShares, holder_of_role
 
 TRANSACTION_BYTES = 700
-"""The approximate memory of an open transaction without participants: its objects, in the log, and among the timeouts."""
+"""Approximate memory of an open transaction without participants: its objects, in the log, and among the timeouts."""
 LABEL_BYTES = 200
-"""The additional memory for a transaction of a sink, besides the names."""
+"""Additional memory for a transaction of a sink, besides the names."""
 PARTICIPANT_BYTES = 950
-"""The memory of a participant besides its name: 150 here, and up to 800 at the topic or subscription."""
+"""Memory of a participant besides its name: 150 here, and up to 800 at the topic or subscription."""
 
 ALL_IN_FULL: Mapping[str, str] = MappingProxyType({})
-"""The value of `as_sent` if the client wrote all topic names in full."""
+"""`as_sent` if the client wrote all topic names in full."""
 SENT_NAME_BYTES = 150
 """Memory for a topic name that the client did not write in full, in addition to its text."""
 
 
 class Phase(enum.StrEnum):
-    """Named as Pulsar's REST shows it."""
+    """Names as in Pulsar's REST."""
 
     INITIALIZING = "Initializing"
     READY = "Ready"
@@ -50,7 +50,7 @@ class Phase(enum.StrEnum):
 
 
 class Status(enum.StrEnum):
-    """Named as Pulsar's REST shows it."""
+    """Names as in Pulsar's REST."""
 
     OPEN = "OPEN"
     COMMITTING = "COMMITTING"
@@ -63,7 +63,7 @@ _ENDED_KINDS = {Status.COMMITTING: Kind.COMMITTED, Status.ABORTING: Kind.ABORTED
 
 
 class Transaction:
-    """One that has not ended."""
+    """A transaction that has not ended."""
 
     __slots__ = (
         "_holder",
@@ -89,7 +89,7 @@ class Transaction:
         self.owner = owner
         self._holder: str | None = None
         self.label = label
-        """Which batch of which sink it is for; None for none."""
+        """Its sink and batch, or None."""
         self.partitions: dict[str, None] = {}
         self.subscriptions: dict[tuple[str, str], None] = {}
         self.as_sent: dict[str, str] = {}
@@ -104,23 +104,22 @@ class Transaction:
         return holder_of_role(self.owner).name if self._holder is None else self._holder
 
     def held_by(self, name: str) -> None:
-        """Count the transaction for the holder `name`."""
         self._holder = None if self.owner is not None and holder_of_role(self.owner).name == name else name
 
     @property
     def action(self) -> TxnAction | None:
-        """How it ends; None while it is open."""
+        """The end in progress; None while it is open."""
         return {Status.COMMITTING: TxnAction.COMMIT, Status.ABORTING: TxnAction.ABORT}.get(self.status)
 
     @property
     def participants(self) -> int:
-        """How many partitions and subscriptions take part."""
+        """Number of partitions and subscriptions."""
         return len(self.partitions) + len(self.subscriptions)
 
     def add(
         self, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]], as_sent: Mapping[str, str]
     ) -> None:
-        """These take part from now on, those that do already among them."""
+        """Add participants, including known ones."""
         for name, sent in as_sent.items():
             if name not in self.as_sent:
                 self.as_sent[name] = sent
@@ -136,20 +135,20 @@ class Transaction:
 
 
 class CoordinatorState:
-    """Owned by its coordinator, which applies each record once it is in the log."""
+    """The coordinator applies each record once it is in the log."""
 
     def __init__(self, coordinator_id: int, sizes: FairShares | None = None) -> None:
         """`sizes`: the bytes of the transactions of all coordinators, by holder."""
         self.coordinator_id = coordinator_id
         self.counts = FairShares()
-        """How many transactions each holder has here."""
+        """Transactions of each holder at this coordinator."""
         self.sizes = FairShares() if sizes is None else sizes
         self.last_least = 0
-        """The highest `least` that was given."""
+        """The highest assigned `least`."""
         self.size_bytes = 0
-        """The approximate memory of all transactions."""
+        """Approximate memory of all transactions."""
         self.marks = Marks()
-        self._live: dict[int, Transaction] = {}  # by id, which is their order too
+        self._live: dict[int, Transaction] = {}  # in the order of ids
         self._of_sinks = OpenOfSinks()
 
     def __len__(self) -> int:
@@ -161,11 +160,11 @@ class CoordinatorState:
         return next(iter(self._live)) - 1 if self._live else self.last_least
 
     def transactions(self) -> Iterable[Transaction]:
-        """Those that have not ended, the oldest first."""
+        """The transactions that have not ended, the oldest first."""
         return self._live.values()
 
     def find(self, least: int) -> Transaction | None:
-        """The transaction, None when it has ended or never was."""
+        """None for an ended or unknown transaction."""
         return self._live.get(least)
 
     def existing(self, txn_id: TxnId) -> Transaction:
@@ -194,17 +193,16 @@ class CoordinatorState:
         self.size_bytes += size_bytes
 
     def of_sink(self, sink: str) -> list[Transaction]:
-        """Those that were opened for the sink and have not ended, the oldest first."""
+        """Return the sink's transactions that have not ended, the oldest first."""
         return [self._live[least] for least in self._of_sinks.of(sink)]
 
     def sinks(self) -> set[str]:
-        """The names of all that have a mark, or a transaction that has not ended."""
+        """Return the sinks with a mark, or a transaction that has not ended."""
         return {*self._of_sinks.sinks(), *(sink for sink, _ in self.marks)}
 
     # --- decisions ---------------------------------------------------------------------------------------------
 
     def new(self, opened_ms: int, timeout_ms: int, owner: str | None, label: Label | None = None) -> Record:
-        """Open a transaction."""
         least = self.last_least + 1
         record = Record(WITHOUT_SINKS, Kind.NEW, least, least, opened_ms, timeout_ms, owner)
         return record if label is None else _labelled(record, label)
@@ -218,7 +216,7 @@ class CoordinatorState:
     ) -> Record | None:
         """Add participants; None when all of them are known. Raises InvalidTxnStatus for a transaction that is ending.
 
-        `as_sent`: the client's spelling of the topic names that it did not write in full.
+        `as_sent`: see `ALL_IN_FULL`.
         """
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(
@@ -241,8 +239,8 @@ class CoordinatorState:
         )
 
     def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
-        """Begin to end it; None when that has begun. Raises InvalidTxnStatus for one that ends in the other way, and for a sink's
-        that is to be committed alone: its batch would be there in part, and come again.
+        """Begin the end; None when it has begun. Raises InvalidTxnStatus for the opposite end in progress, and for the single
+        commit of a sink's transaction: its batch would be committed in part and be repeated.
         """
         if transaction.status is _ENDING[action]:
             return None
@@ -259,7 +257,7 @@ class CoordinatorState:
         return Record(WITHOUT_SINKS, _ENDING_KINDS[action], transaction.id.least, self.last_least)
 
     def ended(self, transaction: Transaction) -> Record:
-        """All participants have confirmed: the transaction is removed."""
+        """Remove the transaction after all participants have confirmed."""
         return Record(WITHOUT_SINKS, _ENDED_KINDS[transaction.status], transaction.id.least, self.last_least)
 
     def together(
@@ -267,8 +265,8 @@ class CoordinatorState:
     ) -> Record | None:
         """Commit these transactions of the sink together, and abort all other open ones of it up to that batch.
 
-        Returns None if the batch, or a later one, was committed: a repeat. Raises TransactionNotFound and InvalidTxnStatus, with no
-        effect, and the errors of `Marks.is_repeat`. `forgets`: the result of `Marks.makes_room`.
+        Returns None for a repeated batch. Raises TransactionNotFound and InvalidTxnStatus, with no effect, and the errors of
+        `Marks.is_repeat`. `forgets`: the result of `Marks.makes_room`.
         """
         if self.marks.is_repeat(label, asking, takes_over=takes_over):
             return None
@@ -321,7 +319,7 @@ class CoordinatorState:
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
     def _in_the_way(self, leasts: Iterable[int], label: Label, asking: Asking) -> list[Transaction]:
-        """Return the open ones of these up to that batch. Other writers count their batches differently, so all of theirs."""
+        """Return the open ones of these up to that batch, and all of other writers, which count their batches differently."""
         return [
             each
             for each in self._open_among(leasts, asking)
@@ -337,7 +335,7 @@ class CoordinatorState:
         return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
 
     def whole_mark(self, sink: str) -> Record | None:
-        """All that there is to say of a sink's mark; None when it was forgotten."""
+        """Return the whole state of a sink's mark; None when it was deleted."""
         mark = self.marks.get(sink)
         if mark is None:
             return None
@@ -373,7 +371,7 @@ class CoordinatorState:
     # --- application of records ------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> Transaction | None:
-        """`record` is in the log; the transaction that it is about, None for one that has ended before."""
+        """Apply a record of the log. Return its transaction, None if that has ended."""
         self.last_least = max(self.last_least, record.last)
         if record.kind in (Kind.NEW, Kind.WHOLE):
             return self._put(record)
@@ -382,7 +380,7 @@ class CoordinatorState:
             return None
         transaction = self._live.get(record.least)
         if transaction is None:
-            return None  # Its beginning is in a part of the log that was trimmed, since it has ended.
+            return None  # It has ended, and its first record was trimmed.
         if record.kind is Kind.ADD:
             before = transaction.size_bytes
             transaction.add(record.partitions, record.subscriptions, record.as_sent)
@@ -408,7 +406,7 @@ class CoordinatorState:
         for leasts, status in ((record.commits, Status.COMMITTING), (record.aborts, Status.ABORTING)):
             for least in leasts:
                 transaction = self._live.get(least)
-                if transaction is not None:  # else its beginning is in a part of the log that was trimmed
+                if transaction is not None:  # else its first record was trimmed
                     transaction.status = status
 
     def _put(self, record: Record) -> Transaction:
@@ -428,12 +426,11 @@ class CoordinatorState:
         return transaction
 
     def all_applied(self) -> None:
-        """The whole log was read. Transactions that were written again are at their new position, so the order is rebuilt."""
+        """Rebuild the order after the whole log was read: transactions that were written again are at their new position."""
         self._live = dict(sorted(self._live.items()))
         self.marks.in_order()
 
     def check_invariants(self) -> None:
-        """For tests, after each step."""
         assert list(self._live) == sorted(self._live), "transactions stand in the order of their ids"
         assert all(least <= self.last_least for least in self._live), "an id that was never given"
         assert self.size_bytes == sum(each.size_bytes for each in self._live.values()), "bytes are counted wrong"

@@ -1,8 +1,8 @@
 """All transaction coordinators of the broker: their number, the running ones, and the owners of transactions.
 
 Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that partitioned
-topic has the number of coordinators. Without metadata there are `DEFAULT_COORDINATORS`, and nothing is stored. The metadata are
-created when the first client connects to a coordinator. The topic itself does not exist.
+topic has the number of coordinators. The metadata are created when the first client connects to a coordinator; before, there are
+`DEFAULT_COORDINATORS`. The topic itself does not exist.
 
 A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so transactions of an earlier run
 are ended. Each reads its own log, so a slow or damaged one stops no other.
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 ASSIGN = TopicName(PERSISTENT, SYSTEM_NAMESPACE, COORDINATOR_ASSIGN)
 DEFAULT_COORDINATORS = HOMES
-"""Never fewer: a sink would have another home."""
+"""Also the minimum: with fewer, sinks would move to other coordinators."""
 MAX_COORDINATORS = 1024
-"""Each has a log of its own."""
+"""Each has its own log."""
 NOT_ENABLED = "Transactions are not enabled."
 
 
@@ -60,39 +60,38 @@ class Coordinators:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether this broker serves transactions."""
         return self._runtime.config.transaction_coordinator_enabled
 
     @property
     def count(self) -> int:
-        """How many coordinators clients may use."""
+        """Number of coordinators that clients may use."""
         document = self._partitioned.get(ASSIGN)
         return DEFAULT_COORDINATORS if document is None else document.partitions
 
     def require_enabled(self) -> None:
-        """Raises NotAllowedError when transactions are off."""
+        """Raises NotAllowedError if transactions are disabled."""
         if not self.is_enabled:
             raise NotAllowedError(NOT_ENABLED)
 
     # --- which there are -----------------------------------------------------------------------------------------------
 
     def running(self) -> list[Coordinator]:
-        """Those that were begun, by their ids."""
+        """Return the started coordinators, by their ids."""
         return [each for _, each in sorted(self._context.coordinators.items())]
 
     def begun(self, coordinator_id: int) -> Coordinator | None:
-        """The started coordinators; None for one without transactions."""
+        """Return the coordinator if it is started."""
         return self._context.coordinators.get(coordinator_id)
 
     def find(self, coordinator_id: int) -> Coordinator:
-        """One that was begun. Raises TransactionCoordinatorNotFound."""
+        """Return a started coordinator. Raises TransactionCoordinatorNotFound."""
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
             raise TransactionCoordinatorNotFound(f"Transaction coordinator with id {coordinator_id} not found!")
         return found
 
     async def ready(self, coordinator_id: int) -> Coordinator:
-        """One that was begun, once it serves. Raises TransactionCoordinatorNotFound, ServiceNotReady."""
+        """Return a started coordinator when it is ready. Raises TransactionCoordinatorNotFound, ServiceNotReady."""
         found = self.find(coordinator_id)
         await found.ready()
         return found
@@ -103,9 +102,9 @@ class Coordinators:
         return coordinator, coordinator.state.existing(txn_id)
 
     async def connect(self, coordinator_id: int) -> Coordinator:
-        """Begin a coordinator, if it has not been; it serves when this returns.
+        """Start a coordinator if necessary, and wait until it is ready.
 
-        Raises TransactionCoordinatorNotFound for one that there is none of, ServiceNotReady, StoreError.
+        Raises TransactionCoordinatorNotFound for an id beyond the number, ServiceNotReady, StoreError.
         """
         if coordinator_id not in self._context.coordinators:
             if coordinator_id >= self.count:
@@ -116,7 +115,7 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """The one that keeps the sink's mark and has its transactions; it serves when this returns. Raises as `connect`."""
+        """Return the coordinator with the sink's mark and transactions when it is ready. Raises as `connect`."""
         return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
@@ -134,11 +133,11 @@ class Coordinators:
             if self._partitioned.get(ASSIGN) is None:
                 try:
                     await self._partitioned.create(ASSIGN, count)
-                except AdminError as error:  # another broker has made it
+                except AdminError as error:  # another broker has created it
                     raise ServiceNotReady(f"the number of coordinators is being changed, try again: {error}") from error
 
     async def grow(self, count: int) -> None:
-        """More coordinators. Raises AdminError 406 when that is not more than now, and 412 above the most."""
+        """Increase the number. Raises AdminError 406 if it is not higher than now, and 412 above the maximum."""
         if count <= self.count:
             raise AdminError(
                 406,
@@ -169,8 +168,7 @@ class Coordinators:
         return self._context.limits.limit_bytes
 
     async def abort_all_of(self, name: str) -> int:
-        """Abort all open transactions of the holder `name` and return their number. Raises StoreError,
-        ServiceNotReady."""
+        """Abort all open transactions of the holder `name` and return their number. Raises StoreError, ServiceNotReady."""
         return sum([await each.abort_of(name) for each in self.running()])
 
     async def forget_sinks_of(self, name: str) -> int:
@@ -180,7 +178,7 @@ class Coordinators:
     # --- life ----------------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Begin those that have a log; they read it in the background. Raises StoreError."""
+        """Start the coordinators that have a log; they read it in the background. Raises StoreError."""
         if not self.is_enabled:
             return
         for segment in await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT)):
@@ -196,5 +194,4 @@ class Coordinators:
 
 
 def is_ready(coordinator: Coordinator) -> bool:
-    """Whether it serves now."""
     return coordinator.phase is Phase.READY

@@ -1,8 +1,8 @@
 """The log positions of open transactions and of marks of sinks, which determine the needed part of the log.
 
 Each has one position, that of its last complete record; the log before the lowest position may be deleted. A transaction that stays
-open while thousands end behind it is written again at the end of the log, which moves its position: so the recovery time depends on
-the number of open transactions, and not on their duration. The last record is always kept, because it has the highest id.
+open while thousands end behind it is written again at the end of the log: so the recovery time depends on the number of open
+transactions, and not on their duration. The last record is always kept, because it has the highest id.
 
 Invariants: positions are in the order of the log; the deletable part never includes the last record.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 from pybroker.model.position import Position
 
 FEW_RECORDS = 1000
-"""So many are not worth writing anything again."""
+"""A log with fewer records is not rewritten."""
 RECORDS_EACH = 4
-"""With more for each transaction that is open, the oldest are written again: on the average a record is written 1.3 times."""
+"""With more records for each open transaction, the oldest are written again: on the average a record is written 1.3 times."""
 AGAIN_AT_ONCE = 128
 
 
@@ -33,18 +33,18 @@ class LogPositions:
         return len(self._places)
 
     def stands(self, key: PlaceKey, position: Position) -> None:
-        """A record that says all of it is durable at `position`, behind all others."""
+        """A complete record is durable at `position`, behind all others."""
         self._being_written.discard(key)
         self._places.pop(key, None)
         self._places[key] = position
 
     def ended(self, key: PlaceKey) -> None:
-        """Nothing of it is needed any more; that it has ended is durable."""
+        """The durable end of a transaction or mark."""
         self._places.pop(key, None)
         self._being_written.discard(key)
 
     def needed_from(self, last: Position) -> Position:
-        """The first record that is needed, of a log that ends at `last`."""
+        """Return the first needed record of a log that ends at `last`."""
         return min(next(iter(self._places.values()), last), last)
 
     def to_write_again(self, records: int) -> list[PlaceKey]:

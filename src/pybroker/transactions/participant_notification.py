@@ -1,9 +1,9 @@
 """Notifies all participants of a transaction of its end, with retries until each has confirmed it.
 
-Operation: each end is processed by a task of its own, `ENDINGS_AT_ONCE` of a coordinator at a time. A failed notification is
-deferred with increasing backoff, and uses no slot meanwhile: an unreachable topic delays its own transactions and no others. A
-topic that has not answered in time is asked by a single transaction at a time until it answers: otherwise thousands of transactions
-would use all slots repeatedly, for the duration of the timeout. A deleted or unknown topic or subscription counts as notified.
+Operation: each end has its own task, `ENDINGS_AT_ONCE` of a coordinator at a time. A failed notification is deferred with
+increasing backoff, and uses no slot meanwhile: an unreachable topic delays its own transactions and no others. A topic that has not
+answered in time is asked by a single transaction at a time until it answers: otherwise thousands of transactions would use all
+slots repeatedly, for the duration of the timeout. A deleted or unknown topic or subscription counts as notified.
 
 Invariants: `done` is called once for each end, after all participants have confirmed; nothing is tried after `close`.
 """
@@ -33,7 +33,7 @@ LONGEST_RETRY_S = 10.0
 
 
 class Participant(NamedTuple):
-    """A partition, or with a subscription's name a subscription of it."""
+    """A partition, or a subscription of it."""
 
     topic: str
     subscription: str | None = None
@@ -41,12 +41,11 @@ class Participant(NamedTuple):
 
 EndParticipant = Callable[[Participant, TxnId, TxnAction, int], Awaitable[None]]
 """Notifies one participant, with the low-water mark of the coordinator. Returns when the end is durable there, or there is nothing
-to end. Raises BrokerError and StoreError for failures that must be retried.
-"""
+to end. Raises BrokerError and StoreError for failures that must be retried."""
 
 
 class Ending:
-    """A transaction on its way to its end."""
+    """A transaction that is being ended."""
 
     def __init__(self, txn_id: TxnId, action: TxnAction, remaining: list[Participant]) -> None:
         self.txn_id = txn_id
@@ -55,11 +54,11 @@ class Ending:
         """The participants that have not confirmed."""
         self.attempts = 0
         self.last_error = ""
-        """Why the last attempt was not enough."""
+        """Of the last attempt."""
 
 
 class Endings:
-    """Owned by its coordinator. `slots` limits the concurrent notifications of all coordinators of the broker."""
+    """`slots` limits the concurrent notifications of all coordinators of the broker."""
 
     def __init__(
         self,
@@ -88,11 +87,11 @@ class Endings:
         return len(self._by_id)
 
     def find(self, txn_id: TxnId) -> Ending | None:
-        """Return the pending end of a transaction; None without one."""
+        """Return the pending end of a transaction, or None."""
         return self._by_id.get(txn_id)
 
     def begin(self, txn_id: TxnId, action: TxnAction, participants: list[Participant]) -> None:
-        """Tell all of them, in the background; nothing happens for one that has begun."""
+        """Notify all participants in the background, unless that has begun."""
         if txn_id not in self._by_id and not self._is_closed:
             ending = self._by_id[txn_id] = Ending(txn_id, action, participants)
             self._queue(ending)
@@ -165,7 +164,7 @@ class Endings:
                     await self._end_participant(participant, ending.txn_id, ending.action, self._low_water_mark())
             except TimeoutError:
                 if asks_again or topic not in self._silent:
-                    self._silent[topic] = False  # else another one asks again
+                    self._silent[topic] = False  # else another transaction asks again
                 failed.append(participant)
                 key = "transactionBufferClientOperationTimeoutInMills"
                 ending.last_error = f"{topic}: no answer within {timeout_ms} ms ({key})"
@@ -174,7 +173,7 @@ class Endings:
                 failed.append(participant)
                 ending.last_error = f"{topic}: {error}"
             except Exception as failure:  # noqa: BLE001  (a fault boundary)
-                # A bug in one topic must not end the work for others; the transaction stays, and says why.
+                # A bug in one topic must not end the work for others; the transaction stays, with the error.
                 self._runtime.stats.bugs += 1
                 if ending.attempts == 1:
                     logs.error("transaction.end_failed", transaction=str(ending.txn_id), exc_info=failure)

@@ -1,9 +1,9 @@
 """The records of a coordinator's log: one JSON document for each entry (`docs/reference/storage-format.md`).
 
 Each record contains `last`, the highest assigned id, so the last record of a log suffices to never assign an id twice. A record is
-either complete (`NEW`, `WHOLE`: the whole state of a transaction; `SINK`: that of a sink's mark), or a change of an object that may
-not exist any more, which is ignored then. `TOGETHER` is both: complete for its sink's mark, and a change of all transactions that
-it names, which makes them end together.
+either complete (`NEW`, `WHOLE`: the whole state of a transaction; `SINK`: that of a sink's mark), or a change, which is ignored if
+its object does not exist any more. `TOGETHER` is both: complete for its sink's mark, and a change of the transactions that it ends
+together.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 from pybroker.errors import StoreError
 
 FORMAT_VERSION = 2
-"""The highest that is read."""
+"""The highest readable version."""
 WITHOUT_SINKS = 1
-"""Of all records that say nothing of sinks: brokers that know of none read a log of these. At another record they refuse the log,
-instead of committing a part of a batch alone."""
+"""The version of records without sinks, so that older brokers read a log of these. They refuse a log with other records, instead of
+committing a part of a batch alone."""
 
 
 class Kind(enum.StrEnum):
@@ -44,29 +44,29 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     least: int
     last: int
     opened_ms: int = 0
-    """When it was opened, by the wall clock."""
+    """By the wall clock."""
     timeout_ms: int = 0
     owner: str | None = None
     """The role that may use it; None for any role."""
     status: str = ""
-    """Of `WHOLE`: the name of its status."""
+    """Of `WHOLE`."""
     partitions: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
     """Topic and subscription."""
     as_sent: dict[str, str] = {}
     """The client's spelling of topic names that it did not write in full. Older broker versions skip this field."""
     sink: str = ""
-    """Of a transaction: the sink that it was opened for, empty for none; of the last three kinds: the sink of the mark."""
+    """Of a transaction: its sink, or empty; of the last three kinds: the sink of the mark."""
     batch: int = 0
     """Of that sink."""
     writer: str = ""
     """Of a mark: the only writer that may move it."""
     run: str = ""
-    """Of a transaction of a sink: which run of its writer opened it."""
+    """Of a transaction of a sink: the run of its writer that opened it."""
     commits: tuple[int, ...] = ()
-    """Of `TOGETHER`: the transactions that commit, by their `least`."""
+    """Of `TOGETHER`: the `least` of committed transactions."""
     aborts: tuple[int, ...] = ()
-    """And those that abort."""
+    """The same of aborted ones."""
     forgets: str = ""
     """Another sink whose mark is deleted to free capacity for this one."""
     marked_ms: int = 0
@@ -83,12 +83,11 @@ _VERSION_DECODER = msgspec.json.Decoder(_Version)
 
 
 def encode(record: Record) -> bytes:
-    """The entry that holds `record`."""
     return _ENCODER.encode(record)
 
 
 def decode(payload: bytes) -> Record:
-    """The record in an entry. Raises StoreError for one that cannot be read, or of a later version."""
+    """Raises StoreError for an invalid record, or one of a later version."""
     try:
         record = _DECODER.decode(payload)
     except msgspec.DecodeError as error:

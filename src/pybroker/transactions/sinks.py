@@ -1,18 +1,15 @@
 """Sinks: targets of numbered batches. The transactions of a batch commit together, and each batch commits once. Pure.
 
-A sink has a mark: its last committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no
-effect, whichever transactions it contains. One log record both moves the mark and commits the batch's transactions, so
-both are durable together.
+A sink has a mark: its last committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no effect,
+whichever transactions it contains. One log record both moves the mark and commits the batch's transactions, so both are durable
+together.
 
-A mark belongs to a writer, which is the name of the program that numbers the batches (a query with its checkpoint).
-Another writer starts its own numbers, and its batches would be taken for repeats and lost. It is therefore refused
-until it explicitly takes over.
+A mark belongs to a writer, the name of the program that numbers the batches (a query with its checkpoint). Another writer starts
+its own numbers, and its batches would be taken for repeats and lost. It is therefore refused until it explicitly takes over.
 
-Marks are kept in the order of their last move. Their number is limited, and each holder has a share of it
-(`waiting/fair_shares.py`). A new sink of a holder that has its share replaces the least recently moved mark of that
-holder. When all marks are in use, it replaces the least recently moved mark of all holders. Only a mark that has not
-moved for the retention time is replaced; otherwise the new sink is refused. While capacity is available, no mark is
-deleted.
+The number of marks is limited, and each holder has a share of it (`waiting/fair_shares.py`). A new sink of a holder that has its
+share replaces the least recently moved mark of that holder, or of all holders when all marks are in use. Only a mark that has not
+moved for the retention time is replaced; otherwise the new sink is refused. While capacity is available, no mark is deleted.
 """
 
 from __future__ import annotations
@@ -26,14 +23,14 @@ from pybroker.errors import AuthorizationError, InvalidTxnStatus, TooManyRequest
 from pybroker.waiting.fair_shares import UNKNOWN, FairShares, Holder, holder_of_role
 
 HOMES = 16
-"""Coordinators that keep marks: as many as there are at least, so that a sink's never changes."""
+"""Coordinators that keep marks: the minimum number of coordinators, so that a sink's never changes."""
 MAX_NAME = 256
 """Characters of the name of a sink, a writer and a run."""
 MAX_BATCH = (1 << 63) - 1
 
 
 def home_of(sink: str) -> int:
-    """The coordinator that keeps this sink's mark, and has all of its transactions."""
+    """Return the coordinator with this sink's mark and transactions."""
     return crc32c(sink.encode()) % HOMES
 
 
@@ -48,7 +45,7 @@ class Asking(NamedTuple):
     """The holder that transactions and marks are counted for."""
 
     def may(self, owner: str | None) -> bool:
-        """Return whether it may use objects that the role `owner` has created."""
+        """Return whether it may use objects of the role `owner`."""
         return owner is None or self.may_all or owner == self.owner
 
 
@@ -59,11 +56,11 @@ class Label(NamedTuple):
     batch: int
     writer: str
     run: str
-    """A run of the writer: a later run leaves nothing open of the one before."""
+    """A run of the writer: a later run leaves no transaction of an earlier one open."""
 
 
 class Mark(NamedTuple):
-    """The last batch of a sink that was committed."""
+    """The last committed batch of a sink."""
 
     batch: int
     writer: str
@@ -74,13 +71,13 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """Owned by the state of a coordinator. Invariant: in the order in which they were moved."""
+    """Invariant: marks are in the order of their last move."""
 
     def __init__(self) -> None:
         self._marks: dict[str, Mark] = {}
         self._holders: dict[str, str] = {}
         self.counts = FairShares()
-        """The number of marks of each holder."""
+        """Marks of each holder."""
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -89,7 +86,6 @@ class Marks:
         return iter(self._marks.items())
 
     def get(self, sink: str) -> Mark | None:
-        """None for a sink of which no batch was committed, or that was forgotten."""
         return self._marks.get(sink)
 
     def is_repeat(self, label: Label, asking: Asking, *, takes_over: bool) -> bool:
@@ -111,7 +107,7 @@ class Marks:
         return label.batch <= mark.batch
 
     def makes_room(self, sink: str, holder: Holder, most: int, stands_for_ms: int, now_ms: int) -> str:
-        """Return the sink whose mark must be deleted for this one, empty for none. Raises TooManyRequests without capacity."""
+        """Return the sink whose mark must be deleted for this one, or empty. Raises TooManyRequests without capacity."""
         if sink in self._marks or self.counts.may_take(holder, most):
             return ""
         is_full = self.counts.is_full(most)
@@ -129,7 +125,7 @@ class Marks:
         )
 
     def put(self, sink: str, mark: Mark) -> None:
-        """It is moved, behind all others."""
+        """Move the mark behind all others."""
         holder = self._holders.get(sink)
         self.remove(sink)
         self._marks[sink] = mark
@@ -138,8 +134,7 @@ class Marks:
         self._hold(sink, holder)
 
     def held_by(self, sink: str, name: str) -> None:
-        """Count the mark for the holder `name`, unless a role owns it. The log does not contain holders that are
-        addresses."""
+        """Count the mark for the holder `name`, unless a role owns it. The log does not contain holders that are addresses."""
         mark = self._marks.get(sink)
         if mark is not None and mark.owner is None and self._holders[sink] == UNKNOWN.name:
             self._drop(sink)
@@ -150,7 +145,6 @@ class Marks:
         return [sink for sink, holder in self._holders.items() if holder == name]
 
     def remove(self, sink: str) -> None:
-        """It is forgotten, if it was known."""
         if self._marks.pop(sink, None) is not None:
             self._drop(sink)
 
@@ -162,14 +156,12 @@ class Marks:
         self.counts.add(self._holders.pop(sink), -1)
 
     def in_order(self) -> None:
-        """The whole log was read. Marks that were written again are at their new position, so the order is rebuilt."""
+        """Rebuild the order after the whole log was read: marks that were written again are at their new position."""
         self._marks = dict(sorted(self._marks.items(), key=lambda each: each[1].marked_ms))
 
 
 class OpenOfSinks:
-    """The open transactions of sinks, by run of a writer, so a run with thousands of transactions only examines those of others.
-    Owned by the state of a coordinator.
-    """
+    """The open transactions of sinks, by run of a writer, so a run with thousands of transactions only examines those of others."""
 
     def __init__(self) -> None:
         self._by_sink: dict[str, dict[tuple[str, str], dict[int, None]]] = {}
@@ -188,7 +180,7 @@ class OpenOfSinks:
             del self._by_sink[label.sink]
 
     def of(self, sink: str) -> list[int]:
-        """By their `least`, the oldest first."""
+        """Return their `least`, the oldest first."""
         return sorted(least for leasts in self._by_sink.get(sink, {}).values() for least in leasts)
 
     def of_others(self, label: Label) -> list[int]:
@@ -198,5 +190,4 @@ class OpenOfSinks:
         return sorted(least for run, leasts in runs.items() if run != own for least in leasts)
 
     def sinks(self) -> Iterable[str]:
-        """Those that have any."""
         return self._by_sink

@@ -1,4 +1,4 @@
-"""The timeouts of transactions: a heap that skips transactions which have ended.
+"""The timeouts of transactions: a heap that skips ended transactions.
 
 Invariant: ended transactions use at most as many entries as open ones, and `SLACK` more.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 SLACK = 1000
 LONGEST_MS = 100 * 365 * 24 * 3600 * 1000
-"""A time-out of more than a century is none: the numbers of clients reach further than those of timers."""
+"""A longer timeout is none: clients can send larger numbers than timers accept."""
 
 
 class Timeouts:
@@ -24,11 +24,10 @@ class Timeouts:
 
     @property
     def next_ms(self) -> float | None:
-        """When `due` is to be asked next; None when there is nothing to wait for."""
+        """When `due` must be called next; None without transactions."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, least: int, due_ms: float) -> None:
-        """That transaction is over at `due_ms`."""
         heapq.heappush(self._heap, (due_ms, least))
 
     def due(self, now_ms: float, limit: int) -> list[int]:

@@ -1,8 +1,7 @@
 """The durable log of one coordinator, on a managed ledger: append, read all, and trim.
 
-Operation: `append` passes a record to the managed ledger immediately, so the order of the log is the order of the calls; its future
-is done when the record is durable. A durable record moves the position of its transaction (`log_positions.py`) and, behind it, the
-cursor; whole ledgers before the cursor are trimmed.
+Operation: the order of the log is the order of the `append` calls. A durable record moves the position of its transaction
+(`log_positions.py`) and, behind it, the cursor; whole ledgers before the cursor are trimmed.
 
 Failure: a full disk refuses an append without any effect. Any other failure ends this log: later appends are refused too, `failed`
 is called once, and the owner reads everything again from a newly opened log. So memory is ahead of the log only for that time.
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 CURSOR = "transaction.subscription"
-"""Named as in Pulsar."""
+"""Pulsar's name."""
 READ_AT_ONCE = 256
 _READ_BYTES = 1 << 20
 _ENDED = (Kind.COMMITTED, Kind.ABORTED)
 
 WholeOf = Callable[[PlaceKey], Record | None]
-"""The record that says all of a transaction, or of a sink's mark, now; None when it has ended."""
+"""Returns the complete record of a transaction, or of a sink's mark; None when it has ended."""
 
 
 class TransactionLog(ManagedLedgerListener):
-    """Owned by its coordinator, from `open` to `close` or the first failure."""
+    """Exists from `open` to `close` or the first failure."""
 
     def __init__(self, managed: ManagedLedger, cursor: ManagedCursor, whole_of: WholeOf) -> None:
         self.managed = managed
@@ -56,7 +55,7 @@ class TransactionLog(ManagedLedgerListener):
     async def open(
         ledgers: ManagedLedgerFactory, path: str, apply: Callable[[Record], object], whole_of: WholeOf
     ) -> TransactionLog:
-        """Open, or make, the log at `path`, and `apply` all of it, in its order. Raises StoreError, and then it is closed."""
+        """Open or create the log at `path`, and `apply` all records in order. Raises StoreError after closing it."""
         managed = await ledgers.open(path)
         try:
             cursor = managed.cursors.get(CURSOR)
@@ -69,7 +68,7 @@ class TransactionLog(ManagedLedgerListener):
             await managed.close()
             raise
         managed.listen(log)
-        managed.retention = RetentionLimits()  # only now: until here, nothing of it may go
+        managed.retention = RetentionLimits()  # only now, because nothing may be trimmed before
         log._let_go()
         return log
 
@@ -80,7 +79,7 @@ class TransactionLog(ManagedLedgerListener):
             if run is None:
                 run = await self.cursor.read(READ_AT_ONCE, _READ_BYTES)
             else:
-                await asyncio.sleep(0)  # a log that is all in memory must not hold the loop
+                await asyncio.sleep(0)  # a log that is all in memory must not block the loop
             if run is None:
                 continue
             for offset, payload in enumerate(run.payloads):
@@ -91,7 +90,7 @@ class TransactionLog(ManagedLedgerListener):
     # --- appending -----------------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> asyncio.Future[None]:
-        """Done when `record` is durable, or with the StoreError that ended the log. Raises StoreError, and nothing has happened."""
+        """Return a future for the durable record, or the StoreError that ended the log. Raises StoreError without effect."""
         if self._failure is not None:
             raise self._failure
         payload = encode(record)
@@ -102,7 +101,7 @@ class TransactionLog(ManagedLedgerListener):
         return durable
 
     async def written(self) -> None:
-        """Return when all that was appended before is durable. Raises StoreError."""
+        """Wait until all earlier records are durable. Raises StoreError."""
         if self._last is not None:
             await asyncio.shield(self._last)
 
@@ -136,7 +135,7 @@ class TransactionLog(ManagedLedgerListener):
 
     def _note(self, record: Record, position: Position) -> None:
         if record.kind in (Kind.NEW, Kind.WHOLE):
-            # One that has ended while this was on its way: the record that says so stands behind and takes it away again.
+            # If the transaction has ended meanwhile, the later record of its end removes this position again.
             self._places.stands(record.least, position)
         elif record.kind in _ENDED:
             self._places.ended(record.least)
@@ -148,7 +147,7 @@ class TransactionLog(ManagedLedgerListener):
             self._places.ended(record.sink)
 
     def _let_go(self) -> None:
-        """Everything before the first record that is needed may be trimmed."""
+        """Allow trimming of everything before the first needed record."""
         last = self.managed.last_confirmed
         if last.entry_id < 0:
             return

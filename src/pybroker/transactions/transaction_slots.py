@@ -1,9 +1,7 @@
-"""Slots for new transactions: limited by the count at one coordinator and by the memory of the transactions of all
-coordinators.
+"""Slots for new transactions: limited by the count at one coordinator and by the memory of the transactions of all coordinators.
 
-A request waits while its holder has its share (`waiting/fair_shares.py`). Waiting holders are served round robin, so a
-holder that has its share delays no other holder. When too many requests wait, the newest request of the holder with
-most of them is refused.
+A request waits while its holder has its share (`waiting/fair_shares.py`). Waiting holders are served round robin, so a holder that
+has its share delays no other holder. When too many requests wait, the newest request of the holder with most of them is refused.
 """
 
 from __future__ import annotations
@@ -20,15 +18,14 @@ if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
 
 MAX_WAITING = 10_000
-"""Maximum number of requests that wait for a new transaction at one coordinator."""
+"""Maximum number of waiting requests at one coordinator."""
 WAIT_S = 25.0
-"""Maximum wait of such a request. It is shorter than the client's time-out, so that the client receives the reason."""
+"""Maximum wait of a request, shorter than the client's timeout, so that the client receives the reason."""
 MIB = 1 << 20
 
 
 class TransactionLimits:
-    """The limits of open transactions, per coordinator and for all coordinators. Owned by the coordinators' shared
-    resources."""
+    """The limits of open transactions, per coordinator and for all coordinators."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -37,11 +34,9 @@ class TransactionLimits:
 
     @property
     def limit_bytes(self) -> int:
-        """Maximum bytes of all transactions together."""
         return self._config.max_open_transactions_size_in_mb * MIB
 
     def has_memory(self, holder: Holder) -> bool:
-        """Return whether the transactions of `holder` may take more memory."""
         return self.sizes.may_take(holder, self.limit_bytes)
 
     def no_memory(self, holder: Holder) -> str:
@@ -51,7 +46,6 @@ class TransactionLimits:
         )
 
     def may_open(self, state: CoordinatorState, holder: Holder) -> bool:
-        """Return whether `holder` may open another transaction at this coordinator now."""
         limit = self._config.max_active_transactions_per_coordinator
         return (limit <= 0 or state.counts.may_take(holder, limit)) and self.has_memory(holder)
 
@@ -65,7 +59,7 @@ class TransactionLimits:
 
 
 class TransactionSlot:
-    """The slot for one new transaction. It counts for its holder until the transaction itself is counted."""
+    """It counts for its holder until the transaction itself is counted."""
 
     def __init__(self, state: CoordinatorState, holder: Holder) -> None:
         self.holder = holder
@@ -82,9 +76,7 @@ class TransactionSlot:
 
 
 class TransactionSlots(Admissions[Holder, TransactionSlot]):
-    """The slots for new transactions of one coordinator, which owns them. Invariant: a request that waits cannot be served, unless
-    a limit was raised.
-    """
+    """Invariant: a request that waits cannot be served, unless a limit was raised."""
 
     def __init__(self, coordinator_id: int, limits: TransactionLimits, state: Callable[[], CoordinatorState]) -> None:
         """`state` returns the coordinator's current state: a new object each time the log is read again."""
@@ -95,12 +87,10 @@ class TransactionSlots(Admissions[Holder, TransactionSlot]):
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait."""
         return len(self._queue)
 
     async def acquire(self, holder: Holder) -> TransactionSlot:
-        """Wait for a slot for one more transaction of `holder`. Raises TooManyRequests, or the exception given to
-        `refuse_all`."""
+        """Wait for a slot for one more transaction of `holder`. Raises TooManyRequests, or the exception given to `refuse_all`."""
         try:
             return await self._queue.enter(holder, WAIT_S)
         except QueueFull as full:
@@ -117,7 +107,7 @@ class TransactionSlots(Admissions[Holder, TransactionSlot]):
         self._queue.admit_waiting()
 
     def refuse_all(self, refusal: Exception) -> None:
-        """Refuse all waiting requests with `refusal`, because the coordinator cannot open transactions now."""
+        """Refuse all waiting requests, because the coordinator cannot open transactions now."""
         self._queue.refuse_all(refusal)
 
     def may_admit(self, address: Holder) -> bool:
