@@ -354,7 +354,6 @@ class Broker:
         self._tasks.start(self._run_background(refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
-        """Store the broker's addresses in the metadata of its cluster."""
         found = self.service.presence.addresses.resolve(None)
         cluster = resources.cluster(self.config.cluster_name) or ClusterData()
         current = msgspec.structs.replace(
@@ -428,7 +427,6 @@ class Broker:
     # --- status output --------------------------------------------------------------------------------
 
     def description(self) -> dict[str, object]:
-        """The contents of the ready file."""
         found = self.service.presence.addresses.resolve(None)
         return {
             "pid": os.getpid(),

@@ -1,8 +1,8 @@
 """Entry filters: operator code that decides for each entry whether a subscription's consumers receive it.
 
-The configuration names them (`entryFilterNames`), as `module:Class` or as an entry point of the group `pybroker.entry_filters`;
-with `allowOverrideEntryFilters`, policies can name others. Each filter is created once. Filters are called in the configured order,
-and the first one that does not accept decides. They run on the event loop, so they must not wait.
+`entryFilterNames` names them, as `module:Class` or as an entry point of the group `pybroker.entry_filters`; with
+`allowOverrideEntryFilters`, policies can name others. Filters run in the configured order, and the first one that does not accept
+decides. They run on the event loop, so they must not wait.
 
 Invariants: a rejected entry is acknowledged and never delivered. An entry that is rescheduled, or whose filter fails, stays
 unacknowledged and is filtered again later; with one active consumer, no entry overtakes it. On non-persistent topics an entry that
@@ -31,7 +31,7 @@ ENTRY_POINT_GROUP = "pybroker.entry_filters"
 
 
 class Verdict(Enum):
-    """The decision of a filter about an entry."""
+    """The decision about an entry."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -39,7 +39,7 @@ class Verdict(Enum):
 
 
 class FilteredEntry:
-    """One entry, which may be a batch, and its subscription."""
+    """One entry, which may be a batch."""
 
     def __init__(
         self, topic: str, subscription: str, properties: Mapping[str, str], position: Position, payload: bytes
@@ -49,11 +49,10 @@ class FilteredEntry:
         self.subscription_properties = properties
         self.position = position
         self.payload = payload
-        """Metadata and message, as stored."""
 
     @cached_property
     def metadata(self) -> MessageMetadata:
-        """The metadata from the producer. Raises ProtocolViolation if it is invalid."""
+        """Raises ProtocolViolation if it is invalid."""
         return message_metadata(self.payload)
 
 
@@ -62,11 +61,11 @@ class EntryFilter(ABC):
 
     @abstractmethod
     def judge(self, entry: FilteredEntry) -> Verdict:
-        """Decide whether consumers receive `entry`. An exception counts as RESCHEDULE."""
+        """Decide about `entry`. An exception counts as RESCHEDULE."""
 
 
 class _Missing(EntryFilter):
-    """Replaces a filter that a policy names and that is no longer available: it accepts nothing."""
+    """Replaces a filter that is no longer available: it accepts nothing."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -76,9 +75,7 @@ class _Missing(EntryFilter):
 
 
 class AvailableFilters:
-    """The available filters, one object for each name.
-
-    Policies may name only filters of the configuration and installed entry points: otherwise a client with permission to set
+    """Policies may name only filters of the configuration and installed entry points: otherwise a client with permission to set
     policies could run arbitrary code.
     """
 
@@ -86,7 +83,7 @@ class AvailableFilters:
         """Raises ConfigError."""
         self._made: dict[str, EntryFilter] = {}
         self.configured: tuple[EntryFilter, ...] = ()
-        """The filters for topics without a policy."""
+        """For topics without a policy."""
         self.configure(configured)
 
     def configure(self, names: Sequence[str]) -> None:
@@ -95,7 +92,6 @@ class AvailableFilters:
         self._names = frozenset(names)
 
     def has(self, name: str) -> bool:
-        """Return whether a policy may name it."""
         if name not in self._names and name not in _entry_point_names():
             return False
         try:
@@ -105,7 +101,7 @@ class AvailableFilters:
             return False
 
     def of(self, names: Iterable[str] | None) -> tuple[EntryFilter, ...]:
-        """Return the filters that a topic's policies name, or the configured ones for None."""
+        """Return the filters that a policy names, or the configured ones for None."""
         return self.configured if names is None else tuple(map(self._available, names))
 
     def _available(self, name: str) -> EntryFilter:

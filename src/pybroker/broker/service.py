@@ -1,6 +1,6 @@
 """The broker without its network interfaces: it creates, connects and closes all parts.
 
-Each part receives only the objects that it uses, and none receives the service. `__init__` shows the dependencies of all parts.
+Each part receives only the objects that it uses, and none receives the service.
 """
 
 from __future__ import annotations
@@ -72,14 +72,13 @@ class DataDirectoryName(NamedTuple):
 
 
 class BrokerService:
-    """Everything that serves clients, without the sockets."""
+    """Serves clients, without the sockets."""
 
     data_directory: DataDirectoryName | None = None
-    """Directory of the ledger files; set by the app."""
     request_stop: Callable[[], None] | None = None
     """Ends the process in order; set by the app, None in a process that is not the broker's own."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
-    """The recent rates of a consumer; None without statistics."""
+    """None without statistics."""
 
     def __init__(
         self,
@@ -100,7 +99,6 @@ class BrokerService:
         self.partitioned = partitioned = PartitionedTopics(metadata_store)
         self.presence = presence = Presence()
 
-        # Topics, in the order of their dependencies.
         changing = ChangeLocks(broker_context.waiting)
         self.loaded = loaded = LoadedTopics()
         self.directory = directory = TopicDirectory(metadata_store, ledgers, loaded)
@@ -136,7 +134,7 @@ class BrokerService:
     # --- lookups -----------------------------------------------------------------------------------------------------
 
     async def lookup(self, topic: TopicName, listener_name: str | None) -> LookupResult:
-        """Return the addresses at which `topic`, which need not exist, is served. Raises TopicNotFound without its namespace."""
+        """Return the addresses that serve `topic`, which need not exist. Raises TopicNotFound without its namespace."""
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
         try:
@@ -149,10 +147,10 @@ class BrokerService:
             self.runtime.stats.lookup_ms.add(self.runtime.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
-        """Return the partition count of `topic`, 0 for a topic without partitions.
+        """Return the partition count, 0 for a topic without partitions.
 
-        `create` creates partitioned topics only; the first producer or consumer creates a topic without partitions. Raises
-        TopicNotFound and NotAllowedError.
+        `create` creates partitioned topics only; the first producer or consumer creates others. Raises TopicNotFound and
+        NotAllowedError.
         """
         self.require_namespace(topic.namespace)
         if topic == ASSIGN and self.transactions.is_enabled:
@@ -167,7 +165,6 @@ class BrokerService:
 
     @property
     def pending_metadata_requests(self) -> int:
-        """Number of requests for a partition count in progress."""
         return self._metadata_requests
 
     def require_namespace(self, namespace: NamespaceName) -> None:
@@ -181,7 +178,7 @@ class BrokerService:
         return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
 
     def unready_reason(self) -> str | None:
-        """Return why new clients should use another broker now; None otherwise. Unlike `health_check`, it tests nothing."""
+        """Return why new clients should use another broker now, or None. Unlike `health_check`, it tests nothing."""
         if not self.presence.takes_clients:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients

@@ -334,7 +334,6 @@ def _at_once(work: Callable[[], T]) -> T:
 
 
 def _text(value: object) -> str:
-    """Format a value as in the file."""
     if isinstance(value, (list, tuple)):
         value = tuple(map(str, value))
     return format_value(value)  # type: ignore[arg-type]

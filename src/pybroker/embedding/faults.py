@@ -120,7 +120,6 @@ class Aim:
 
     whom: Whom
     call: str
-    """The call in the test, for the report."""
     what: str
     """The plural noun for the objects of the fault, for the report."""
     has_happened: bool = False
@@ -279,7 +278,6 @@ class Faults:
         return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
     def duplicate_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Send the receipts of the next `count` messages twice."""
         aim = Aim(Whom.of(topic, name), "duplicate_receipts", "receipt")
         return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
@@ -303,8 +301,6 @@ class Faults:
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 
     def full_disk(self) -> Fault:
-        """Refuse publishes for lack of space."""
-
         def fill(is_full: bool) -> Callable[[], None]:
             return lambda: setattr(self._fullness, "is_full", is_full)
 

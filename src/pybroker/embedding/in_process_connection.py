@@ -287,7 +287,6 @@ class LateCalls:
             self._waiting.popleft()()
 
     def hurry(self) -> None:
-        """Make all waiting calls now."""
         self._last_due_ms = 0.0
         while self._waiting:
             self._waiting.popleft()()

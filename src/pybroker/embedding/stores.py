@@ -64,7 +64,6 @@ class MemoryStores:
         return Stores(self.metadata, self.ledgers, self.cursors)
 
     def copied(self) -> MemoryStores:
-        """Return a copy with the present data, for the broker after a crash."""
         copy = MemoryStores(self._fullness)
         copy.metadata = self.metadata.copied()
         copy.ledgers = self.ledgers.copied()

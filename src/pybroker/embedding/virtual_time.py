@@ -141,7 +141,6 @@ class VirtualRuntime(Runtime):
                     )
 
     def _set_alarm(self) -> None:
-        """Schedule a call on the event loop for the next due timer."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

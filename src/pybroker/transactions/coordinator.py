@@ -64,12 +64,10 @@ class Counters:
     aborted: int = 0
     timed_out: int = 0
     batches: int = 0
-    """Committed batches of sinks."""
     repeated_batches: int = 0
     """Batches of sinks that were sent again after their commit."""
     appended: int = 0
     took_ms: Buckets = field(default_factory=lambda: Buckets(LATENCIES_MS))
-    """From open to committed or aborted."""
 
 
 class CoordinatorContext:
@@ -97,7 +95,6 @@ class Coordinator:
         self.log_path = log_path
         self.phase = Phase.INITIALIZING
         self.last_error = ""
-        """The last error of reading the log."""
         self.recover_started_ms = 0
         self.recover_ended_ms = 0
         self.counters = Counters()
@@ -153,7 +150,6 @@ class Coordinator:
 
     @property
     def waiting(self) -> int:
-        """Requests for a new transaction that wait for capacity."""
         return self._slots.waiting
 
     @property
@@ -304,7 +300,6 @@ class Coordinator:
         return min(longest_ms, LONGEST_MS) if longest_ms > 0 else LONGEST_MS
 
     def admit_waiting(self) -> None:
-        """Give free slots to waiting requests, round robin over their holders."""
         self._slots.admit_waiting()
 
     async def abort_of(self, name: str) -> int:
@@ -394,7 +389,6 @@ class Coordinator:
                 await asyncio.sleep(0)
 
     def _tell(self, transaction: Transaction) -> None:
-        """Notify all participants, in the background."""
         if self.state.find(transaction.id.least) is not transaction or self.phase is not Phase.READY:
             return  # the log was read again meanwhile
         participants = [Participant(topic) for topic in transaction.partitions]

@@ -113,7 +113,6 @@ class Transaction:
 
     @property
     def participants(self) -> int:
-        """Number of partitions and subscriptions."""
         return len(self.partitions) + len(self.subscriptions)
 
     def add(
@@ -141,12 +140,9 @@ class CoordinatorState:
         """`sizes`: the bytes of the transactions of all coordinators, by holder."""
         self.coordinator_id = coordinator_id
         self.counts = FairShares()
-        """Transactions of each holder at this coordinator."""
         self.sizes = FairShares() if sizes is None else sizes
         self.last_least = 0
-        """The highest assigned `least`."""
         self.size_bytes = 0
-        """Approximate memory of all transactions."""
         self.marks = Marks()
         self._live: dict[int, Transaction] = {}  # in the order of ids
         self._of_sinks = OpenOfSinks()
@@ -257,7 +253,6 @@ class CoordinatorState:
         return Record(WITHOUT_SINKS, _ENDING_KINDS[action], transaction.id.least, self.last_least)
 
     def ended(self, transaction: Transaction) -> Record:
-        """Remove the transaction after all participants have confirmed."""
         return Record(WITHOUT_SINKS, _ENDED_KINDS[transaction.status], transaction.id.least, self.last_least)
 
     def together(

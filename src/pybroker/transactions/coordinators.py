@@ -64,7 +64,6 @@ class Coordinators:
 
     @property
     def count(self) -> int:
-        """Number of coordinators that clients may use."""
         document = self._partitioned.get(ASSIGN)
         return DEFAULT_COORDINATORS if document is None else document.partitions
 
@@ -76,11 +75,9 @@ class Coordinators:
     # --- which there are -----------------------------------------------------------------------------------------------
 
     def running(self) -> list[Coordinator]:
-        """Return the started coordinators, by their ids."""
         return [each for _, each in sorted(self._context.coordinators.items())]
 
     def begun(self, coordinator_id: int) -> Coordinator | None:
-        """Return the coordinator if it is started."""
         return self._context.coordinators.get(coordinator_id)
 
     def find(self, coordinator_id: int) -> Coordinator:
@@ -159,12 +156,10 @@ class Coordinators:
 
     @property
     def sizes(self) -> FairShares:
-        """Bytes of the open transactions of each holder."""
         return self._context.limits.sizes
 
     @property
     def limit_bytes(self) -> int:
-        """Maximum bytes of all open transactions."""
         return self._context.limits.limit_bytes
 
     async def abort_all_of(self, name: str) -> int:

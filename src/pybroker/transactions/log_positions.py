@@ -44,7 +44,6 @@ class LogPositions:
         self._being_written.discard(key)
 
     def needed_from(self, last: Position) -> Position:
-        """Return the first needed record of a log that ends at `last`."""
         return min(next(iter(self._places.values()), last), last)
 
     def to_write_again(self, records: int) -> list[PlaceKey]:

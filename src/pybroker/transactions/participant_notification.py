@@ -54,7 +54,6 @@ class Ending:
         """The participants that have not confirmed."""
         self.attempts = 0
         self.last_error = ""
-        """Of the last attempt."""
 
 
 class Endings:

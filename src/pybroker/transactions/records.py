@@ -52,7 +52,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of `WHOLE`."""
     partitions: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
-    """Topic and subscription."""
     as_sent: dict[str, str] = {}
     """The client's spelling of topic names that it did not write in full. Older broker versions skip this field."""
     sink: str = ""

@@ -30,7 +30,6 @@ MAX_BATCH = (1 << 63) - 1
 
 
 def home_of(sink: str) -> int:
-    """Return the coordinator with this sink's mark and transactions."""
     return crc32c(sink.encode()) % HOMES
 
 
@@ -42,10 +41,8 @@ class Asking(NamedTuple):
     may_all: bool
     """Whether it is a super user, or there is no authorization."""
     holder: Holder = UNKNOWN
-    """The holder that transactions and marks are counted for."""
 
     def may(self, owner: str | None) -> bool:
-        """Return whether it may use objects of the role `owner`."""
         return owner is None or self.may_all or owner == self.owner
 
 
@@ -77,7 +74,6 @@ class Marks:
         self._marks: dict[str, Mark] = {}
         self._holders: dict[str, str] = {}
         self.counts = FairShares()
-        """Marks of each holder."""
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -141,7 +137,6 @@ class Marks:
             self._hold(sink, name)
 
     def of(self, name: str) -> list[str]:
-        """Return the sinks whose marks are counted for the holder `name`."""
         return [sink for sink, holder in self._holders.items() if holder == name]
 
     def remove(self, sink: str) -> None:

@@ -40,7 +40,6 @@ class TransactionLimits:
         return self.sizes.may_take(holder, self.limit_bytes)
 
     def no_memory(self, holder: Holder) -> str:
-        """Return the error text for a lack of memory."""
         return self.sizes.refusal(
             holder, self.limit_bytes, "bytes for open transactions", "maxOpenTransactionsSizeInMB"
         )

@@ -1,8 +1,7 @@
 """Broker entry metadata: the fields that the broker adds to entries (`brokerEntryMetadataInterceptors`).
 
-An index counts the messages of a topic and must continue after a restart. It is read from the last entry. If that has none, because
-it was published without an index or is trimmed, `StoredInfo.last_index` is used, which exists as soon as an index was ever added to
-the topic.
+The message index continues after a restart: from the last entry, or, if that has none or is trimmed, from `StoredInfo.last_index`,
+which exists as soon as an index was ever added to the topic.
 
 Invariant: the indexes of a topic's entries increase without gaps while an index is added, whatever failure occurs.
 """
@@ -32,9 +31,7 @@ class AddedMetadata:
 
 
 def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
-    """Return the fields that the interceptors with these class names, with or without package, add; None without names. Raises
-    ConfigError.
-    """
+    """Return the fields of these interceptor class names, with or without package; None without names. Raises ConfigError."""
     if not interceptors:
         return None
     names = {name.rpartition(".")[2] for name in interceptors}
@@ -45,7 +42,7 @@ def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
 
 
 class EntryMetadata:
-    """Adds metadata to the entries of a topic before they are stored."""
+    """Adds metadata to entries before they are stored."""
 
     def __init__(self, added: AddedMetadata, ledger: ManagedLedger) -> None:
         """`restore` has already read the last index of `ledger`."""
@@ -56,7 +53,7 @@ class EntryMetadata:
         self._given = document.last_index  # includes entries that are not durable yet
 
     def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
-        """Return the entries as they are stored. The caller passes them to the ledger or calls `take_back` next."""
+        """The caller passes the result to the ledger, or calls `take_back`."""
         timestamp_ms = now_ms if self._added.timestamp else None
         if not self._added.index:
             return [with_broker_metadata(payload, timestamp_ms, None) for payload in payloads]
@@ -69,13 +66,12 @@ class EntryMetadata:
         return stored
 
     def stored(self, message_count: int) -> None:
-        """The next `message_count` messages are durable."""
         if self._added.index:
             assert self._document.last_index is not None
             self._document.last_index += message_count
 
     def take_back(self, message_count: int) -> None:
-        """The last `message_count` messages are not stored: after a failed write the ledger refuses all later ones."""
+        """These last messages are not stored: after a failed write the ledger refuses all later ones."""
         if self._added.index:
             self._given -= message_count
             assert self._document.last_index is not None
@@ -83,10 +79,7 @@ class EntryMetadata:
 
 
 async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
-    """Determine the index of the last message of a topic that is being loaded, if it has or gets one.
-
-    Raises StoreError after closing the ledger.
-    """
+    """Determine the last index of a topic that is being loaded. Raises StoreError after closing the ledger."""
     document = ledger.document
     known = document.last_index
     if known is None and added is None:
@@ -115,7 +108,7 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
 
 
 async def first_with_index(ledger: ManagedLedger, index: int) -> Position:
-    """Return the position of the message with that index, `ledgers.end_position` if there is none. Raises StoreError.
+    """Return the position of the message with that index, or `ledgers.end_position`. Raises StoreError.
 
     Entries without an index count as older.
     """

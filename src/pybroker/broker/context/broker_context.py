@@ -1,7 +1,7 @@
-"""State that all topics of a broker share: runtime, stores, permissions, policies, and broker-wide limits.
+"""State that all topics of a broker share.
 
-Topics pass it to their subscriptions and producers, none of which know the broker service. Parts that can be replaced at run time
-are read from here at each use.
+Subscriptions and producers know it instead of the broker service. Parts that can be replaced at run time are read from here at each
+use.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ class BrokerContext:
         self.added_metadata = added_metadata
         self.dispatch_rate_limit = _dispatch_rate_limit(runtime)
         self.publish_rate_limit = renewed_publish_limit(runtime, None, _publish_rate(config))
-        """Limit of all publishing to the broker."""
         self.resource_group_rates = resource_group_rates
         self.broker_unacked_limit = broker_unacked_limit
         self.pumps = pumps
@@ -91,7 +90,7 @@ class BrokerContext:
         self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
         """Returns why a role may not use a transaction at a topic or subscription; None if it may."""
         self.pending_end_of: PendingEndOf = _no_pending_end
-        """Returns the pending end of a transaction that may be committed and that a topic has open, or None."""
+        """See `pending_transaction_ends.py`."""
         self.tasks = TaskOwner("broker")
 
     async def load(self) -> None:
@@ -104,12 +103,12 @@ class BrokerContext:
         config = self.runtime.config
         if not config.topic_level_policies_enabled:
             topic = TopicPolicies()
-        # A namespace that is being deleted has none; its topics are deleted next.
+        # A namespace that is being deleted has none.
         policies = self.resources.namespace(namespace) or _NOTHING_SET
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Apply configuration that was changed at run time. Limits with unchanged values keep their state."""
+        """Apply changed configuration. Limits with unchanged values keep their state."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)
@@ -118,7 +117,6 @@ class BrokerContext:
         self.publish_rate_limit = renewed_publish_limit(runtime, self.publish_rate_limit, _publish_rate(runtime.config))
 
     def read_retry_delay_s(self, failures: int) -> float:
-        """Return the delay after the n-th consecutive failed read."""
         config = self.runtime.config
         first_ms = config.dispatcher_read_failure_backoff_initial_time_in_ms
         most_ms = config.dispatcher_read_failure_backoff_max_time_in_ms

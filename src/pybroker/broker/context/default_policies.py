@@ -1,7 +1,4 @@
-"""The policies of the broker's configuration, for topics without policies at topic or namespace level. Pure.
-
-Policies without effect have Pulsar's defaults.
-"""
+"""The policies of the broker's configuration, for topics without others. Pure. Policies without effect have Pulsar's defaults."""
 
 from __future__ import annotations
 
@@ -77,7 +74,6 @@ def default_policies(config: BrokerConfig) -> EffectivePolicies:
         deduplication=config.broker_deduplication_enabled,
         deduplication_snapshot_interval_s=config.broker_deduplication_snapshot_interval_seconds,
         entry_filter_names=tuple(config.entry_filter_names),
-        # An entry is stored once, in the one store.
         persistence=PersistencePolicies(1, 1, 1, 1000 / max(1, config.cursor_flush_interval_ms)),
     )
 

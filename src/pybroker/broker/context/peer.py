@@ -16,15 +16,15 @@ from pybroker.model.policies import PublishRate
 
 
 class MemoryWaits:
-    """Start of the waits of one client for memory that other clients use, by the monotonic clock; None without a wait."""
+    """Start of a client's waits for memory that other clients use, by the monotonic clock, or None."""
 
     __slots__ = ("outboxes_since_ms", "publishes_since_ms")
 
     def __init__(self) -> None:
         self.publishes_since_ms: float | None = None
-        """Nothing of the client is read, because unanswered data of other clients fill the memory budget."""
+        """Nothing of the client is read."""
         self.outboxes_since_ms: float | None = None
-        """The client receives no messages, because unsent data of other clients fill the memory budget."""
+        """The client receives no messages."""
 
 
 NO_MEMORY_WAITS = MemoryWaits()
@@ -32,12 +32,11 @@ NO_MEMORY_WAITS = MemoryWaits()
 
 
 class ThrottledPublish(NamedTuple):
-    """A message that waits for a publish limit. All later commands of its client wait, too."""
+    """A message that waits for a publish limit, and blocks all later commands of its client."""
 
     producer: str
     topic: TopicName
     limit: object
-    """The `WaitingPublishers`."""
     rate: PublishRate | None
     """None if the topic accepts no messages for another reason."""
     since_ms: float | None
@@ -49,52 +48,49 @@ class Peer(ABC):
     """One client, seen from its producers and consumers."""
 
     address: str
-    """`/ip:port`, as shown in statistics."""
+    """`/ip:port`"""
     client_version: str
     role: str | None
     takes_entry_metadata: bool = False
-    """Whether the client requests and may receive broker entry metadata."""
     memory_waits: MemoryWaits = NO_MEMORY_WAITS
     full_since_ms: float | None = None
-    """Since when the client receives no messages because it does not read, by the monotonic clock; None otherwise."""
+    """Since when the client does not read, by the monotonic clock, or None."""
     supports_partial_producer: bool = False
-    """Whether the client can produce to some partitions of a topic only; reported by the client, shown in statistics."""
+    """For statistics; reported by the client."""
 
     @property
     def unsent_bytes(self) -> int:
-        """Size of sent data that the client has not read."""
         return 0
 
     @property
     def not_heard_because(self) -> str | None:
-        """Why commands of the client are not processed now; None while they are."""
+        """Why commands of the client are not processed now, or None."""
         return None
 
     @property
     def throttled_by(self) -> ThrottledPublish | None:
-        """The waiting message that blocks all later commands of this client, or None."""
         return None
 
     @abstractmethod
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
-        """Send receipts for stored messages with entry ids from `first_entry_id` on, and release their publish limit."""
+        """Answer stored messages, and release their publish limit."""
 
     def admit_not_stored(self, count: int) -> int:
-        """Return how many of `count` messages for a non-persistent topic are accepted now, and count them."""
+        """Return how many of `count` non-persistent messages are accepted now, and count them."""
         return count
 
     @abstractmethod
     def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
-        """Send receipts for messages of a non-persistent topic; `id_part` is their common ledger id and entry id."""
+        """Answer non-persistent messages; `id_part` is their common ledger id and entry id."""
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        """Send errors for messages that are not stored, and release `size_bytes` of the publish limit."""
+        """Answer messages that are not stored, and release `size_bytes` of the publish limit."""
 
     @abstractmethod
     def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
-        """Release the publish limit of messages that are not stored. The client gets no answer: its producer is closed next, and it
-        sends the messages again. A peer without such a notification receives `reason`.
+        """Release the publish limit of messages that are not stored, without an answer: their producer is closed next, and its
+        client sends them again. A peer without such a notification receives `reason`.
         """
 
     @abstractmethod
@@ -119,7 +115,7 @@ class Peer(ABC):
 
     @abstractmethod
     def producer_fenced(self, producer_id: int) -> None:
-        """Accept no more messages of a producer that was fenced; its client gets the error for its next message."""
+        """Accept no more messages of a fenced producer; its client gets the error for its next message."""
 
     @abstractmethod
     def close_consumer(self, consumer_id: int) -> None:
@@ -127,7 +123,7 @@ class Peer(ABC):
 
     @abstractmethod
     def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
-        """Report whether the consumer is the active one of a Failover subscription."""
+        """Report the active consumer of a Failover subscription."""
 
     @abstractmethod
     def reached_end_of_topic(self, consumer_id: int) -> None:
@@ -139,7 +135,6 @@ class Peer(ABC):
 
 
 def is_same_host(peer: Peer, other: Peer) -> bool:
-    """Return whether both clients have the same IP address."""
     return _host(peer) == _host(other)
 
 

@@ -26,7 +26,7 @@ class PendingEnd(NamedTuple):
     is_committed: bool
     """Whether the commit is durable at the coordinator. False while the coordinator has not read its log."""
     last_error: str
-    """The error of the coordinator's last attempt to read its log, or empty."""
+    """Of reading the log, or empty."""
     is_read: asyncio.Event | None
     """Set when the coordinator has read its log; None when only the notification of the topic is pending."""
 
@@ -44,7 +44,6 @@ PendingEndOf = Callable[["TxnId"], PendingEnd | None]
 
 
 def pending_end_at(coordinators: Coordinators, txn: TxnId) -> PendingEnd | None:
-    """Return the pending end of `txn`, which is open at the topic, according to its coordinator."""
     coordinator = coordinators.begun(txn.most)
     if coordinator is None:
         return None
@@ -62,15 +61,14 @@ class PendingEnds:
     """The pending ends of one topic. A dropped transaction is not examined again, so the cost of all calls is linear."""
 
     def __init__(self, found_open: Iterable[TxnId], pending_end_of: PendingEndOf) -> None:
-        """`found_open`: the transactions that are open when the topic is loaded."""
         self._pending_end_of = pending_end_of
         self._by_coordinator: dict[int, dict[TxnId, None]] = {}
         for txn in found_open:
             self._by_coordinator.setdefault(txn.most, {})[txn] = None
 
     def first(self, still_open: Mapping[TxnId, object]) -> PendingEnd | None:
-        """Return a transaction with a pending end, None if all ends are known. `still_open`: the open transactions of the topic.
-        Drops transactions that have ended or that their coordinator reports as open.
+        """Return a pending end, or None. `still_open`: the open transactions of the topic. Drops transactions that have ended or
+        that their coordinator reports as open.
         """
         while self._by_coordinator:
             coordinator_id, txns = next(iter(self._by_coordinator.items()))

@@ -1,4 +1,4 @@
-"""The addresses of a broker, and whether it accepts clients now. The application updates it when ports open and close."""
+"""The addresses of a broker, and whether it accepts clients now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ class Presence:
     """A broker becomes ready once and closing once."""
 
     addresses: AdvertisedAddresses
-    """Set after the ports are bound, before the first client is served."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -25,10 +24,10 @@ class Presence:
 
     @property
     def broker_id(self) -> str:
-        """Host and port of the broker's HTTP address."""
+        """Host and port of the HTTP address."""
         found = self.addresses.resolve(None)
         return urlsplit(found.http_url or found.http_url_tls).netloc
 
     def is_own(self, namespace: NamespaceName) -> bool:
-        """Return whether `namespace` is that of this broker's health checks, which exists without creation."""
+        """Return whether this is the namespace of the health checks, which exists without creation."""
         return system_topics.is_heartbeat_namespace(namespace) and namespace.local_name == self.broker_id

@@ -1,5 +1,4 @@
-"""Recent refusals of producers and messages with their reasons, for `explain`, because the client that received the error may be
-gone.
+"""Recent refusals of producers and messages with their reasons, for `explain`, because the refused client may be gone.
 
 Pure. Invariants: a producer that is refused repeatedly uses one slot, and the number of slots is bounded; a producer that is
 admitted again is removed immediately.
@@ -13,25 +12,25 @@ from dataclasses import dataclass
 from pybroker.errors import BrokerError
 
 MAX_REFUSALS = 1000
-"""In the whole broker; the oldest is dropped. About a kilobyte each at most."""
+"""The oldest is dropped. About a kilobyte each at most."""
 MAX_REFUSALS_PER_TOPIC = 16
 KEPT_MS = 3_600_000
-"""Time since the last occurrence during which a refusal is shown."""
+"""After the last occurrence."""
 MAX_NAME = 128
 MAX_TEXT = 400
 
 
 @dataclass(slots=True)
 class Refusal:
-    """The error that a producer received, the count, and the first and last time in milliseconds since 1970."""
+    """Times in milliseconds since 1970."""
 
     producer: str
-    """Empty if the broker was asked to generate it."""
+    """Empty if it was to be generated."""
     address: str
     error: type[BrokerError]
     text: str
     is_of_messages: bool
-    """Whether messages of an attached producer were refused, not the producer itself."""
+    """Whether messages were refused, not the producer itself."""
     first_ms: int
     last_ms: int
     count: int
@@ -45,7 +44,7 @@ _Key = tuple[str, bool]
 
 
 class Refusals:
-    """The refusals of a broker, owned by the broker context."""
+    """Owned by the broker context."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[tuple[str, _Key], Refusal] = OrderedDict()  # oldest first
@@ -65,7 +64,6 @@ class Refusals:
         is_of_messages: bool = False,
         count: int = 1,
     ) -> None:
-        """Record a refusal with `error`, of `count` messages."""
         key = ((producer or _host(address))[:MAX_NAME], is_of_messages)
         before = self._all.pop((topic, key), None)
         of_topic = self._by_topic.setdefault(topic, OrderedDict())
@@ -87,7 +85,6 @@ class Refusals:
             self._drop(*next(iter(self._all)))
 
     def admitted(self, topic: str, producer: str, address: str) -> None:
-        """Remove the refusal of a producer that is attached now."""
         of_topic = self._by_topic.get(topic)
         if of_topic is not None:
             for name in (producer[:MAX_NAME], _host(address)[:MAX_NAME]):
@@ -95,12 +92,12 @@ class Refusals:
                     self._drop(topic, (name, False))
 
     def forget(self, topic: str) -> None:
-        """Remove the refusals of a deleted topic, so that they are not shown for a new topic of that name."""
+        """Remove the refusals of a deleted topic, because a new topic may get its name."""
         for key in list(self._by_topic.get(topic, ())):
             self._drop(topic, key)
 
     def of(self, topic: str, now_ms: int) -> list[Refusal]:
-        """Return the refusals of a topic that are shown, latest first."""
+        """Latest first."""
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return []

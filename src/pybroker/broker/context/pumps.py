@@ -19,7 +19,6 @@ class Pumped(ABC):
     """A subscription."""
 
     is_queued = False
-    """Whether it is on the list; set by the list."""
 
     @abstractmethod
     def pump(self, deadline_ms: float) -> bool:
@@ -31,7 +30,7 @@ class Pumped(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """Pump soon, because there may be something to dispatch."""
+        """Pump soon."""
 
 
 class PumpList:

@@ -1,11 +1,9 @@
-"""Leases of readers: ledgers from a position on are not trimmed for a while, so that a reader finds the entries that it has planned
-to read.
+"""Leases of readers: ledgers from a position on are not trimmed for a while, so that a reader finds the entries that it plans to
+read.
 
 A lease is not stored and counts in no backlog. It ends if it is not renewed, if its position does not advance for too long, and
 with the process. A reader that renews an ended lease gets a new one, and must check whether its entries still exist. Deletion of a
-topic ignores leases.
-
-Each role, or each client address without authentication, has a share of all leases and of the leases of each topic
+topic ignores leases. Each role, or client address without authentication, has a share of all leases and of those of each topic
 (`waiting/fair_shares.py`).
 
 Invariant: an ended lease protects nothing, even while it is still listed.
@@ -20,7 +18,7 @@ from typing import NamedTuple
 from pybroker.waiting.fair_shares import FairShares, Holder
 
 SWEEP_EVERY_MS = 1000.0
-"""Minimum interval between searches for ended leases when all leases are in use, because a search is linear in the leases."""
+"""Minimum interval between searches for ended leases, which are linear in the leases."""
 
 
 class LeaseOwner(NamedTuple):
@@ -46,14 +44,14 @@ class TooManyLeases(Exception):
 
 
 class ReadLeases:
-    """All leases of a broker, by topic."""
+    """All leases of a broker."""
 
     def __init__(self, max_of_topic: int, max_in_all: int) -> None:
         self._max_of_topic = max_of_topic
         self._max_in_all = max_in_all
         self._by_topic: dict[str, dict[LeaseOwner, Lease]] = {}
         self.shares = FairShares()
-        """Number of leases of each holder, including listed leases that have ended."""
+        """By holder, including listed leases that have ended."""
         self._swept_ms = -SWEEP_EVERY_MS
 
     def __len__(self) -> int:
@@ -62,7 +60,6 @@ class ReadLeases:
 
     @property
     def limit(self) -> int:
-        """Maximum number of leases on all topics together."""
         return self._max_in_all
 
     def hold(
@@ -93,7 +90,7 @@ class ReadLeases:
         return lease.ends_ms - now_ms
 
     def give_back(self, owner: LeaseOwner, topics: Iterable[str]) -> list[str]:
-        """End the owner's leases on these topics. Return the topics that had one."""
+        """Return the topics that had a lease of the owner."""
         ended = []
         for topic in topics:
             leases = self._by_topic.get(topic)
@@ -106,7 +103,6 @@ class ReadLeases:
         return ended
 
     def end_all_of(self, holder: str) -> int:
-        """End all leases of `holder`. Return their number."""
         before = self.shares.used
         for topic, leases in list(self._by_topic.items()):
             for owner in [owner for owner, lease in leases.items() if lease.holder == holder]:
@@ -123,7 +119,6 @@ class ReadLeases:
         return [lease for lease in self._by_topic.get(topic, {}).values() if lease.ends_ms > now_ms]
 
     def held_from(self, topic: str, now_ms: float) -> int | None:
-        """Return the first protected ledger, or None."""
         leases = self._by_topic.get(topic)
         if leases is None:
             return None
@@ -131,7 +126,7 @@ class ReadLeases:
         return min((lease.ledger_id for lease in leases.values()), default=None)
 
     def drop_ended(self, now_ms: float) -> None:
-        """Remove ended leases; linear in the number of leases."""
+        """Linear in the number of leases."""
         for topic, leases in list(self._by_topic.items()):
             self._drop_ended(topic, leases, now_ms)
 

@@ -1,8 +1,4 @@
-"""State that all parts of one topic share: name, policies in force, and whether it is open.
-
-The subscriptions of the topic and the parts that serve its producers know this instead of the topic, so each can be tested without
-one.
-"""
+"""State that all parts of one topic share. They know it instead of the topic, so each can be tested without one."""
 
 from __future__ import annotations
 
@@ -43,12 +39,9 @@ class TopicContext:
         self.start_unload = start_unload
         self.counters = TopicCounters()
         self.is_fenced = False
-        """Whether the topic refuses clients and requests."""
         self.last_used_ms = self.runtime.clock.monotonic_ms()
         self.has_entry_metadata = False
-        """Whether stored or new entries have broker entry metadata."""
         self.dispatch_rate_limit: DispatchRateLimit | None = None
-        """The limit of all subscriptions together."""
         self._own_policies = own_policies
         self._policies: EffectivePolicies | None = None
         self._policies_of: tuple[NamespacePolicies | None, EffectivePolicies | None] = (None, None)
@@ -57,7 +50,7 @@ class TopicContext:
 
     @property
     def policies(self) -> EffectivePolicies:
-        """The policies in force; computed again only after one of their sources was replaced."""
+        """Computed again only after one of their sources was replaced."""
         namespace, defaults = (
             self.broker_context.resources.namespace(self.name.namespace),
             self.broker_context.default_policies,
@@ -74,7 +67,7 @@ class TopicContext:
 
     @property
     def entry_filters(self) -> tuple[EntryFilter, ...]:
-        """The filters for its messages; none for system topics."""
+        """None for system topics."""
         if is_system_topic(self.name):
             return ()
         is_named_here = self.runtime.config.allow_override_entry_filters
@@ -82,7 +75,6 @@ class TopicContext:
 
     @property
     def is_encryption_required(self) -> bool:
-        """Whether messages must be encrypted; system topics are exempt."""
         return self.policies.encryption_required and not is_system_topic(self.name)
 
     # --- publishing --------------------------------------------------------------------------------------------------

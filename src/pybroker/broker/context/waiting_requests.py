@@ -23,9 +23,8 @@ class WaitingRequests:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.topics = WaitLimit("maxWaitingTopicRequests")
-        """Requests that wait until a topic or its namespace can be used or changed."""
         self.subscriptions = WaitLimit("maxWaitingSubscriptionRequests")
-        """Requests of all topics that wait for the lock of a subscription."""
+        """For the lock of a subscription, of all topics."""
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:

@@ -42,7 +42,6 @@ async def skip_all(subscription: Subscription) -> None:
 
 
 async def expire(subscription: Subscription, publish_time_ms: int, why: str = BY_CALL) -> int:
-    """Skip all entries that were published before that time. Return their number."""
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         expired = await subscription.cursor.expire(publish_time_ms)
@@ -51,7 +50,6 @@ async def expire(subscription: Subscription, publish_time_ms: int, why: str = BY
 
 
 async def expire_to(subscription: Subscription, position: Position, why: str = BY_CALL) -> int:
-    """Skip all entries up to and including `position`. Return their number."""
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         expired = await subscription.cursor.expire_to(position)
@@ -60,7 +58,6 @@ async def expire_to(subscription: Subscription, position: Position, why: str = B
 
 
 def _note(subscription: Subscription, before: Position, entries: int, why: str, *, is_expiry: bool) -> None:
-    """Record the skipped range, for `explain` of a message."""
     mark = subscription.cursor.mark_delete_position
     if mark <= before:
         return

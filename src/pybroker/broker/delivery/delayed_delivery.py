@@ -275,7 +275,6 @@ class DelayedDelivery(Stage):
         self.release()
 
     def release(self) -> None:
-        """Report that no memory is used any more."""
         self._storage.is_closed = True
         self._count()
 

@@ -52,7 +52,6 @@ class DelayedIndexStorage(CursorOwner):
         self._unread_records = records
         self._unread: Iterator[DelayedRun] | None = stored_runs(records) if records else None
         self.is_restored = self._unread is None
-        """Whether no part of the stored index is left to read."""
         self._record_id = ""  # empty while nothing is stored
         self._is_announcing = False
         self._announcing = asyncio.Lock()
@@ -62,7 +61,6 @@ class DelayedIndexStorage(CursorOwner):
     # --- restoring ---------------------------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Act as `DelayedDelivery.restore`."""
         if self._unread is None:
             return True
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
@@ -104,7 +102,6 @@ class DelayedIndexStorage(CursorOwner):
     # --- storing -----------------------------------------------------------------------------------------------------
 
     def store_runs(self) -> None:
-        """Pass new runs to the store."""
         if not self._cursor.is_durable or self._unread is not None or self.is_closed:
             return
         if self._record_id:

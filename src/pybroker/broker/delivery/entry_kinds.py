@@ -12,11 +12,9 @@ class EntryKinds:
     __slots__ = ("_counters", "_end_when_loaded", "has_markers")
 
     def __init__(self, end_when_loaded: Position, counters: TopicCounters) -> None:
-        """`end_when_loaded`: the topic's last position then."""
         self._end_when_loaded = end_when_loaded
         self._counters = counters
         self.has_markers = False
-        """Whether markers were published since the topic was loaded."""
 
     def may_hold_chunks(self, ledger_id: int, entry_id: int) -> bool:
         """Return whether that entry, or one behind it, may be part of a larger message."""

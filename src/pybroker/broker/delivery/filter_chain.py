@@ -90,9 +90,7 @@ class FilterChain(FilterJury, Stage):
         self.is_waiting = False
         """For types with one active consumer: whether the next entry was rescheduled, which stops reads."""
         self.deferred_entries = 0
-        """Entries that are filtered again later."""
         self.deferred_first: Position | None = None
-        """The first of the entries that were deferred last."""
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """Return the accepted entries; acknowledge or defer the others."""

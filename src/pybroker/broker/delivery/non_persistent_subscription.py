@@ -34,7 +34,6 @@ class NonPersistentSubscription(SubscriptionBase):
         properties: Mapping[str, str],
         unused: Callable[[NonPersistentSubscription], None],
     ) -> None:
-        """`unused` is called when the last consumer has left."""
         super().__init__(topic, name)
         self._unused = unused
         self._properties = dict(properties)
@@ -110,7 +109,6 @@ class NonPersistentSubscription(SubscriptionBase):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def dispatch(self, run: SendRun, now_ms: int) -> None:
-        """Send these messages to the consumers that can receive them, and drop the others."""
         dispatcher, counters = self.dispatcher, self.counters
         assert dispatcher is not None, "a subscription that is listed has a consumer"
         payloads, message_counts = run.payloads, run.message_counts

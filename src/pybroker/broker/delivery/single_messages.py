@@ -53,7 +53,6 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
 
 
 async def _messages_of_batch(subscription: Subscription, position: Position, batch_index: int) -> int:
-    """Return the size of the batch that contains that message."""
     config = subscription.runtime.config
     if not config.acknowledgment_at_batch_index_level_enabled:
         raise AdminError(

@@ -124,11 +124,9 @@ class Subscription(SubscriptionBase, Pumped):
         return FilterChain(self, filters, self.cursor, self._pass_over) if filters else None
 
     def _row_of_stages(self) -> tuple[Stage, ...]:
-        """Return the stages in order, under the current policies."""
         return (self._markers, self.transactions, self.delayed, *(() if self.filters is None else (self.filters,)))
 
     def rates_changed(self) -> None:
-        """Apply the current dispatch rates."""
         self.throttle = throttle_of(self, self.cursor, self.throttle)
         self.wake()
 
@@ -182,7 +180,6 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def draining_hashes_cleared_total(self) -> int:
-        """The number of drained hashes since the topic was loaded, of all dispatchers."""
         cleared = 0 if (key_order := self.key_order) is None else key_order.draining.cleared_total
         return self._draining_hashes_cleared_before + cleared
 
@@ -315,7 +312,6 @@ class Subscription(SubscriptionBase, Pumped):
         return entries
 
     def _pass_over(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        """Acknowledge entries that no consumer receives."""
         self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
@@ -501,7 +497,6 @@ class Subscription(SubscriptionBase, Pumped):
         return BlockedReason.READ_FAILED if self.failed_reads.count else BlockedReason.READING
 
     async def _read(self, plan: ReadPlan) -> None:
-        """Read from the store, and assign."""
         dispatcher = self.dispatcher
         assert dispatcher is not None
         try:
@@ -561,7 +556,6 @@ class Subscription(SubscriptionBase, Pumped):
             dispatcher.scanned(plan, next_position or end, is_at_end=next_position is None)
 
     def _add_columns(self, dispatcher: Dispatcher, entries: AssignInput) -> None:
-        """Add the key hashes and chunks that the dispatcher needs."""
         if dispatcher.needs_key_hashes:
             entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
         if dispatcher.keeps_chunks_together and self.kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
@@ -623,7 +617,6 @@ class LookAheadShare:
         self._told_bytes = 0
 
     def update(self, dispatcher: Dispatcher | None) -> None:
-        """Count the memory of `dispatcher`, and set its limit."""
         if dispatcher is not None:
             size_bytes = dispatcher.look_ahead_size_bytes
             if size_bytes or self._told_bytes:

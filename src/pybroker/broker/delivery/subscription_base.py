@@ -86,7 +86,6 @@ class SubscriptionBase(ABC):
         """Pump soon, because there may be something to dispatch."""
 
     def close_consumers(self) -> None:
-        """Close all consumers; their clients subscribe again."""
         for consumer in list(self.consumers):
             consumer.close_from_broker()
 

@@ -124,7 +124,6 @@ class WaitingRow(NamedTuple):
 
 
 def waiting_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[WaitingRow], int]]:
-    """Return the hashes above `after` with waiting entries, and the total."""
     replay, parked = key_order.waiting, key_order.parked
     waiting = {*replay.waiting, *parked.hashes}
     yield

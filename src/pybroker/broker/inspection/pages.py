@@ -71,7 +71,6 @@ def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, 
 
 
 def delayed_positions(delayed: DelayedDelivery, after: Position, max_entries: int) -> Steps[list[Position]]:
-    """Return the first delayed entries behind `after`."""
     found: list[Position] = []
     for ledger_id in delayed.ledger_ids():
         if ledger_id < after.ledger_id or len(found) >= max_entries:

@@ -171,7 +171,6 @@ def _is_behind(position: Position, after: Place) -> bool:
 
 
 def unacked_indexes(subscription: Subscription, position: Position, batch_size: int, after: Place) -> Iterator[int]:
-    """Yield the unacknowledged messages of a batch behind `after`, in ascending order."""
     words = subscription.cursor.state.ack_set_of(*position)
     bits = ack_set.full(batch_size) if words is None else ack_set.left_of(batch_size, words)
     return ack_set.indexes(bits, after.batch_index + 1 if position == after.position else 0)

@@ -16,7 +16,6 @@ class LoadedTopics:
 
     def __init__(self) -> None:
         self.persistent: dict[str, Topic] = {}
-        """By full name, as the others."""
         self.non_persistent: dict[str, NonPersistentTopic] = {}
 
     def get(self, name: TopicName) -> TopicBase | None:

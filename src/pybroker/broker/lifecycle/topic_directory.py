@@ -97,7 +97,6 @@ class TopicDirectory:
             listener.topic_deleted(name)
 
     async def exists(self, name: TopicName) -> bool:
-        """Return whether the topic or single partition exists."""
         if not name.is_persistent:
             return str(name) in self._loaded.non_persistent
         return str(name) in self._loaded.persistent or await self._ledgers.exists(metadata_paths.managed_ledger(name))

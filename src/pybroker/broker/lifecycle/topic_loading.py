@@ -92,7 +92,6 @@ class TopicLoading:
         self._creating: KeyedLock[str] = KeyedLock()
 
     def __len__(self) -> int:
-        """Return the number of queued and running loads."""
         return len(self._loads)
 
     def under_way(self, name: TopicName) -> LoadUnderWay | None:
@@ -246,7 +245,6 @@ class TopicLoading:
 
 
 async def _close(ledger: ManagedLedger | None) -> None:
-    """Close the ledger after a failed load."""
     if ledger is None:
         return
     try:

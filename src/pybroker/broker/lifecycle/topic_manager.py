@@ -50,7 +50,6 @@ class Topics:
 
     @property
     def loading_count(self) -> int:
-        """Topics that are being loaded, or wait for that."""
         return len(self._loading)
 
     def load_of(self, name: TopicName) -> LoadUnderWay | None:

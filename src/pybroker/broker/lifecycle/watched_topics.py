@@ -48,7 +48,6 @@ class WatchedTopics:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory of the names and of the unsent changes."""
         return WATCHED_NAME_BYTES * len(self.names) + UNTOLD_NAME_BYTES * sum(each.behind for each in self.watchers)
 
     @property
@@ -112,7 +111,6 @@ class TopicWatcher(ABC):
 
     @property
     def behind(self) -> int:
-        """The number of names in unsent changes."""
         return len(self._pending)
 
     @property
@@ -120,7 +118,6 @@ class TopicWatcher(ABC):
         return bool(self._pending)
 
     def take(self) -> TopicChanges:
-        """Remove and return the unsent changes."""
         created = sorted(name for name, is_created in self._pending.items() if is_created)
         deleted = sorted(name for name, is_created in self._pending.items() if not is_created)
         self._pending.clear()

@@ -30,7 +30,6 @@ class BrokerUnackedLimit(Generic[K]):
         return subscription in self._stopped
 
     def most(self, count: int) -> list[tuple[K, int]]:
-        """Return the `count` subscriptions with the most messages."""
         return nlargest(count, self._held.items(), key=lambda each: each[1])
 
     def report(self, subscription: K, unacked_messages: int) -> list[K]:

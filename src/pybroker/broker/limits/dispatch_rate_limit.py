@@ -13,12 +13,12 @@ def is_limited(rate: DispatchRate) -> bool:
 
 
 class DispatchRateLimit(RateBuckets):
-    """The dispatch rate of a broker, a resource group, a topic, or a subscription, shared by all subscriptions under it."""
+    """Shared by all subscriptions under it."""
 
     __slots__ = ("_bytes_in", "_messages_in", "rate", "scope")
 
     def __init__(self, scope: str, rate: DispatchRate, now_ms: float, messages_in: int, bytes_in: int) -> None:
-        """`scope`: the level of the limit in statistics. `messages_in` and `bytes_in`: the published totals, for a rate relative to
+        """`scope`: its level, for statistics. `messages_in` and `bytes_in`: the published totals, for a rate relative to
         publishing.
         """
         period_ms = max(1, rate.ratePeriodInSecond) * _MS_PER_S
@@ -29,7 +29,6 @@ class DispatchRateLimit(RateBuckets):
         self._bytes_in = bytes_in
 
     def published(self, messages_in: int, bytes_in: int) -> None:
-        """Report the published totals: a relative rate allows as much more."""
         if self.rate.relativeToPublishRate:
             self.add(messages_in - self._messages_in, bytes_in - self._bytes_in)
             self._messages_in, self._bytes_in = messages_in, bytes_in

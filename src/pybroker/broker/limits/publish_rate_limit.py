@@ -29,29 +29,27 @@ class WaitingPublishers:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[PublishWaiter, float] = {}  # since when, monotonic
+        self._waiting: dict[PublishWaiter, float] = {}  # start of the wait, monotonic
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def oldest_since_ms(self) -> float | None:
-        """Start of the longest wait, by the monotonic clock."""
+        """By the monotonic clock."""
         return min(self._waiting.values(), default=None)
 
     def waits_since_ms(self, waiter: PublishWaiter) -> float | None:
-        """Return the start of the wait of `waiter`, by the monotonic clock; None if it does not wait."""
+        """By the monotonic clock; None without a wait."""
         return self._waiting.get(waiter)
 
     def wait(self, waiter: PublishWaiter) -> None:
-        """Queue `waiter`, which is called when a message may pass."""
         self._waiting[waiter] = self._clock.monotonic_ms()
 
     def leave(self, waiter: PublishWaiter) -> None:
         self._waiting.pop(waiter, None)
 
     def open(self) -> None:
-        """Let all waiters check again, in order."""
         for waiter in list(self._waiting):
             self._let_go(waiter)
 
@@ -97,7 +95,7 @@ def is_limited(rate: PublishRate) -> bool:
 def renewed_publish_limit(
     runtime: Runtime, before: PublishRateLimit | None, rate: PublishRate
 ) -> PublishRateLimit | None:
-    """Return the limit for `rate`, None for no limit; the same object while the rate is unchanged."""
+    """Keep the object while the rate is unchanged. None for no limit."""
     if not is_limited(rate):
         return None
     return before if before is not None and before.rate == rate else PublishRateLimit(runtime, rate)

@@ -1,10 +1,9 @@
 """The publish rate limits of one topic: those of the broker, the resource group, and the topic.
 
-A message over a limit is not refused. The broker stops reading from its client until the message may pass, which keeps the order of
-messages. It stops in the middle of a read: 64 KiB can contain a thousand small messages, minutes of a low rate, and their senders
-would time out. A topic without a limit has no throttle.
-
-A topic that cannot check its messages yet (`broker/publishing/topic_deduplication.py`) delays them in the same way.
+A message over a limit is not refused: the broker stops reading from its client until the message may pass, which keeps the order.
+It stops in the middle of a read: 64 KiB can contain a thousand small messages, minutes of a low rate, and their senders would time
+out. A topic that cannot check its messages yet (`broker/publishing/topic_deduplication.py`) delays them in the same way. A topic
+without a limit has no throttle.
 
 Invariants: a waiter continues as soon as its limit permits the next message, and waiters of one limit continue in order; when a
 limit is changed or its topic closes, no client waits for the old limit.

@@ -58,7 +58,6 @@ class Maintenance:
         self.quota_check_duration_s = Buckets(CHECK_DURATION_BOUNDS_S)
 
     async def run(self) -> None:
-        """Run all checks forever, each at its own interval."""
         config = self._runtime.config
         async with asyncio.TaskGroup() as group:
             retention_s = config.retention_check_interval_in_seconds
@@ -91,7 +90,6 @@ class Maintenance:
             await in_slices(self._ledgers.resources.evict_old_cached(), self._runtime.clock)
 
     async def check_retention(self) -> None:
-        """Delete ledgers that no subscription needs and no policy retains."""
         await self._for_each_topic("retention", _trim)
 
     async def check_full_disk(self) -> None:
@@ -100,11 +98,9 @@ class Maintenance:
             await self.check_retention()
 
     async def check_expiry(self) -> None:
-        """Expire messages above their topic's time to live."""
         await self._for_each_topic("expiry", _expire)
 
     async def check_unused_subscriptions(self) -> None:
-        """Delete subscriptions that have been unused for the time that their policies set."""
         await self._for_each_topic("subscription_expiry", _delete_unused)
 
     async def _check_inactive_topics(self) -> None:

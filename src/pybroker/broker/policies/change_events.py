@@ -86,7 +86,6 @@ class ChangeEvents:
 
 
 def encode_event(topic: TopicName, policies: TopicPolicies, cluster: str) -> bytes:
-    """Return the Avro record of a change in `cluster`."""
     from fastavro import schemaless_writer  # noqa: PLC0415  (20 ms and 3 MB, for a broker with topic policies only)
 
     document = to_pulsar_topic_policies(policies)

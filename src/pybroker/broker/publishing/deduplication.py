@@ -172,7 +172,6 @@ class Deduplication:
         return known is not None and known.failed_session is session
 
     def last_accepted(self, name: str) -> Accepted | None:
-        """Return the run of this producer in flight that was accepted last."""
         known = self._names.get(name)
         return None if known is None else known.last_accepted
 
@@ -206,7 +205,6 @@ class Deduplication:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def is_settled(self, name: str) -> bool:
-        """Return whether nothing of this producer is in flight."""
         known = self._names.get(name)
         return known is None or not known.in_flight
 
@@ -231,7 +229,6 @@ class Deduplication:
     # --- recovery and expiry -------------------------------------------------------------------------------------------
 
     def found(self, name: str, sequence_id: int) -> None:
-        """Record a stored sequence id from a snapshot or an entry."""
         known = self._known(name)
         known.persisted = max(known.persisted, _signed(sequence_id))
         known.pushed = max(known.pushed, known.persisted)

@@ -101,7 +101,6 @@ class ProducerAccess(Generic[P]):
 
     @property
     def waiting(self) -> Sequence[P]:
-        """The waiting producers in order."""
         return tuple(self._waiting)
 
     @property
@@ -168,7 +167,6 @@ class ProducerAccess(Generic[P]):
         return True
 
     def leave(self, producer: P) -> Left[P]:
-        """Remove `producer`, if it is in any group."""
         if producer in self._waiting:
             self._waiting.remove(producer)
             return Left()

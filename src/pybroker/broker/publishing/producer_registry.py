@@ -61,7 +61,6 @@ class ProducerRegistry:
 
     @property
     def waiting(self) -> Sequence[Producer]:
-        """The producers that wait for exclusive access, in order."""
         return self._access.waiting
 
     @property

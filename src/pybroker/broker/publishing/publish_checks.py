@@ -64,7 +64,6 @@ def split(run: SendRun, errors: Mapping[int, BrokerError]) -> tuple[SendRun, Ref
 
 
 def rows(run: SendRun, indexes: Sequence[int]) -> SendRun:
-    """Return these messages of `run` alone."""
     part = SendRun(run.producer_id, run.txn)
     part.payloads = [run.payloads[index] for index in indexes]
     part.sequence_ids = [run.sequence_ids[index] for index in indexes]

@@ -91,7 +91,6 @@ class TopicDeduplication:
         self.recovering_since_ms = 0.0
         """Start of the recovery, by the monotonic clock; 0 before it."""
         self.last_error = ""
-        """Why the recovery or the removal failed, while it is retried."""
         self._is_following = False
         self._entries_behind = 0  # stored since the last snapshot
         self._snapshot_at_ms = 0.0  # when the last one began
@@ -112,7 +111,6 @@ class TopicDeduplication:
     # --- on and off --------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Follow the current policies."""
         topic = self._topic
         is_wanted = topic.policies.deduplication and not is_system_topic(topic.name)
         if is_wanted and self.known is None:
@@ -129,7 +127,6 @@ class TopicDeduplication:
             topic.tasks.start(self._follow(), "deduplication")
 
     def _release(self) -> None:
-        """Let publishers and other waiters continue."""
         if self._is_holding:
             self._is_holding = False
             self._hold(None)
@@ -259,7 +256,6 @@ class TopicDeduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def publish(self, known: Deduplication, producer: Producer, run: SendRun) -> None:
-        """Pass new messages to the ledger, and answer duplicates."""
         for part in known.judge(producer.name, producer, run):
             of_part = run if part.indexes is None else rows(run, part.indexes)
             if part.verdict is Verdict.NEW:
@@ -376,7 +372,6 @@ class TopicDeduplication:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def fenced(self) -> None:
-        """Stop all waiting: the topic accepts no more messages."""
         self._tell()
 
     async def close(self) -> None:

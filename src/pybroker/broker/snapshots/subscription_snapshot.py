@@ -61,12 +61,10 @@ class SubscriptionSnapshot(NamedTuple):
 
     @property
     def deleted_range_count(self) -> int:
-        """The number of ranges of individually deleted entries."""
         return 0 if self.cursor is None else self.cursor.state.deleted_range_count
 
     @property
     def deleted_ranges_bytes(self) -> int:
-        """The serialized size of these ranges."""
         return 0 if self.cursor is None else self.cursor.state.deleted_ranges_bytes
 
     @property
@@ -107,9 +105,7 @@ class ConsumerSnapshot(NamedTuple):
     max_unacked_messages: int
     """0 for no limit."""
     is_blocked: bool
-    """Whether this limit stops dispatch to the consumer."""
     is_writable: bool
-    """Whether the client's connection has capacity for more messages."""
     messages_per_entry: float
     draining_hashes_cleared_total: int
 

@@ -32,7 +32,6 @@ class TopicSnapshot(NamedTuple):
     subscription_count: int
     producer_count: int
     waiting_producers: int
-    """Producers that wait for exclusive access."""
     epoch: int | None
     """None before the first producer with exclusive access."""
     created_ms: int

@@ -52,7 +52,6 @@ class SubscriptionRegistry:
         subscriptions: dict[str, Subscription],
         kinds: EntryKinds,
     ) -> None:
-        """`kinds`: the kinds of entries that the topic may contain."""
         self._topic = topic
         self._ledger = ledger
         self.subscriptions = subscriptions
@@ -142,7 +141,6 @@ class SubscriptionRegistry:
             return None if name in self.subscriptions else await self.create(name, first, properties)
 
     def restore(self, cursor: ManagedCursor) -> None:
-        """Add the subscription of a cursor of the topic that is being loaded."""
         self.subscriptions[cursor.name] = self._made(cursor.name, cursor)
 
     async def _create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:

@@ -104,7 +104,6 @@ class Topic(TopicBase, ManagedLedgerListener):
         self._refused_producers: set[str] = set()  # whose messages were refused for lack of space
         self.subscriptions = {}
         self.offload_error = ""
-        """Why the last requested offload failed."""
         self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self.counters)
         self.shared.has_entry_metadata = ledger.document.last_index is not None
         added = broker_context.added_metadata
@@ -126,7 +125,6 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.renew()
 
     def _held_from(self) -> int | None:
-        """Return the first ledger that read leases protect."""
         return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
 
     def policies_changed(self) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def schema_strategy(runtime: Runtime, name: TopicName, policies: EffectivePolicies) -> str:
-    """Return the compatibility strategy for a new schema of a topic with `policies`."""
     if is_system_topic(name):
         return runtime.config.system_topic_schema_compatibility_strategy
     return policies.schema_strategy
@@ -75,5 +74,4 @@ def _is_used(topic: TopicBase) -> bool:
 
 
 def _has_messages(topic: TopicBase) -> bool:
-    """Return whether a non-persistent topic ever had messages."""
     return topic.ledger.size_bytes > 0 if isinstance(topic, Topic) else topic.counters.messages_in > 0

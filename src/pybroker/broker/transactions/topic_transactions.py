@@ -72,7 +72,6 @@ class TopicTransactions(CursorOwner):
         buffer: TransactionBuffer | None,
         owner: TransactionTopic,
     ) -> None:
-        """`buffer`: the recovered transactions."""
         self.buffer = buffer
         self._topic = topic
         self._ledger = ledger
@@ -197,7 +196,6 @@ class TopicTransactions(CursorOwner):
             self._owner.hold_publishers(PART, None)
 
     def offered(self, run: SendRun) -> None:
-        """A run of a transaction, or a marker, was passed to the ledger."""
         if run.txn is not None and not _is_end(run):
             assert self.buffer is not None
             self.buffer.offered(run.txn, len(run.payloads))
@@ -321,7 +319,6 @@ class TopicTransactions(CursorOwner):
         _fail(ending, error)
 
     async def _end_in_snapshot(self, buffer: TransactionBuffer, ending: _Ending) -> None:
-        """Store the end in the snapshot instead of a marker."""
         txn = ending.txn
         try:
             buffer.ended(txn, ending.action, None)

@@ -40,7 +40,6 @@ class OpenTransaction:
         self.opened_ms = opened_ms
         """When its first message here was stored, in milliseconds since 1970."""
         self.owner = owner
-        """The producer of that message."""
         self.entries: dict[int, BitMap] = {}
         self.entry_count = 0
         self.row: msgspec.Raw | None = None
@@ -65,7 +64,6 @@ class _Snapshot(msgspec.Struct, array_like=True):
     version: int
     up_to: tuple[int, int]
     open: list[msgspec.Raw]
-    """Each a `_StoredTransaction`."""
     hidden: list[tuple[int, bytes]]
     low_water_marks: dict[int, int]
     ended: list[tuple[int, int]]
@@ -115,7 +113,6 @@ class TransactionBuffer:
 
     @property
     def low_water_marks(self) -> Mapping[int, int]:
-        """The low-water marks by coordinator."""
         return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
@@ -144,7 +141,6 @@ class TransactionBuffer:
         return len(self.open) + self._only_in_flight >= self.max_open
 
     def offered(self, txn: TxnId, entries: int) -> None:
-        """`entries` messages of it are being stored."""
         if not self.is_known(txn):
             self._only_in_flight += 1
         self._in_flight[txn] = self._in_flight.get(txn, 0) + entries
@@ -165,7 +161,6 @@ class TransactionBuffer:
         self.found(txn, first, entries, now_ms, owner)
 
     def found(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
-        """The ledger has these entries of the transaction."""
         transaction = self.open.get(txn)
         if transaction is None:
             transaction = self.open[txn] = OpenTransaction(first, now_ms, owner)
@@ -179,7 +174,6 @@ class TransactionBuffer:
         self._reached(first, entries)
 
     def passed(self, first: Position, entries: int) -> None:
-        """The ledger has these entries of no transaction."""
         self._reached(first, entries)
 
     def _reached(self, first: Position, entries: int) -> None:
@@ -275,7 +269,6 @@ class TransactionBuffer:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Return the whole state, up to the last known entry."""
         snapshot = _Snapshot(
             FORMAT_VERSION,
             (self.up_to.ledger_id, self.up_to.entry_id),
@@ -315,7 +308,6 @@ class TransactionBuffer:
         return buffer
 
     def check_invariants(self) -> None:
-        """Slow, for tests."""
         firsts = [each.first for each in self.open.values()]
         assert firsts == sorted(firsts), "an older transaction is behind a younger one"
         seen: dict[int, BitMap] = {ledger_id: bitmap.copy() for ledger_id, bitmap in self.hidden.items()}

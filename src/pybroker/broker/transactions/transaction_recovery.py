@@ -98,7 +98,6 @@ async def _replay(
 
 
 def note_stored(buffer: TransactionBuffer, run: EntryRun, index: int) -> None:
-    """Report one entry that was stored earlier, in the order of the ledger."""
     position = Position(run.ledger_id, run.first_entry_id + index)
     found = of_transaction(run.payloads[index])
     if found is None:

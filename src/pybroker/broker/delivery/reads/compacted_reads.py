@@ -64,7 +64,6 @@ class CompactedReads:
         self._cursor.read_position = Position(mark.ledger_id, mark.entry_id + 1)
 
     def pass_over(self, held_back: Mapping[int, BitMap]) -> None:
-        """As the cursor's."""
         if self._view() is None:
             self._cursor.pass_over(held_back)
 
@@ -108,7 +107,6 @@ class CompactedReads:
         return self._take(max_entries, max_bytes)
 
     def _view(self) -> CompactedInfo | None:
-        """Return the view if the read position is in it."""
         view = self._cursor.ledger.compacted
         return view if view is not None and self._cursor.read_position <= view.horizon else None
 
@@ -116,7 +114,6 @@ class CompactedReads:
         return self._view() is not view or self._cursor.read_position != position
 
     def _take(self, max_entries: int, max_bytes: int) -> CompactedRun:
-        """Return the first entries that were read ahead, of one ledger."""
         ahead = self._ahead
         ledger_id = ahead[0].position.ledger_id
         count = size_bytes = 0

@@ -26,9 +26,7 @@ class FailedReads:
         self._topic = topic
         self._subscription = subscription
         self.count = 0
-        """Consecutive failures."""
         self.reason = ""
-        """Of the last failure."""
 
     def failed(self, error: StoreError, *, is_lasting: bool) -> float:
         """Count a failure, and log the first. Return the delay of the next attempt in seconds."""
