@@ -1,16 +1,15 @@
 """Deduplication by sequence ids: the state of each producer name of a topic.
 
 Each name has two numbers: the highest sequence id that was passed to the ledger (pushed), and the highest durable one (persisted).
-A message above the first is new, one up to the second is a duplicate. In between, the result is unknown yet. A batch counts from
+A message above the first is new, one up to the second is a duplicate; in between, the result is unknown yet. A batch counts from
 its first id up to its highest. The chunks of a large message share one id, which counts as pushed only with the last chunk, so an
-incomplete message can be sent again from its beginning. Markers of brokers are ignored.
+incomplete message can be sent again. Markers of brokers are ignored.
 
 After a failed message, no more messages of that producer session are accepted: if a later message were stored, the failed one would
-count as a duplicate when it is sent again. The client reconnects at the refusal, which begins a new session.
+count as a duplicate when it is sent again. The refusal makes the client reconnect, which begins a new session.
 
 Invariants: persisted <= pushed, and equal while nothing is in flight; a message is stored before a repetition counts as a
-duplicate. A message that is stored although an earlier one failed does not count as persisted: it may be stored twice, which is
-better than a loss.
+duplicate. A message that is stored although an earlier one failed does not count as persisted: a duplicate is better than a loss.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Accepted:
 
 
 class Dropped(NamedTuple):
-    """Consecutive duplicates of a producer: their number, the last sequence id, and the pushed sequence id at that time."""
+    """Consecutive duplicates: their number, the last sequence id, and the pushed sequence id at that time."""
 
     messages: int
     last_sequence_id: int
@@ -75,7 +74,7 @@ class Dropped(NamedTuple):
 
 
 class _Known:
-    """The state of one producer name. `epoch` counts failures: messages accepted before the last failure do not count any more."""
+    """`epoch` counts failures: messages accepted before the last failure do not count any more."""
 
     __slots__ = (
         "dropped",
@@ -99,9 +98,8 @@ class _Known:
 
 
 class Deduplication:
-    """The producer names of one topic while deduplication is on; `forget_inactive` bounds them.
-
-    `session` stands for one attachment of a producer; only its identity counts.
+    """The producer names of one topic; `forget_inactive` bounds them. A `session` is one attachment of a producer; only its
+    identity counts.
     """
 
     def __init__(self) -> None:
@@ -113,7 +111,7 @@ class Deduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
-        """Decide about each message, in order. The caller reports the result of the new ones before the next run is judged."""
+        """Decide about each message, in order. The caller reports the results before the next run is judged."""
         known = self._names.get(name)
         pushed = _BELOW_ALL if known is None else known.pushed
         ids, highs = run.sequence_ids, run.highest_sequence_ids
@@ -151,7 +149,7 @@ class Deduplication:
         return parts
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
-        """Announce a new part that is passed to the ledger next; `accepted` or `refused` follows."""
+        """Announce a new part; `accepted` or `refused` follows."""
         return Accepted(self._known(name), session, highest)
 
     def accepted(self, accepted: Accepted) -> None:
@@ -163,11 +161,11 @@ class Deduplication:
             known.pushed = highest
 
     def refused(self, accepted: Accepted) -> None:
-        """Record that the ledger refused a run. Runs that were accepted before are not affected."""
+        """The ledger refused a run. Earlier accepted runs are not affected."""
         accepted.known.failed_session = accepted.session
 
     def has_failed(self, name: str, session: object) -> bool:
-        """Return whether a message of this session was not stored, so that no later one is accepted."""
+        """Return whether a message of this session failed, so that no later one is accepted."""
         known = self._names.get(name)
         return known is not None and known.failed_session is session
 
@@ -221,7 +219,6 @@ class Deduplication:
         known.dropped = Dropped(messages + len(run.sequence_ids), _signed(run.sequence_ids[-1]), known.pushed)
 
     def dropped_of(self, name: str) -> Dropped | None:
-        """Return the duplicates of this producer since its last new message, or None."""
         known = self._names.get(name)
         found = None if known is None else known.dropped
         return None if known is None or found is None or found.pushed != known.pushed else found
@@ -240,7 +237,7 @@ class Deduplication:
     def forget_inactive(self, attached: Container[str], now_ms: float, timeout_ms: float, max_producers: int) -> int:
         """Forget names that have been gone for the timeout, and the longest gone above the maximum. Return their number.
 
-        A name counts as gone from the first call after its producer left. Names that are attached or have messages in flight stay.
+        A name counts as gone from the first call after its producer left. Names with attached producers or messages in flight stay.
         """
         gone: list[tuple[float, str]] = []
         for name, known in self._names.items():
@@ -271,6 +268,5 @@ def _signed(sequence_id: int) -> int:
 
 
 def completes_message(entry: bytes) -> bool:
-    """Return whether the entry is the last chunk of a message, or a whole one."""
     chunk = chunk_of(entry)
     return chunk is None or chunk.chunk_id == chunk.chunk_count - 1

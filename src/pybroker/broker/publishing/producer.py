@@ -52,9 +52,9 @@ class Producer:
         former_epoch: int | None = None,
         request_id: int = 0,
     ) -> None:
-        """`leave` detaches it from the topic. `is_encrypted`: the client declares that it encrypts its messages. `former_epoch`:
-        the topic's epoch when the client had exclusive access before. `request_id`: of the command that is answered a second time
-        when a waiting producer gets access.
+        """`leave` detaches it from the topic. `is_encrypted`: the client declares encryption. `former_epoch`: the topic's epoch
+        when the client had exclusive access before. `request_id`: of the command that is answered again when a waiting producer
+        gets access.
         """
         self._leave = leave
         self.producer_id = producer_id
@@ -69,7 +69,7 @@ class Producer:
         self.former_epoch = former_epoch
         self.request_id = request_id
         self.topic_epoch: int | None = None
-        """The topic's epoch at the attachment; None if no producer has had exclusive access yet."""
+        """At the attachment; None before the first exclusive access."""
         self.is_waiting = False
         """Whether its client knows that it must wait for exclusive access."""
         self.refusal: BrokerError | None = None

@@ -128,11 +128,10 @@ class ProducerAccess(Generic[P]):
         return Joined(Standing.CLAIMS, fenced, fenced_waiting)
 
     def return_behind(self, producer: P) -> bool:
-        """Queue `producer` as the next one if it is the holder of the topic, reconnected on another connection; return False
-        otherwise. A producer with WaitForExclusive uses `join`.
+        """Queue `producer` first if it is the holder of the topic, reconnected on another connection; return False otherwise. A
+        producer with WaitForExclusive uses `join`.
 
-        Meanwhile the caller checks whether the old connection is alive. If it is, call `leave`. If it is gone, `producer` becomes
-        the holder.
+        Meanwhile the caller checks the old connection. If it is alive, call `leave`; if not, `producer` becomes the holder.
         """
         if not self._is_return(producer):
             return False
@@ -154,7 +153,7 @@ class ProducerAccess(Generic[P]):
             self._shared = {new if each is old else each: None for each in self._shared}
 
     def claimed_epoch(self, producer: P) -> int | None:
-        """Return the epoch with which `producer` claims the topic; None if it does not, or no longer does."""
+        """None without a claim."""
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:

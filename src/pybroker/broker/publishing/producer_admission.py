@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_producer(topic: TopicContext, attached: Collection[Producer], peer: Peer) -> None:
-    """Raises ProducerBusy at the limit of the topic, or of the address of `peer`."""
+    """Raises ProducerBusy at the limit of the topic, or of the peer's address."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_producers
@@ -33,6 +33,6 @@ def require_room_for_producer(topic: TopicContext, attached: Collection[Producer
 
 
 def require_encryption(topic: TopicContext, producer: Producer) -> None:
-    """Raises MetadataError for a producer that does not encrypt although the topic requires it."""
+    """Raises MetadataError for a missing encryption that the topic requires."""
     if not producer.is_encrypted and topic.is_encryption_required:
         raise MetadataError(f"Encryption is required in {topic.name}")

@@ -25,7 +25,7 @@ LARGEST_EPOCH = 1 << 62
 
 
 def stored_epoch(properties: Mapping[str, str]) -> int | None:
-    """Return the epoch in the properties of a topic, or None. Administrators may have written an invalid value."""
+    """None if there is none, or if administrators have written an invalid value."""
     text = properties.get(TOPIC_EPOCH_PROPERTY, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_EPOCH))):
         return None
@@ -113,7 +113,7 @@ class ProducerRegistry:
         return joined.standing
 
     def _succeeds(self, producer: Producer) -> bool:
-        """Replace the producer of the same name by `producer` if it is its client's next attempt on the same connection."""
+        """Replace the producer of the same name if `producer` is its client's next attempt on the same connection."""
         present = self.attached.get(producer.name)
         if present is None or present.peer is not producer.peer or producer.epoch <= present.epoch:
             return False
@@ -148,7 +148,7 @@ class ProducerRegistry:
         self._topic.broker_context.refusals.admitted(str(self._topic.name), producer.name, producer.peer.address)
 
     def remove(self, producer: Producer) -> None:
-        """Remove `producer`. The next waiting producer gets access if nothing else blocks it."""
+        """Remove `producer`. The next waiting producer gets access if nothing blocks it."""
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             self._topic.in_use()
@@ -173,8 +173,8 @@ class ProducerRegistry:
             producer.peer.producer_ready(producer.producer_id)
 
     async def _outlives_holder(self, producer: Producer) -> bool:
-        """Return whether the producer that blocked `producer` is gone, or found dead now. If it was the same producer before its
-        client reconnected on another connection, `producer` has a claim then, ahead of all that wait.
+        """Return whether the blocking producer is gone, or found dead now. If it was the same producer on another connection,
+        `producer` has a claim then, ahead of all that wait.
         """
         holder = self._access.holder or self.attached.get(producer.name)
         if holder is None or holder.peer is producer.peer:
@@ -192,13 +192,13 @@ class ProducerRegistry:
         return self._access.claimed_epoch(producer) is not None
 
     async def _check_holder(self) -> None:
-        """Check that the holder's client is alive while other producers wait; close the holder otherwise."""
+        """Close the holder if its client is dead while other producers wait."""
         holder = self._access.holder
         if holder is not None:
             await holder.peer.is_alive()
 
     def close_all(self, refusal: BrokerError) -> None:
-        """Close all producers; clients look the topic up again. Waiting producers receive `refusal`."""
+        """Close all producers. Waiting producers receive `refusal`."""
         present, waiting = self._access.clear()
         for producer in (*present, *waiting):
             if self.attached.get(producer.name) is producer:
@@ -207,7 +207,7 @@ class ProducerRegistry:
                 self._refuse(producer, refusal)
 
     def refuse_revoked(self) -> None:
-        """Refuse producers that wait for or claim exclusive access and have lost the permission to produce."""
+        """Refuse waiting or claiming producers that have lost the permission to produce."""
         holder = self._access.holder
         is_claimant = holder is not None and self.attached.get(holder.name) is not holder
         for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):
@@ -231,9 +231,7 @@ class ProducerRegistry:
             self._refuse(producer, ProducerFenced("Fenced out"))
 
     def _refuse(self, producer: Producer, refusal: BrokerError) -> None:
-        """Refuse exclusive access to a `producer` that waited for it or claimed it. A caller of `_take_over` gets the refusal
-        there.
-        """
+        """Refuse exclusive access to a waiting or claiming `producer`. A caller of `_take_over` gets the refusal there."""
         producer.is_closed = True
         producer.refusal = refusal
         if producer.is_waiting:
@@ -241,7 +239,7 @@ class ProducerRegistry:
             producer.peer.producer_refused(producer.producer_id, refusal)
 
     def _note(self, producer: Producer, refusal: BrokerError) -> None:
-        """Record the refusal for `explain`. A caller of `enter` records the errors that it raises."""
+        """For `explain`. A caller of `enter` records the errors that it raises."""
         topic = self._topic
         topic.broker_context.refusals.note(
             str(topic.name), producer.name, producer.peer.address, refusal, topic.runtime.clock.wall_ms()

@@ -1,6 +1,5 @@
-"""Checks of each message before it is stored: too large, delayed too long, or not encrypted although the topic requires it. Pure.
-
-A topic without such limits has no checks.
+"""Checks of each message before it is stored: its size, its delay, and required encryption. Pure. A topic without such limits has
+none.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class PublishChecks:
         self._is_encryption_required = is_encryption_required
 
     def split(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split `run` into the part that may be stored, and the refused parts with their reasons."""
+        """Return the part that may be stored, and the refused parts with their reasons."""
         errors = {
             index: error for index, entry in enumerate(run.payloads) if (error := self._refusal(entry)) is not None
         }
@@ -36,7 +35,7 @@ class PublishChecks:
     def _refusal(self, entry: bytes) -> BrokerError | None:
         if self._is_encryption_required and not is_encrypted(entry):
             return MetadataError("Messages must be encrypted")
-        # The chunks of a large message may have the maximum message size that the broker announced to the producer.
+        # A chunk may have the maximum message size that the broker announced to the producer.
         if 0 < self._max_message_bytes < len(entry) and chunk_of(entry) is None:
             return NotAllowedError("Exceed maximum message size")
         if self._max_delay_ms:
@@ -56,7 +55,7 @@ def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool)
 
 
 def split(run: SendRun, errors: Mapping[int, BrokerError]) -> tuple[SendRun, Refused]:
-    """Return `run` without the messages at these indexes, and these messages with their errors."""
+    """Return `run` without the messages at these indexes, and these with their errors."""
     if not errors:
         return run, []
     kept = [index for index in range(len(run.payloads)) if index not in errors]

@@ -1,9 +1,9 @@
 """Deduplication of one topic: switched on and off while clients are connected, recovered, stored, and applied to each run.
 
-The cursor `pulsar.dedup` has the stored state: its properties are a snapshot of the highest durable sequence id of each producer
-name, for all entries up to its mark-delete position. Later entries are read again when the topic is loaded, so the cursor protects
-them from trimming. A snapshot is written after a number of entries, after a time, and when the topic is closed. It is durable
-before the position moves: after a crash in between, entries count twice, which has no effect.
+The cursor `pulsar.dedup` has the stored state: its properties are a snapshot of the persisted sequence ids, for all entries up to
+its mark-delete position. Later entries are read again when the topic is loaded, so the cursor protects them from trimming. A
+snapshot is written after a number of entries, after a time, and when the topic is closed. It is durable before the position moves:
+after a crash in between, entries count twice, which has no effect.
 
 Operation: one task follows the policies, and retries after a store error. Until the recovery is complete, no producer is reported
 as ready, and messages of connected producers wait in their connections (`held_publishers`), so no message is stored unchecked.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 SNAPSHOT_PAUSE_MS = 1000
-"""Minimum time between snapshots by number of entries: at 50,000 entries a second they would be most of the work."""
+"""Minimum between snapshots by number of entries: at 50,000 entries a second they would be most of the work."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
 """After a store error; publishers wait meanwhile."""
 REPLAY_SLICE_MS = 1.0
@@ -74,8 +74,8 @@ class TopicDeduplication:
         append: Callable[[Producer, SendRun, Accepted], bool],
         hold: Callable[[WaitingPublishers | None], None],
     ) -> None:
-        """`attached`: the attached producers by name. `append` passes a run to the ledger and returns False if the ledger refuses
-        it, after sending the error; `hold` makes publishers wait in a queue, or ends that with None.
+        """`append` passes a run to the ledger and returns False if the ledger refuses it, after sending the error; `hold` makes
+        publishers wait in a queue, or ends that with None.
         """
         self.status = DeduplicationStatus.DISABLED
         self.known: Deduplication | None = None
@@ -220,7 +220,7 @@ class TopicDeduplication:
         return entries
 
     def _behind(self, first: Position, last_entry_id: int, damage: StoreError) -> Position:
-        """Return the position behind entries that can never be read. Later entries usually have higher sequence ids."""
+        """Return the position behind unreadable entries. Later entries usually have higher sequence ids."""
         last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
         logs.error("deduplication.entries_skipped", topic=self._topic.name, first=first, last=last, error=str(damage))
         return Position(last.ledger_id, last.entry_id + 1)
@@ -239,7 +239,7 @@ class TopicDeduplication:
         return not self._is_holding and self.known.is_settled(name)
 
     def last_sequence_id(self, name: str) -> int:
-        """Return the last stored sequence id of that name; NO_SEQUENCE_ID without one, or while deduplication is off."""
+        """NO_SEQUENCE_ID without one, or while deduplication is off."""
         return NO_SEQUENCE_ID if self.known is None else self.known.last_sequence_id(name)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -329,7 +329,7 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store the snapshot and release the entries that it replaces. Raises StoreError; the next snapshot compensates for it."""
+        """Store a snapshot and release the entries that it replaces. Raises StoreError; the next snapshot compensates for it."""
         async with self._saving:
             known, cursor = self.known, self.cursor
             if known is None or cursor is None or self.status is not DeduplicationStatus.ENABLED:
@@ -375,7 +375,7 @@ class TopicDeduplication:
         self._tell()
 
     async def close(self) -> None:
-        """Store a snapshot, so that the next load has nothing to read. Never raises."""
+        """Store a snapshot, so that the next load reads nothing. Never raises."""
         try:
             await self.snapshot()
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""Backlog quotas of one topic: measurement, and enforcement for new and connected producers. The rules are in `backlog_rules.py`.
+"""Backlog quotas of one topic: measurement and enforcement. The rules are in `backlog_rules.py`.
 
 Invariants: only durable subscriptions count. A new producer is refused by the state at its arrival; connected producers are
 disconnected by the periodic check only.
@@ -42,7 +42,7 @@ def slowest_subscription(topic: Topic) -> Subscription | None:
 
 
 def estimated_backlog_bytes(topic: TopicBase) -> int:
-    """Return the approximate size of the slowest durable subscription's backlog, without reading from the store."""
+    """Of the slowest durable subscription, approximately, without reading from the store."""
     slowest = slowest_subscription(cast("Topic", topic)) if topic.name.is_persistent else None
     if slowest is None:
         return 0
@@ -51,21 +51,19 @@ def estimated_backlog_bytes(topic: TopicBase) -> int:
 
 
 def _durable(topic: Topic) -> list[Subscription]:
-    """Return the subscriptions that quotas apply to. The compaction subscription has no reader."""
+    """The compaction subscription has no reader."""
     return [each for each in topic.subscriptions.values() if each.is_durable and each.name != COMPACTION_SUBSCRIPTION]
 
 
 async def require_within_quota(topic: Topic) -> None:
-    """Raises the policy's error if a backlog exceeds a quota that refuses new producers."""
+    """Raises the policy's error for an exceeded quota that refuses new producers."""
     found = await exceeded(topic)
     if found is not None:
         raise _refusal(topic, found.quota)
 
 
 class Exceeded(NamedTuple):
-    """A quota that refuses new producers, and the slowest subscription, or empty. `size_bytes` and `age_s` are -1 if they are
-    unknown.
-    """
+    """A quota that refuses new producers, and the slowest subscription, or empty. `size_bytes` and `age_s` are -1 if unknown."""
 
     quota: BacklogQuota
     is_of_size: bool
@@ -94,7 +92,7 @@ async def exceeded(topic: Topic) -> Exceeded | None:
 
 
 async def exceeded_if_known(topic: Topic) -> Exceeded | None:
-    """Return the same for a query; None also if the backlog cannot be measured within `MEASURED_WITHIN_S`."""
+    """The same for a query; None also if the measurement takes longer than `MEASURED_WITHIN_S`."""
     try:
         async with asyncio.timeout(MEASURED_WITHIN_S):
             return await exceeded(topic)
@@ -103,7 +101,7 @@ async def exceeded_if_known(topic: Topic) -> Exceeded | None:
 
 
 def may_be_exceeded(topic: Topic) -> bool:
-    """Return whether a quota that blocks producers is set, without measuring the backlog."""
+    """Whether a quota that blocks producers is set."""
     size, age = topic.policies.size_quota, topic.policies.age_quota
     is_of_size = backlog_rules.blocks_producers(size) and size.limitSize >= 0
     return is_of_size or (backlog_rules.blocks_producers(age) and age.limitTime > 0)
@@ -117,7 +115,7 @@ def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
 
 
 async def enforce(topic: Topic) -> None:
-    """Measure the topic's backlogs and apply the exceeded quota, size before age. Raises StoreError."""
+    """Apply the exceeded quota, size before age. Raises StoreError."""
     policies = topic.policies
     for subscription in list(topic.subscriptions.values()):
         with suppress(StoreError):  # The age stays unknown. Delivery from the subscription reports the error.
@@ -148,7 +146,7 @@ async def _size_bytes(slowest: Subscription | None) -> int:
 
 
 async def _oldest_ms(topic: Topic) -> int | None:
-    """Return the publish time of the oldest message of the backlogs, as precisely as configured."""
+    """As precisely as configured."""
     slowest = slowest_subscription(topic)
     if slowest is None:
         return None
@@ -165,7 +163,7 @@ def _disconnect_producers(topic: Topic, quota: BacklogQuota) -> None:
 
 
 async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
-    """Skip the oldest entries of the slowest subscriptions down to the quota. Return 1 if there were any."""
+    """Skip the oldest entries of the slowest subscriptions. Return 1 if there were any."""
     evicted = 0
     while (slowest := slowest_subscription(topic)) is not None:
         behind = await slowest.cursor.backlog()
@@ -178,7 +176,7 @@ async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
 
 
 async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
-    """Skip messages above the age limit in each subscription. Return 1 if there were any."""
+    """Skip messages above the age limit. Return 1 if there were any."""
     evicted = 0
     for subscription in _durable(topic):
         if topic.runtime.config.precise_time_based_backlog_quota_check:

@@ -1,7 +1,4 @@
-"""Rules of retention, expiry, and backlog quotas: whether a limit is exceeded, and how much must be removed. Pure.
-
-Times are wall clock milliseconds, as publishers write them into their messages.
-"""
+"""Rules of retention, expiry, and backlog quotas. Pure. Times are wall clock milliseconds, as in messages."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, RetentionP
 from pybroker.model.position import Position
 
 EVICTION_TARGET = 0.9
-"""Share of the limit to which eviction continues, so that the next message does not exceed the limit immediately."""
+"""Eviction continues to this share of the limit, so that the next message does not exceed it."""
 UNKNOWN_AGE_S = -1
 """The backlog has not been measured, or does not exist."""
 
@@ -43,7 +40,7 @@ def retention_refusal(policies: RetentionPolicies) -> str:
 
 
 def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPolicies | None) -> bool:
-    """Return whether a backlog may grow beyond the retention size. Then retention would not be the limit."""
+    """Then retention would not be the limit of the size."""
     if quota is None or retention is None:
         return False
     limits = retention_limits(retention)
@@ -66,7 +63,7 @@ def blocks_producers(quota: BacklogQuota) -> bool:
 
 
 def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int) -> int:
-    """Return the number of oldest entries that a subscription must skip, assuming entries of equal size; 0 within the limit.
+    """Return the number of oldest entries that a subscription must skip, assuming entries of equal size.
 
     At least 1 while the limit is exceeded, so that repetition ends.
     """
@@ -78,7 +75,7 @@ def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int)
 
 
 def eviction_deadline_ms(quota: BacklogQuota, now_ms: int) -> int:
-    """Return the publish time before which messages are evicted when the age limit is exceeded."""
+    """Messages published before this time are evicted."""
     return now_ms - int(quota.limitTime * 1000 * EVICTION_TARGET)
 
 
@@ -107,7 +104,7 @@ def end_of_ledgers_closed_before(ledgers: LedgerList, mark_delete: Position, dea
 
 
 def estimated_bytes_behind(ledgers: LedgerList, mark_delete: Position) -> int:
-    """Estimate the bytes behind `mark_delete` without reading from the store, with entries of average size in its own ledger."""
+    """Estimated with entries of average size, without reading from the store."""
     row = ledgers.row_of(mark_delete.ledger_id)
     behind_bytes = ledgers.totals_behind(mark_delete.ledger_id).size_bytes
     if row is None or not row.entry_count:

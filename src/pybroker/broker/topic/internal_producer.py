@@ -1,5 +1,4 @@
-"""A producer of the broker itself: for its system topics, one message at a time, and for messages of REST requests, several at
-once.
+"""A producer of the broker itself: for system topics one message at a time, for REST requests several at once.
 
 It is not among the topic's producers, so no limit counts it and no statistics show it. Each call returns when its messages are
 durable.
@@ -30,7 +29,7 @@ _PRODUCER_ID = 0
 
 
 class InternalProducer(Publisher):
-    """The internal producer of one topic. A caller must publish one message at a time."""
+    """A caller must publish one message at a time."""
 
     def __init__(self, topic: TopicBase) -> None:
         broker_context = topic.broker_context
@@ -80,7 +79,7 @@ class InternalProducer(Publisher):
         return await self._awaited
 
     def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
-        """Drop a late answer if the caller was cancelled, and perhaps has published another message since."""
+        """Drop a late answer: the caller was cancelled, and may have published another message since."""
         if self._awaited.done() or sequence_id != self._sequence_id - 1:
             return
         if isinstance(answer, BrokerError):
@@ -96,7 +95,7 @@ class EntryPublish(Publisher):
         self._topic = topic
         self._entries = entries
         broker_context = topic.broker_context
-        # A unique name: these sequence ids, which only count, must not be confused with those of another producer.
+        # A unique name: its sequence ids must not be confused with those of another producer.
         self._producer = Producer(
             topic.producer_registry.remove,
             _PRODUCER_ID,
@@ -130,7 +129,7 @@ class EntryPublish(Publisher):
         return [answer for answer in self._answers if answer is not None]
 
     def _refuse_too_large(self) -> None:
-        """Refuse messages that no client could send, and that not all clients could read."""
+        """Refuse messages that no client could send, or that not all clients could read."""
         limit = self._topic.runtime.config.max_message_size
         for index in self._left:
             if len(self._entries[index]) > limit:

@@ -1,8 +1,7 @@
-"""One loaded non-persistent topic: a published message is sent immediately to the consumers of each subscription, and is not
-stored.
+"""One loaded non-persistent topic: messages are sent immediately to the consumers, and are not stored.
 
-The producer receives its receipt immediately, with the message id 0:0. The number of messages of one connection in one event loop
-iteration is limited: messages above it are dropped for all subscriptions, and answered with the message id -1:-1.
+The receipt has the message id 0:0. Messages of one connection above the limit of one event loop iteration are dropped for all
+subscriptions, and answered with the message id -1:-1.
 
 Invariant: each listed subscription has a consumer.
 """
@@ -56,7 +55,7 @@ class NonPersistentTopic(TopicBase):
         return _NO_LEDGER
 
     async def store_epoch(self, epoch: int) -> None:
-        """Do nothing: after the next load the epoch begins at 0, and no earlier producer is left then."""
+        """Do nothing: after the next load the epoch begins at 0, and no earlier producer is left."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -98,19 +97,19 @@ class NonPersistentTopic(TopicBase):
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def subscription(self, name: str, properties: Mapping[str, str]) -> NonPersistentSubscription:
-        """Return the subscription `name`; a new one is listed when its first consumer is attached."""
+        """A new subscription is listed when its first consumer is attached."""
         return self.subscriptions.get(name) or NonPersistentSubscription(
             self.shared, name, properties, self._drop_subscription
         )
 
     @asynccontextmanager
     async def subscription_lock(self, subscription: str, purpose: str) -> AsyncIterator[None]:
-        """Return at once: operations on these subscriptions never wait, so they need no lock."""
+        """Do not wait: operations on these subscriptions need no lock."""
         self.require_open()
         yield
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Raises NotAllowedError above the limit of subscriptions, and the errors of the base class."""
+        """Raises NotAllowedError at the limit of subscriptions, and the errors of the base class."""
         assert isinstance(subscription, NonPersistentSubscription)
         present = self.subscriptions.get(subscription.name)
         if present is None:

@@ -1,8 +1,8 @@
 """Disconnection of clients whose permission was revoked.
 
 Invariant: after a change of a namespace's policies, no producer or consumer without permission is left. Its client looks the topic
-up again, and receives the refusal then. A watcher of the namespace's topics receives no more updates; its client receives the
-refusal when it requests the list. A tenant administrator that loses permissions is only affected at its next request.
+up again, and receives the refusal then. A watcher of the namespace's topics receives no more updates, and the refusal at its next
+list request. A tenant administrator is only affected at its next request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def disconnect_revoked(
     subscriptions: Iterable[SubscriptionBase],
     authorization: AuthorizationService,
 ) -> None:
-    """Close the attached and waiting producers and the consumers of `topic` that have no permission now."""
+    """Close the attached and waiting producers and the consumers without permission."""
     if not authorization.enabled:
         return
     producers.refuse_revoked()

@@ -2,8 +2,8 @@
 
 A subscription does not exist yet while its cursor is being stored, and still exists while its cursor is being deleted. A task that
 creates, deletes, or moves a subscription, or attaches a consumer to it, holds the lock of its name. Waiters get the lock in order
-of arrival, and look everything up again then. So no client is refused because of an operation of another client, and no client is
-attached to a deleted subscription.
+of arrival, and look everything up again then. So no client is refused because of another client's operation, and none is attached
+to a deleted subscription.
 
 Waiting is bounded by `maxWaitingSubscriptionRequests` over all topics and by `subscriptionTurnTimeoutSeconds` for each request.
 Beyond that, the answer is TooManyRequests, which C++ clients report immediately and Java and Go clients retry. At ServiceNotReady,
@@ -43,7 +43,7 @@ BEING_CHANGED = "being changed"
 
 
 class SubscriptionRegistry:
-    """Changes the topic's `subscriptions`. All methods but `lock`, `drop`, and `ended` require the lock of the subscription."""
+    """All methods but `lock`, `drop`, and `ended` require the lock of the subscription."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SubscriptionRegistry:
             ) from None
 
     async def ended(self) -> None:
-        """Wait until no task holds or waits for a lock. The topic is fenced, so no further ones arrive."""
+        """Wait until all locks are free. The topic is fenced, so no waiters arrive."""
         assert self._topic.is_fenced
         await self._locks.all_free()
 
@@ -123,7 +123,7 @@ class SubscriptionRegistry:
         return present
 
     async def create(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription:
-        """Create a durable subscription of a new name. Its first entry is the one at `first` or behind it."""
+        """Create a durable subscription of a new name. It begins at `first` or the first entry behind it."""
         require_free_name(name)
         assert name not in self.subscriptions, f"there is a subscription {name}"
         self._require_room()
@@ -136,7 +136,7 @@ class SubscriptionRegistry:
             self.being_made -= 1
 
     async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
-        """Take the lock, then act as `create`. Return None if a subscription of that name exists."""
+        """As `create`, with the lock. None if the name exists."""
         async with self.lock(name, BEING_MADE):
             return None if name in self.subscriptions else await self.create(name, first, properties)
 
@@ -177,7 +177,7 @@ class SubscriptionRegistry:
         return subscription
 
     async def delete(self, subscription: Subscription) -> None:
-        """Delete a subscription with its cursor, and close its consumers. Raises StoreError; the subscription still exists then."""
+        """Delete it with its cursor, and close its consumers. Raises StoreError; the subscription still exists then."""
         if not subscription.is_durable:
             subscription.is_closed = True
             subscription.close_consumers()

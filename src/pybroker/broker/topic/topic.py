@@ -97,7 +97,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         super().__init__(broker_context, name, own_policies, tasks, epoch, start_unload)
         self.ledger = ledger
         self.backlog_age_s = UNKNOWN_AGE_S
-        """Age of the oldest unread message when the backlog quotas were checked last."""
+        """At the last check of the backlog quotas."""
         self.backlog_age_subscription = ""
         """The subscription that has not read it; empty when the age is unknown."""
         self._internal_producer: InternalProducer | None = None
@@ -172,8 +172,8 @@ class Topic(TopicBase, ManagedLedgerListener):
     def _require_space(self, producer: Producer) -> None:
         """Refuse a producer while the disk is full. At that error a client immediately fails all its unsent messages.
 
-        A producer that reconnects after a refused message is refused once and accepted the next time. Each refusal doubles the
-        client's backoff, so repeated refusals would delay its recovery after space is freed.
+        A producer that reconnects after a refused message is refused only once: each refusal doubles the client's backoff, which
+        delays its recovery after space is freed.
         """
         refusal = self.broker_context.ledgers.store.refusal()
         if refusal is None:
@@ -314,11 +314,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Commit or abort the messages of that transaction. Durable on return. An unknown transaction has nothing left to do.
-        `low_water_mark`: all transactions of that coordinator up to it have ended.
-
-        Raises BrokerError if it cannot be stored now; the caller must retry.
-        """
+        """As `TopicTransactions.end`. Raises BrokerError: the caller must retry."""
         self.require_open()
         await self.transactions.end(txn, action, low_water_mark)
 
@@ -368,7 +364,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return last
 
     async def truncate(self) -> None:
-        """Delete all stored ledgers. The entries of the current ledger are only skipped. Raises StoreError."""
+        """Delete all stored ledgers; skip the entries of the current one. Raises StoreError."""
         # A compaction would read the deleted entries, and restore them in its view.
         async with self.compaction.dropped():
             await self.deduplication.snapshot()  # The entries with the state of deduplication are deleted.
@@ -398,18 +394,16 @@ class Topic(TopicBase, ManagedLedgerListener):
                 last = ledger.read_limit.visible_up_to(last, ledger.ledgers)
                 continue
             if run is None:
-                last = ledger.read_limit.last_visible(
-                    ledger.ledgers
-                )  # It was trimmed meanwhile: the last one is another, or there is none.
+                last = ledger.read_limit.last_visible(ledger.ledgers)  # It was trimmed meanwhile.
             elif not is_marker(run.payloads[0]):
                 return last, run.message_counts[0] - 1 if is_batch(run.payloads[0]) else -1
             else:
-                # No consumer receives it, so a reader that waits for it would wait forever.
+                # A reader would wait forever for it.
                 last = ledger.read_limit.visible_up_to(ledger.ledgers.previous_position(last), ledger.ledgers)
         return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
-        """Return the payload bytes of the entries behind `position`, which need not exist. Raises StoreError."""
+        """`position` need not exist. Raises StoreError."""
         ledgers = self.ledger.ledgers
         behind = await count_backlog(ledgers, self.broker_context.ledgers.store, CursorState(ledgers, position))
         return behind.size_bytes
@@ -419,8 +413,8 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.fenced()
 
     def fenced(self, error: LedgerFenced) -> None:
-        """Close the topic, because another process has taken over the managed ledger. Clients look it up again. Messages that were
-        received before are stored and answered first.
+        """Close the topic, because another process has taken over the managed ledger. Messages that were received before are stored
+        and answered first.
         """
         if not self.is_fenced:
             self.is_silent = True
@@ -448,9 +442,7 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.transactions.closed()
 
     async def delete(self) -> None:
-        """Fence the topic and delete all stored data. Raises StoreError; it is closed in any case, and remaining data can be
-        opened.
-        """
+        """Fence the topic and delete all stored data. Raises StoreError; it is closed then, and remaining data can be opened."""
         self.fence()
         await self.tasks.close()
         await self.registry.ended()

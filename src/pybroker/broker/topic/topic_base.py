@@ -52,9 +52,7 @@ class TopicBase(ABC):
         epoch: int | None,
         start_unload: Callable[[TopicBase, str], None],
     ) -> None:
-        """`start_unload` closes the topic in the background for a reason. `tasks` end before the topic's storage is closed. `epoch`
-        is the stored epoch.
-        """
+        """`start_unload` closes the topic in the background for a reason. `tasks` end before the topic's storage is closed."""
         self.shared = TopicContext(broker_context, name, own_policies, tasks, lambda reason: start_unload(self, reason))
         self.broker_context = broker_context
         self.runtime = broker_context.runtime
@@ -78,7 +76,7 @@ class TopicBase(ABC):
         return self.shared.policies
 
     def own_policies_changed(self, policies: TopicPolicies) -> None:
-        """Apply policies of this topic, or of all partitions of its partitioned topic."""
+        """Apply policies of this topic, or of its partitioned topic."""
         self.shared.set_own_policies(policies)
         self.policies_changed()
 
@@ -98,7 +96,7 @@ class TopicBase(ABC):
         self._publish_checks = publish_checks(self.policies, is_encryption_required=self.shared.is_encryption_required)
 
     def renew_publish_throttle(self) -> None:
-        """Apply the current publish rates. A publisher that waits for a limit that no longer exists continues."""
+        """A publisher that waits for a limit that no longer exists continues."""
         if is_system_topic(self.name):
             return
         broker_context, policies, before = self.broker_context, self.policies, self.publish_throttle
@@ -136,16 +134,16 @@ class TopicBase(ABC):
     def require_admissible(self, producer: Producer) -> None:
         """Raises ServiceNotReady, MetadataError for missing encryption, and AuthorizationError."""
         self.require_open()
-        # The permission may have been revoked since the request, which has waited for the topic or for the lock.
+        # The permission may have been revoked while the request waited.
         self.broker_context.authorization.require_produce(self.name, producer.peer.role)
         producer_admission.require_encryption(self.shared, producer)
 
     @abstractmethod
     async def store_epoch(self, epoch: int) -> None:
-        """Store the epoch of a producer that takes over. Durable on return, if the topic stores anything. Raises StoreError."""
+        """Durable on return, if the topic stores anything. Raises StoreError."""
 
     def disconnect_producers(self, refusal: BrokerError) -> None:
-        """Close all producers; clients look the topic up again. Producers that wait for exclusive access receive `refusal`."""
+        """As `ProducerRegistry.close_all`."""
         self.producer_registry.close_all(refusal)
 
     async def settled(self, producer_name: str) -> None:
@@ -173,11 +171,11 @@ class TopicBase(ABC):
             self.disconnect_producers(refusal)
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """Return the last published sequence id of that producer name; -1 if it is unknown."""
+        """-1 if it is unknown."""
         return -1
 
     def publish(self, producer: Producer, run: SendRun) -> None:
-        """Accept a run of messages; the producer's peer receives the answers now or later."""
+        """Accept a run; the producer's peer receives the answers now or later."""
         if producer.is_closed and producer.refusal is not None:
             # It was fenced while this run waited, and its client does not know: a dropped run would never be answered.
             self._refuse(producer, run, producer.refusal)
@@ -222,11 +220,7 @@ class TopicBase(ABC):
 
     @abstractmethod
     def subscription_lock(self, subscription: str, purpose: str) -> AbstractAsyncContextManager[None]:
-        """Hold the lock of that subscription for its creation, deletion, or move, or to attach consumers. Earlier lookups may be
-        out of date.
-
-        `purpose` is shown to waiters. Raises TopicFenced, and TooManyRequests; nothing has been done then.
-        """
+        """As `SubscriptionRegistry.lock`. Raises TopicFenced, and TooManyRequests."""
 
     @abstractmethod
     async def delete_subscription(self, subscription: SubscriptionBase) -> None:
@@ -249,7 +243,7 @@ class TopicBase(ABC):
         self.shared.fail(bug)
 
     def fence(self) -> None:
-        """Accept no more clients and requests; connected clients look the topic up again."""
+        """Accept no more clients and requests, and close all producers and consumers."""
         self.shared.is_fenced = True
         self.disconnect_producers(ServiceNotReady(f"topic {self.name} is being unloaded, try again"))
         if self.publish_throttle is not None:

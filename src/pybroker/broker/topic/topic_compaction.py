@@ -42,7 +42,7 @@ class CompactionStatus(StrEnum):
 
 @dataclass(slots=True)
 class CompactionCounters:
-    """Counters since the topic was loaded. Figures of the last compaction begin with `last_`."""
+    """Since the topic was loaded; `last_` begins figures of the last compaction."""
 
     succeeded: int = 0
     failed: int = 0
@@ -73,7 +73,7 @@ class TopicCompaction:
         self.counters = CompactionCounters()
         self._alone = asyncio.Lock()
         self._looking = asyncio.Lock()
-        self._last_index_of = (-1, -1)  # the ledger of the view, and the last message of its last entry
+        self._last_index_of = (-1, -1)  # ledger of the view, last message of its last entry
 
     @property
     def is_running(self) -> bool:
@@ -85,7 +85,7 @@ class TopicCompaction:
         return self.status is CompactionStatus.ERROR
 
     def start(self) -> bool:
-        """Compact up to the current last entry in the background. Return False if a compaction runs already."""
+        """Compact up to the current last entry in the background. Return False if a compaction runs."""
         if self.status is CompactionStatus.RUNNING:
             return False
         self.status = CompactionStatus.RUNNING
@@ -134,7 +134,7 @@ class TopicCompaction:
             await subscription.cursor.expire_to(end)
 
     def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
-        """Count the result. `error` is no failure if the topic is being closed or the view deleted."""
+        """`error` is no failure if the topic is being closed or the view deleted."""
         counters, now_ms = self.counters, self._topic.runtime.clock.wall_ms()
         counters.removed_messages += progress.removed_messages
         counters.read_bytes += progress.read_bytes
@@ -167,7 +167,7 @@ class TopicCompaction:
             )
 
     async def start_if_due(self) -> None:
-        """Start a compaction if more entries than the policies allow are not compacted. Raises StoreError."""
+        """Start if more than the policies allow is not compacted. Raises StoreError."""
         topic = self._topic
         threshold_bytes = topic.policies.compaction_threshold
         is_always_compacted = topic.name.local_name == CHANGE_EVENTS
@@ -190,7 +190,7 @@ class TopicCompaction:
             yield
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """Return the last message for compacted readers; None if the last entry is behind the view. Raises StoreError."""
+        """For compacted readers; None if the last entry is behind the view. Raises StoreError."""
         ledger = self._ledger
         while (view := ledger.compacted) is not None:
             last = ledger.read_limit.last_visible(ledger.ledgers)
@@ -210,7 +210,7 @@ class TopicCompaction:
     async def _last_index(self, view_ledger_id: int, entry: bytes) -> int:
         """Return the last remaining message of the view's last entry if it is a batch, else -1.
 
-        Clients ask for it often, and a large batch must be decompressed, so the result is cached for each view.
+        Cached for each view: clients ask often, and a large batch must be decompressed.
         """
         async with self._looking:
             if self._last_index_of[0] != view_ledger_id:
@@ -223,7 +223,7 @@ class TopicCompaction:
 
 
 def _last_left(entry: bytes) -> int:
-    """Return the index of the last remaining message of a batch, else -1."""
+    """-1 if the entry is no batch."""
     content = read_entry(entry)
     if isinstance(content, Batch):
         return max((index for index, message in enumerate(content.messages) if not message.is_removed), default=-1)

@@ -29,10 +29,7 @@ def schema_strategy(runtime: Runtime, name: TopicName, policies: EffectivePolici
 
 
 async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -> bytes:
-    """Return the schema version of the producer's messages, empty without a schema.
-
-    Raises IncompatibleSchema, InvalidSchema, StoreError.
-    """
+    """Return the schema version, empty without a schema. Raises IncompatibleSchema, InvalidSchema, StoreError."""
     if schema is not None:
         return version_to_bytes(await _register(topic, schema))
     if topic.policies.schema_validation_enforced and (await topic.broker_context.schemas.history(topic.name)).latest:
@@ -43,7 +40,7 @@ async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -
 
 
 async def admit_consumer_schema(topic: TopicBase, schema: SchemaData) -> None:
-    """Raises IncompatibleSchema, InvalidSchema, StoreError for a consumer with a schema that is refused."""
+    """Raises IncompatibleSchema, InvalidSchema, StoreError."""
     schemas = topic.broker_context.schemas
     if (await schemas.history(topic.name)).latest is None and not _is_used(topic):
         await _register(topic, schema)
@@ -65,7 +62,7 @@ async def _register(topic: TopicBase, schema: SchemaData) -> int:
 
 
 def _is_used(topic: TopicBase) -> bool:
-    """Return whether there are clients or messages that a first schema might not fit."""
+    """Whether there are clients or messages that a first schema might not fit."""
     return (
         bool(topic.producers)
         or _has_messages(topic)

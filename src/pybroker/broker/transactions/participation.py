@@ -3,9 +3,7 @@ subscriptions that its coordinator has registered.
 
 Others would never be committed or aborted: they would block readers, or never be delivered, until a low-water mark passes the id,
 which never happens for an invented one. So all open transactions of topics are known to their coordinator, and its limit bounds
-them (`maxOpenTransactionsSizeInMB`).
-
-While a coordinator reads its log, everything is admitted.
+them (`maxOpenTransactionsSizeInMB`). While a coordinator reads its log, everything is admitted.
 """
 
 from __future__ import annotations

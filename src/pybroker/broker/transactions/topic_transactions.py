@@ -1,14 +1,13 @@
 """The transactions of one topic: the acceptance of their messages, their ends, and their durable state.
 
 The durable state is the cursor `pulsar.transactions`, which is created with the first message of a transaction, and a snapshot of
-the buffer (`transaction_buffer.py`), which covers everything up to the cursor's mark-delete position. Later entries are read again
-when the topic is loaded (`transaction_recovery.py`), so the cursor protects them from being trimmed. A snapshot is taken after a
-number of ended transactions, after some time, when the ledger changes and when the topic is closed. It is durable before the
-position moves.
+the buffer (`transaction_buffer.py`) up to the cursor's mark-delete position. Later entries are read again when the topic is loaded
+(`transaction_recovery.py`), so the cursor protects them from being trimmed. A snapshot is taken after a number of ended
+transactions, after some time, when the ledger changes and when the topic is closed. It is durable before the position moves.
 
-Operation: messages of a transaction are stored like all others. Its end is a marker behind them. When the marker is durable, the
-transaction has ended, also for readers. A terminated topic accepts no markers, and a transaction without messages on this topic
-needs none. In these cases the snapshot contains the end, so that late messages are refused, also after a restart.
+Operation: the end of a transaction is a marker behind its messages. When the marker is durable, the transaction has ended, also for
+readers. A terminated topic accepts no markers, and a transaction without messages here needs none. In these cases the snapshot
+contains the end, so that late messages are refused, also after a restart.
 
 Invariants: the managed ledger's visibility is the buffer's. No message of a transaction is stored before the cursor. Each request
 that waits for an end is completed, or refused when the topic closes.
@@ -89,9 +88,9 @@ class TopicTransactions(CursorOwner):
         self._ended_since = 0
         self._entries_since = 0
         self.last_snapshot_ms = 0
-        """In milliseconds since 1970; 0 if none was stored since the topic was loaded."""
+        """In milliseconds since 1970; 0 if none was stored since the load."""
         self._pending_ends = PendingEnds(buffer.open if buffer is not None else (), topic.broker_context.pending_end_of)
-        self._an_end = asyncio.Event()  # set when a transaction has ended here, and when the topic is closed
+        self._an_end = asyncio.Event()  # set at the end of each transaction, and of the topic
         self.waiting_readers = 0
         """Requests that wait until the end of a committed transaction is known."""
         if buffer is not None:
@@ -100,9 +99,7 @@ class TopicTransactions(CursorOwner):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages of a transaction into admitted and refused ones, with reasons. Add the transaction's id to metadata
-        without it.
-        """
+        """Split messages of a transaction into admitted and refused ones. Add the transaction's id to metadata without it."""
         assert run.txn is not None
         assert self.buffer is not None
         try:
@@ -128,9 +125,8 @@ class TopicTransactions(CursorOwner):
         return kept, refused
 
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split messages without a transaction. After a reload, messages are classified by their stored metadata, so metadata with
-        a transaction id are refused: the message would be delivered now and blocked then. Only the broker may publish transaction
-        markers.
+        """Split messages without a transaction. Metadata with a transaction id are refused: after a reload, when messages are
+        classified by their metadata, the message would be blocked. Only the broker may publish transaction markers.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -154,7 +150,7 @@ class TopicTransactions(CursorOwner):
         return self._begun is not None
 
     def wait(self, producer: Producer, run: SendRun) -> None:
-        """Publish `run` once the cursor is durable; other messages wait in their connections."""
+        """Publish `run` once the cursor is durable."""
         self._waiting.append((producer, run))
         self._begin_once()
 
@@ -227,14 +223,13 @@ class TopicTransactions(CursorOwner):
 
     @property
     def pending_end(self) -> PendingEnd | None:
-        """The pending end of a transaction that was open when the topic was loaded and may be committed, or None."""
+        """Of a transaction that was open at the load and may be committed, or None."""
         return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
 
     async def ends_known(self, timeout_s: float | None = None) -> None:
         """Wait until readers see the messages of all transactions that were committed before the topic was loaded.
 
-        Raises ServiceNotReady after `timeout_s`, by default `transactionBufferEndsWaitTimeInMillis`, and when the topic is closed
-        meanwhile.
+        Raises ServiceNotReady after `timeout_s`, by default `transactionBufferEndsWaitTimeInMillis`, and when the topic is closed.
         """
         if self.pending_end is None:
             return
@@ -258,8 +253,8 @@ class TopicTransactions(CursorOwner):
             raise ServiceNotReady(f"topic {self._topic.name} is being unloaded, try again")
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """End the transaction. Durable on return. An unknown transaction has nothing left to do. Raises BrokerError; nothing is
-        lost then, and the caller must retry.
+        """End the transaction. Durable on return. An unknown transaction has nothing left to do. `low_water_mark`: all transactions
+        of that coordinator up to it have ended. Raises BrokerError; nothing is lost then, and the caller must retry.
         """
         if not self._is_closed and self.buffer is None:
             await self._begin_once().wait()
@@ -399,7 +394,7 @@ class TopicTransactions(CursorOwner):
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Store a snapshot, so that the next load has little to read. Never raises."""
+        """Store a snapshot, so that the next load reads little. Never raises."""
         self._is_closed = True
         self._an_end.set()
         try:
@@ -410,7 +405,7 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     def closed(self) -> None:
-        """Fail all pending ends, because the ledger is closed or deleted. Their callers retry elsewhere."""
+        """Fail all pending ends: the ledger is closed or deleted. Their callers retry elsewhere."""
         self._is_closed = True
         self._an_end.set()
         if self._begun is not None:
@@ -443,7 +438,7 @@ class _MarkerPeer(Publisher):
 
 
 def _is_end(run: SendRun) -> bool:
-    """Whether a run of a transaction is the marker of its end, which no client may send."""
+    """No client may send one."""
     return run.has_markers
 
 

@@ -1,8 +1,8 @@
 """The messages of a topic that belong to open or aborted transactions. Pure.
 
-For each open transaction there is one bitmap of entries per ledger, and one bitmap per ledger for all aborted transactions and
-markers. So the check of an entry is a bit test, a transaction of a million messages takes as much memory as one of a hundred, and
-the memory of aborted messages is released with their ledgers.
+Each open transaction has a bitmap of entries per ledger, and all aborted transactions and markers share one per ledger. So the
+check of an entry is a bit test, a transaction of a million messages takes as much memory as one of a hundred, and the memory of
+aborted messages is released with their ledgers.
 
 Operation: `offered` when messages are passed to the store, `stored` or `failed` afterwards; `offered_end` and `ended` or
 `end_failed` for the marker. Stored entries are reported in the order of the ledger, live and during recovery.
@@ -26,8 +26,8 @@ from pybroker.model.txn_id import TxnAction, TxnId, passed_by
 
 FORMAT_VERSION = 1
 MAX_ENDED_REMEMBERED = 10_000
-"""Latest ended transactions above the low-water mark that are known by id: messages for them are refused. A forgotten one could
-open again until the low-water mark has passed it, which ends it permanently."""
+"""Latest ended transactions above the low-water mark, whose messages are refused. A forgotten one could open again until the
+low-water mark passes it."""
 
 
 class OpenTransaction:
@@ -43,7 +43,7 @@ class OpenTransaction:
         self.entries: dict[int, BitMap] = {}
         self.entry_count = 0
         self.row: msgspec.Raw | None = None
-        """Its encoding in a snapshot while it is unchanged: of thousands of open transactions, few change between snapshots."""
+        """Its encoding in a snapshot while it is unchanged: few of thousands of transactions change between snapshots."""
 
 
 class _StoredTransaction(msgspec.Struct, array_like=True):
@@ -56,7 +56,7 @@ class _StoredTransaction(msgspec.Struct, array_like=True):
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
-    """The state up to and including `up_to`. Bitmaps are roaring bitmaps in their portable form.
+    """The state up to and including `up_to`, with portable roaring bitmaps.
 
     Transactions are decoded one by one, so a thread that restores thousands of them releases the interpreter lock in between.
     """
@@ -101,11 +101,11 @@ class TransactionBuffer:
 
     @property
     def limit(self) -> Position | None:
-        """The first message of the oldest open transaction: nothing from there on may be read."""
+        """The first message of the oldest open transaction, from which on nothing may be read."""
         return next(iter(self.open.values())).first if self.open else None
 
     def is_known(self, txn: TxnId) -> bool:
-        """Return whether it has messages here, stored or being stored, and has not ended."""
+        """Whether it has messages here, stored or being stored, and has not ended."""
         return txn in self.open or txn in self._in_flight
 
     def has_ended(self, txn: TxnId) -> bool:
@@ -116,11 +116,10 @@ class TransactionBuffer:
         return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
-        """The `least` up to which all transactions of that coordinator have ended; 0 if it is unknown."""
+        """All transactions of that coordinator up to this `least` have ended; 0 if it is unknown."""
         return self._low_water_marks.get(coordinator, 0)
 
     def highest_ids(self) -> dict[int, int]:
-        """Return, by coordinator, the highest `least` of all transactions known here, open or ended."""
         found = dict(self._low_water_marks)
         for most, least in (*self.open, *self._ended):
             found[most] = max(least, found.get(most, 0))
@@ -182,7 +181,7 @@ class TransactionBuffer:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def offered_end(self, txn: TxnId) -> None:
-        """Record that its marker, or the snapshot with its end, is being stored. No message of it follows."""
+        """Its marker, or the snapshot with its end, is being stored. No message of it follows."""
         self._ending.add(txn)
 
     def end_failed(self, txn: TxnId) -> None:
@@ -192,7 +191,7 @@ class TransactionBuffer:
             self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
-        """It has ended; `marker` is None if none could be stored or none was needed."""
+        """`marker` is None if none could be stored or none was needed."""
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:
@@ -217,8 +216,8 @@ class TransactionBuffer:
                 self._ended.popitem(last=False)
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """All transactions of that coordinator up to `least` have ended there. Return those that are still open or being stored
-        here, oldest first, which the caller aborts: their messages came too late. They are returned each time until their markers
+        """All transactions of that coordinator up to `least` have ended there. Return those that are open or being stored here,
+        oldest first, which the caller aborts, because their messages came too late. They are returned each time until their markers
         are being stored.
         """
         before = self.low_water_mark(coordinator)
@@ -235,14 +234,14 @@ class TransactionBuffer:
         return late
 
     def _late(self, coordinator: int, above: int) -> list[TxnId]:
-        """Return the known transactions of that coordinator behind `above` and up to its mark, the oldest first."""
+        """Return the known transactions behind `above` and up to the coordinator's mark, the oldest first."""
         mark = self.low_water_mark(coordinator)
         late = passed_by(self.open, coordinator, above, mark)
         late.sort(key=lambda txn: self.open[txn].first)
         return late + [txn for txn in passed_by(self._in_flight, coordinator, above, mark) if txn not in self.open]
 
     def recovered(self) -> None:
-        """Finish the recovery: transactions below the low-water mark without a marker are aborted."""
+        """Abort transactions below the low-water mark without a marker."""
         for coordinator in self._low_water_marks:
             for txn in self._late(coordinator, 0):
                 self.ended(txn, TxnAction.ABORT, None)

@@ -36,7 +36,7 @@ class Progress:
 async def recover(
     ledger: ManagedLedger, clock: Clock, max_open: int, progress: Progress | None = None
 ) -> TransactionBuffer | None:
-    """Return None for a topic that has had no transactions. Raises StoreError after closing the ledger."""
+    """None for a topic without transactions. Raises StoreError after closing the ledger."""
     cursor = ledger.cursors.get(TRANSACTIONS_CURSOR)
     if cursor is None:
         return None
@@ -44,7 +44,7 @@ async def recover(
     try:
         started_ms = clock.monotonic_ms()
         buffer = await _restored(records[-1], max_open) if records else TransactionBuffer(max_open)
-        # Without a record, the first one was not written before a crash: transactions began at the cursor.
+        # No snapshot was written before a crash: transactions began at the cursor.
         start = max(buffer.up_to, cursor.mark_delete_position)
         buffer.up_to = start
         replayed = await _replay(buffer, ledger, clock, start, progress or Progress())
@@ -109,8 +109,8 @@ def note_stored(buffer: TransactionBuffer, run: EntryRun, index: int) -> None:
 
 
 def _behind(ledger: ManagedLedger, first: Position, last_entry_id: int, damage: StoreError) -> Position:
-    """Return where to continue behind entries that can never be read. If the end of a transaction was among them, it stays open
-    here until its coordinator ends it again, or the low-water mark has passed it.
+    """Return the position behind unreadable entries. If the end of a transaction was among them, it stays open here until its
+    coordinator ends it again, or the low-water mark has passed it.
     """
     last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
     logs.error("transactions.entries_skipped", managed_ledger=ledger.name, first=first, last=last, error=str(damage))
