@@ -1,8 +1,7 @@
 """Acknowledgements, in two steps: first decide the effect of an ACK command, then apply it.
 
-The decision does not depend on consumer, connection, and dispatcher, so the effect can be applied later without a client. The
-application changes the cursor, the dispatcher, and all other parts of the subscription that remember entries. A callback answers
-the client when the cursor's record is durable.
+The decision does not depend on consumer, connection, and dispatcher, so the effect can be applied later without a client. A
+callback answers the client when the cursor's record is durable.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class PartOfBatch(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """The acknowledged entries, applied in this order: all up to a position, whole entries by ledger, parts of batches."""
+    """Applied in this order: all up to a position, whole entries by ledger, parts of batches."""
 
     up_to: Position | None = None
     groups: Sequence[tuple[int, Sequence[int]]] = ()
@@ -105,7 +104,7 @@ def _is_of_same_batch(one: PartialAck, other: PartialAck) -> bool:
 
 def _part(partial: PartialAck, cursor: ManagedCursor, max_messages_in_batch: int) -> PartOfBatch:
     position = from_wire(partial.ledger_id, partial.entry_id)
-    # The batch size in the entry itself is authoritative; the client's value is only used for an entry that is no longer in memory.
+    # The batch size in the entry is authoritative; the client's value is only used for an entry that is no longer in memory.
     words_bits = min(len(partial.ack_set) * WORD_BITS, max_messages_in_batch)
     said_count = min(partial.batch_size, words_bits) or words_bits
     return PartOfBatch(position, partial.ack_set, cursor.ledger.message_count_at_hand(position) or said_count)
@@ -121,8 +120,8 @@ def apply(
     delayed: DelayedDelivery,
     compacted_reads: CompactedReads | None,
 ) -> tuple[int, bool]:
-    """Apply the acknowledgement. Return the number of entries that became whole acknowledged, and whether dispatch can continue
-    somewhere. `dispatcher` is None if no consumer has connected since the topic was loaded.
+    """Return the number of entries that became whole acknowledged, and whether dispatch can continue somewhere. `dispatcher` is
+    None if no consumer has connected since the topic was loaded.
     """
     state = cursor.state
     entries, can_move = 0, False
@@ -169,7 +168,7 @@ class AckReceipt:
 
 
 def receipt(consumer: Consumer, ack: Ack) -> PersistDone | None:
-    """Return the callback that answers `ack` when it is durable; None if the client does not request an answer."""
+    """None if the client does not request an answer."""
     return AckReceipt(consumer.peer, consumer.consumer_id, ack.request_id).stored if ack.request_id >= 0 else None
 
 
@@ -180,8 +179,8 @@ def refuse(consumer: Consumer, ack: Ack, refusal: BrokerError) -> None:
 
 
 def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
-    """Count an acknowledgement of `consumer`. Dispatchers that do not track messages report only entries; their messages are
-    estimated by the average number of messages per entry.
+    """Count an acknowledgement. Dispatchers that do not track messages report only entries; their messages are estimated by the
+    average number per entry.
     """
     delivered = consumer.counters
     if not messages and delivered.entries_out:
@@ -193,9 +192,7 @@ def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
 
 
 def note_unreadable(consumer: Consumer, ack: Ack) -> None:
-    """Log that the client cannot read a message. It drops the message, which acknowledges it, so the loss would go unnoticed
-    otherwise.
-    """
+    """Log that the client cannot read a message. It drops the message, which acknowledges it, so the loss would go unnoticed."""
     if not consumer.has_unreadable_messages:
         consumer.has_unreadable_messages = True
         logs.warning(

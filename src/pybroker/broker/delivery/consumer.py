@@ -73,13 +73,13 @@ class Consumer:
             self.subscription.flow(self, permits)
 
     def set_writable(self, is_writable: bool) -> None:
-        """Record whether the client's connection has capacity. Nothing is dispatched to the consumer while it has none."""
+        """Nothing is dispatched to the consumer while the connection has no capacity."""
         self.state.writable = is_writable
         if is_writable and not self.is_closed:
             self.subscription.wake()
 
     def deliver(self, delivery: Delivery, now_ms: int, *, has_chunks: bool) -> None:
-        """Send the assigned messages. `has_chunks`: chunks of large messages may be among them."""
+        """`has_chunks`: chunks of large messages may be among them."""
         size_bytes = sum(map(len, delivery.payloads))
         chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads) if has_chunks else 0
         for counters in (self.counters, self.subscription.counters):

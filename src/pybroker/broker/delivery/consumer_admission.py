@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[SubscriptionBase], peer: Peer) -> None:
-    """Raises ConsumerBusy at the limit of the topic, or of the address of `peer`."""
+    """Raises ConsumerBusy at the limit of the topic, or of the peer's address."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_consumers

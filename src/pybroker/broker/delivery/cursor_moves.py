@@ -1,4 +1,7 @@
-"""Moves of a subscription's cursor that are not acknowledgements: by an administrator, a policy, or a SEEK command."""
+"""Moves of a subscription's cursor by an administrator, a policy, or a SEEK command.
+
+All raise StoreError, and SubscriptionNotFound if the subscription is deleted or its topic closed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,7 @@ READER_RETURN_S = 60.0
 
 
 async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL) -> int:
-    """Skip the next `entry_count` entries. Return the number of skipped entries. `why` is shown by `explain` of a skipped message.
-
-    All functions here raise StoreError, and SubscriptionNotFound if the subscription is deleted or its topic closed meanwhile.
-    """
+    """Return the number of skipped entries. `explain` of a skipped message shows `why`."""
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
         skipped = await subscription.cursor.skip(entry_count)
@@ -89,7 +89,7 @@ def _expired(subscription: Subscription, entry_count: int) -> int:
 
 async def reset(subscription: Subscription, position: Position, unacked_words: Sequence[int] = ()) -> None:
     """Move the cursor to `position`, or to the first entry behind it. The caller holds the subscription's lock. Consumers are
-    disconnected first; they subscribe again.
+    disconnected first.
 
     `unacked_words`: of the batch at `position`, only these messages stay unacknowledged.
     """
@@ -117,14 +117,14 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
         _note(subscription, before, 0, "the cursor was reset", is_expiry=False)
     finally:
         if not subscription.is_durable:
-            # The reader reconnects to its non-durable subscription. If it does not, the subscription is removed.
+            # If the reader does not reconnect, its non-durable subscription is removed.
             subscription.runtime.call_later(READER_RETURN_S, subscription.drop_if_unused)
     logs.info("cursor.reset", topic=subscription.topic.name, subscription=subscription.name, position=position)
 
 
 @contextmanager
 def _fenced(subscription: Subscription) -> Iterator[None]:
-    """Keep the subscription although it has no consumers. The lock keeps new consumers out."""
+    """Keep the subscription without consumers. The lock keeps new consumers out."""
     assert not subscription.is_resetting, "two moves in one turn"
     subscription.is_resetting = True
     try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime, Timer
 
 MAX_ALARM_S = 60.0
-"""Maximum time of the timer, because the wall clock, which decides when entries are due, may be set meanwhile."""
+"""Maximum time of the timer, because the wall clock may be set meanwhile."""
 
 
 class DelayedAlarm:
@@ -20,7 +20,7 @@ class DelayedAlarm:
     def __init__(
         self, runtime: Runtime, index: DelayedIndex, times: DeliveryTimes | None, wake: Callable[[], None]
     ) -> None:
-        """`times`: the precision of delivery times, replaced when the policies change; None when nothing is delayed."""
+        """`times`: replaced when the policies change; None when nothing is delayed."""
         self.times = times
         self._runtime = runtime
         self._index = index
@@ -54,7 +54,7 @@ class DelayedAlarm:
             self._timer = None
 
     def _ring(self) -> None:
-        """Wake the pump if an entry is due. If the pump cannot deliver it for lack of permits, the next permits wake it."""
+        """Wake the pump if an entry is due. If it lacks permits, the next permits wake it."""
         self._timer = None
         now_ms = self._runtime.clock.wall_ms()
         if now_ms < self._alarm_ms:

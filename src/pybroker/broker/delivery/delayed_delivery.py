@@ -1,8 +1,7 @@
 """Delayed delivery of one subscription: entries wait outside its dispatcher until they are due.
 
-For types that serve several consumers, entries that are not due go to an index instead of to the dispatcher, so they block neither
-the entries behind them nor those of their key. Due entries are read again and assigned like new ones. Types with one active
-consumer delay nothing.
+For types that serve several consumers, entries that are not due go to an index, so they block neither the entries behind them nor
+those of their key. Due entries are read again and assigned like new ones. Types with one active consumer delay nothing.
 
 `delayed_alarm.py` has the timer, `delayed_index_storage.py` the stored form of the index. A changed due time (`change`) is kept
 until the entry is acknowledged, and is stored immediately.
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_cursor import ManagedCursor
 
 ENTRY_BYTES, NEWEST_BYTES = 10, 120
-"""Bytes counted for each waiting entry, and additionally for the newest entries, which are in no run yet."""
+"""Counted for each waiting entry, and additionally for the newest entries, which are in no run yet."""
 COUNTED_STEP_BYTES = 4096
 """Smaller changes are not reported to the memory budget."""
 RESTORE_SLICE_MS = 2.0
@@ -53,7 +52,7 @@ class DelayedDelivery(Stage):
         self, topic: TopicContext, subscription_name: str, cursor: ManagedCursor, wake: Callable[[], None]
     ) -> None:
         self.serves_several = False
-        """Whether the subscription type serves several consumers at once; set by the subscription."""
+        """Whether the subscription type serves several consumers; set by the subscription."""
         self._topic = topic
         self.wake = wake
         self._runtime = topic.runtime
@@ -97,9 +96,7 @@ class DelayedDelivery(Stage):
 
     @property
     def overdue_entries(self) -> int:
-        """The approximate number of entries that have been due for longer than a tick and wait for a consumer; 0 only if there are
-        none.
-        """
+        """Entries that have been due for longer than a tick and wait for a consumer, approximately; 0 only if there are none."""
         first_ms = self._index.next_due_ms() if self.serves_several else None
         if first_ms is None:
             return 0
@@ -124,7 +121,7 @@ class DelayedDelivery(Stage):
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the entries that may be delivered now, and add the others to the index."""
+        """Return the entries that may be delivered now, and index the others."""
         if (
             plan.scan is not None
         ):  # A scan finds an entry outside of the index: it was due before, unless its due time was changed.
@@ -222,7 +219,7 @@ class DelayedDelivery(Stage):
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
-        """Return the changed due time of the entry, 0 for immediately; None if its own due time applies."""
+        """Return the changed due time, 0 for immediately; None if the entry's own applies."""
         return self._changed.get(position)
 
     async def change(self, position: Position, due_ms: int) -> None:
@@ -253,7 +250,7 @@ class DelayedDelivery(Stage):
     # --- storing and restoring the index ------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Read the stored index back until `deadline_ms`. Return True if nothing is left to read, which is the usual case."""
+        """Read the stored index back until `deadline_ms`. Return True if nothing is left to read, the usual case."""
         if self._storage.is_restored or not self.serves_several:
             return True
         is_complete = self._storage.restore(deadline_ms)

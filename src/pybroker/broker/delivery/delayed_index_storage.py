@@ -123,9 +123,7 @@ class DelayedIndexStorage(CursorOwner):
         await stored
 
     def store_anew_if_stale(self) -> None:
-        """Rewrite the stored index if too much of it is stale, so its size stays in proportion to the waiting entries. An empty
-        index is deleted.
-        """
+        """Rewrite the stored index if too much of it is stale, so its size stays in proportion. An empty index is deleted."""
         waiting = len(self._index)
         is_stale = self._stored_entries > (2 * waiting + STALE_ENTRIES if waiting else 0)
         if is_stale and self._record_id and not self.is_closed:
@@ -144,7 +142,7 @@ class DelayedIndexStorage(CursorOwner):
         self.store_runs()
 
     async def _announce(self) -> None:
-        """Record in the metadata that an index may be stored, one call at a time: a second one must not overtake the first."""
+        """Record in the metadata that an index may be stored, one call at a time: a second must not overtake the first."""
         async with self._announcing:
             if self._record_id or self.is_closed:
                 return
@@ -167,7 +165,7 @@ class DelayedIndexStorage(CursorOwner):
         return encode_whole(runs, self._changed)
 
     async def close(self) -> None:
-        """Store the rest of the index. Idempotent. Raises StoreError; the storage is closed in any case."""
+        """Store the rest of the index. Idempotent. Raises StoreError; it is closed in any case."""
         if self.is_closed:
             return
         if self._record_id:

@@ -1,7 +1,7 @@
 """The reason why dispatch of a subscription stopped, and since when nothing was delivered.
 
-Invariant: `since_ms` changes only when the reason changes or when entries were delivered since the last stop, so repeated attempts
-that deliver nothing do not hide how long the subscription is stalled.
+Invariant: `since_ms` changes only with the reason or after deliveries since the last stop, so repeated attempts that deliver
+nothing do not hide how long the subscription is stalled.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ MIN_WAIT_MS = 10
 
 
 def renew_topic_limit(topic: TopicContext) -> None:
-    """Apply the current rate of `topic`; a limit that stays the same keeps its count."""
+    """A limit that stays the same keeps its count."""
     topic.dispatch_rate_limit = _renewed_limit("Topic", topic.dispatch_rate_limit, topic.policies.dispatch_rate, topic)
 
 
 def throttle_of(
     subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
 ) -> DispatchThrottle | None:
-    """Return the throttle of `subscription` under the current policies, or None. `before` is its present throttle."""
+    """None without limits. `before` is the present throttle."""
     topic = subscription.topic
     policies = topic.policies
     own = _renewed_limit(
@@ -72,7 +72,7 @@ class DispatchThrottle:
         self._max_messages = self._max_bytes = 0.0
 
     def allows_read(self) -> bool:
-        """Return whether entries may be read now. Otherwise the subscription is woken when they may."""
+        """Otherwise the subscription is woken when entries may be read."""
         subscription = self._subscription
         now_ms = subscription.runtime.clock.monotonic_ms()
         counters = subscription.topic.counters
@@ -125,7 +125,7 @@ class DispatchThrottle:
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 
     def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
-        """Reduce the plan to the entries that may be sent now. The dispatcher asks for the rest again."""
+        """Reduce the plan to the permitted entries. The dispatcher asks for the rest again."""
         if self._is_exempt():
             return
         plan.max_bytes = int(max(1, min(plan.max_bytes, self._max_bytes)))

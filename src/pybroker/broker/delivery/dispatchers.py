@@ -65,7 +65,7 @@ def new_non_persistent_dispatcher(config: BrokerConfig, kind: str, topic: TopicN
 
 
 def _failover_partition(config: BrokerConfig, topic: TopicName) -> int | None:
-    """Return the partition index that elects the active consumer; None if a hash ring elects it."""
+    """None if a hash ring elects the active consumer."""
     index = -1 if config.active_consumer_failover_consistent_hashing else topic.partition_index
     return index if index >= 0 else None
 

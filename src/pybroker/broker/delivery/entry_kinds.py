@@ -1,4 +1,4 @@
-"""The unusual kinds of entries that a topic may contain, so that they are not searched for where none can exist. Pure."""
+"""The unusual kinds of entries that a topic may contain, so that they are not searched for in vain. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pybroker.model.position import Position
 
 
 class EntryKinds:
-    """The kinds of entries published since the topic was loaded are known; older entries may be of any kind."""
+    """Older entries than the topic's load may be of any kind."""
 
     __slots__ = ("_counters", "_end_when_loaded", "has_markers")
 

@@ -46,7 +46,7 @@ class FilterJury:
         return self.verdict(self.entry(position, payload)) is Verdict.REJECT
 
     def verdict(self, entry: FilteredEntry) -> Verdict:
-        """Return the verdict on an entry. A filter that fails is logged once."""
+        """A filter that fails is logged once."""
         try:
             for each in self.filters:
                 verdict = each.judge(entry)
@@ -88,7 +88,7 @@ class FilterChain(FilterJury, Stage):
         self._cursor = cursor
         self._pass_over = pass_over
         self.is_waiting = False
-        """For types with one active consumer: whether the next entry was rescheduled, which stops reads."""
+        """For types with one active consumer: the next entry was rescheduled, which stops reads."""
         self.deferred_entries = 0
         self.deferred_first: Position | None = None
 
@@ -125,7 +125,7 @@ class FilterChain(FilterJury, Stage):
         self._subscription.wake()
 
     def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, entries: AssignInput) -> None:
-        """Return the entries to the dispatcher as unread, unless the cursor has rewound meanwhile."""
+        """Return the entries as unread, unless the cursor has rewound meanwhile."""
         positions = [Position(entries.ledger_id, entry_id) for entry_id in entries.entry_ids]
         later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
         needs_hashes = dispatcher.needs_key_hashes

@@ -1,7 +1,7 @@
 """Entries that consumers never receive: markers, and messages of aborted transactions.
 
 Markers are messages of brokers to other brokers. They use no permits; each subscription acknowledges them when it reads them. They
-count as published messages, and have an id and an index like any other message.
+count as published messages, with an id and an index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Markers(Stage):
         self._pass_over = pass_over
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the entries that are neither markers nor aborted, and acknowledge the others."""
+        """Acknowledge markers and aborted messages. Return the other entries."""
         hidden = self._read_limit.hidden_among(entries.ledger_id, entries.entry_ids)
         if hidden:
             self._pass_over(entries.ledger_id, list(hidden))

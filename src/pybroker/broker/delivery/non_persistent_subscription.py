@@ -1,7 +1,4 @@
-"""One subscription of a non-persistent topic: its consumers, and the number of dropped messages.
-
-Without a backlog, subscriptions of consumers and of readers do not differ: a subscription exists as long as it has a consumer.
-"""
+"""One subscription of a non-persistent topic. It exists as long as it has a consumer, because there is no backlog."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Entries that were read and that no consumer may receive yet, because transactions have acknowledged all that is left of them.
-Pure.
+"""Entries that were read and that no consumer may receive yet, because transactions have acknowledged the rest of them. Pure.
 
-Each ledger has a bitmap of these entries, and the hashes of their keys if the subscription type needs them, so a large transaction
-takes little memory however often its entries are read.
+A bitmap for each ledger, and the hashes of keys if the subscription type needs them: a large transaction takes little memory
+however often its entries are read.
 
 Invariant: the entries here come from reads that are still valid; when a dispatcher rewinds, it reads all entries again.
 """
@@ -41,7 +40,7 @@ class ParkedEntries:
         self._hashes.clear()
 
     def add(self, dispatcher: Dispatcher, plan: ReadPlan, position: Position, key_hash: int) -> None:
-        """Park an entry that `plan` has read; `key_hash` is used if the dispatcher needs it."""
+        """`key_hash` is used if the dispatcher needs it."""
         if dispatcher is not self._dispatcher or plan.epoch is not self._epoch:
             self.clear()  # earlier reads are void
             self._dispatcher, self._epoch, self._max_bytes = dispatcher, plan.epoch, plan.max_bytes
@@ -72,7 +71,7 @@ class ParkedEntries:
                 yield self._dispatcher, ReadPlan(len(positions), self._max_bytes, positions, self._epoch), hashes
 
     def _held(self, hold: Hold, parts: dict[int, BitMap]) -> Iterator[tuple[int, BitMap]]:
-        """Remove and return the entries of `hold` and `parts` that are here, by ledger."""
+        """Remove and return the entries of `hold` and `parts`, by ledger."""
         nothing = BitMap()
         for ledger_id, bitmap in [*self._entries.items()]:
             taken = bitmap & (hold.entries.get(ledger_id, nothing) | parts.get(ledger_id, nothing))

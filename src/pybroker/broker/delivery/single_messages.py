@@ -1,8 +1,8 @@
 """Operations of an administrator on one message of a subscription: acknowledge, redeliver now, delay, or deliver earlier.
 
-Invariants: nothing is done that a client could not do with its consumer. A pending transaction ack stays with its transaction. A
-message is taken from its consumer before it is redelivered, so two consumers never have it. Consumers that wait for the freed hash,
-or for capacity under a limit, continue.
+Invariants: nothing is done that a client could not do. A pending transaction ack stays with its transaction. A message is taken
+from its consumer before it is redelivered, so two consumers never have it. Consumers that wait for the freed hash, or for capacity
+under a limit, continue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
     """Acknowledge that entry, or one message of its batch. Durable on return, also if it was acknowledged before. The caller has
     reserved memory for one entry.
 
-    Raises AdminError 404 if the entry does not exist, 409 if it cannot be read yet, 412 if the configuration does not allow it;
+    Raises AdminError 404 if it does not exist, 409 if it cannot be read yet, 412 if the configuration does not allow it;
     TransactionConflict for a pending transaction ack; StoreError.
     """
     cursor = subscription.cursor
@@ -71,7 +71,7 @@ async def _messages_of_batch(subscription: Subscription, position: Position, bat
 
 
 def redeliver(subscription: Subscription, position: Position) -> None:
-    """Take the message, with all its chunks, from its consumer and send it again to the consumer that the dispatcher chooses.
+    """Take the message, with all chunks, from its consumer, and let the dispatcher send it again.
 
     Raises AdminError 404, 409 if no consumer has it, 412 for types with one active consumer; TransactionConflict.
     """
@@ -93,8 +93,8 @@ def redeliver(subscription: Subscription, position: Position) -> None:
 async def deliver_at(subscription: Subscription, position: Position, due_ms: int) -> None:
     """Set the due time of the message. Durable on return.
 
-    Raises AdminError 404 if the message does not exist; 409 if it is acknowledged, or a consumer has it; 412 for types that delay
-    nothing; TransactionConflict; TooManyRequests; StoreError.
+    Raises AdminError 404 if it does not exist; 409 if it is acknowledged, or a consumer has it; 412 for types that delay nothing;
+    TransactionConflict; TooManyRequests; StoreError.
     """
     _require_undelivered(subscription, position)
     if not 0 <= due_ms <= MAX_DUE_MS:
@@ -103,7 +103,7 @@ async def deliver_at(subscription: Subscription, position: Position, due_ms: int
 
 
 async def deliver_now(subscription: Subscription, position: Position) -> None:
-    """End the delay of the message. Raises as `deliver_at`, and AdminError 409 for one that is not delayed."""
+    """Raises as `deliver_at`, and AdminError 409 if it is not delayed."""
     _require_undelivered(subscription, position)
     if not subscription.delayed.is_waiting(position) and position < subscription.cursor.read_position:
         raise AdminError(409, f"Message {position} is not delayed")
@@ -146,14 +146,14 @@ def require_existing(subscription: Subscription, position: Position) -> None:
 
 
 def require_unacknowledged(subscription: Subscription, position: Position) -> None:
-    """Raises AdminError 404 for an entry that does not exist, 409 for one that is acknowledged."""
+    """Raises AdminError 404 if it does not exist, 409 if it is acknowledged."""
     require_existing(subscription, position)
     if subscription.cursor.state.is_deleted(*position):
         raise AdminError(409, f"Message {position} is acknowledged")
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Raises TransactionConflict if an open transaction has acknowledged some of these messages of the entry."""
+    """Raises TransactionConflict if an open transaction has acknowledged some of these messages."""
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None
     if txn is not None:

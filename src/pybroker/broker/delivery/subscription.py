@@ -1,7 +1,5 @@
 """One subscription: moves entries from its cursor through its dispatcher to its consumers.
 
-`acknowledgement` applies the acknowledgements of consumers; `cursor_moves` has all other moves of the cursor.
-
 The pump never waits. It reads entries in memory, assigns them, and sends them within its time budget of one event loop iteration.
 If entries are in the store, one read runs in the topic's tasks and wakes the pump at its end.
 
@@ -71,16 +69,14 @@ class Subscription(SubscriptionBase, Pumped):
         kinds: EntryKinds,
         unused: Callable[[Subscription], None],
     ) -> None:
-        """`kinds`: the kinds of entries that the topic may contain. `unused` is called when no client can reconnect to the
-        subscription.
-        """
+        """`unused` is called when no client can reconnect to the subscription."""
         super().__init__(topic, name)
         self.cursor = cursor
         self.kinds = kinds
         self._unused = unused
         self.dispatcher: Dispatcher | None = None
         self.last_active_ms = topic.runtime.clock.wall_ms()
-        """When a consumer was attached or removed last, or the topic was loaded."""
+        """Of the last arrival or departure of a consumer, or of the load."""
         self._memory = topic.runtime.memory
         self.delayed = DelayedDelivery(topic, name, cursor, self.wake)
         self._look_ahead = LookAheadShare(self._memory)
@@ -132,9 +128,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def is_replicated(self) -> bool:
-        """Whether clients requested replication of its state to other clusters. The flag is kept and shown; there is no replication
-        yet.
-        """
+        """Whether clients requested its replication. The flag is kept and shown; there is no replication yet."""
         return REPLICATED_PROPERTY in self.cursor.properties
 
     @property
@@ -158,12 +152,12 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def replay_entry_count(self) -> int:
-        """Entries that wait to be sent: entries to be redelivered, and entries that were read but could not be sent."""
+        """Entries that wait to be redelivered, or that were read but could not be sent."""
         return 0 if self.dispatcher is None else self.dispatcher.replay_entry_count
 
     @property
     def in_order(self) -> InOrderView | None:
-        """The dispatcher's view of that name, None without a dispatcher; the next three likewise."""
+        """None without a dispatcher; the next three likewise."""
         return None if self.dispatcher is None else self.dispatcher.in_order
 
     @property
@@ -189,7 +183,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the limit of unacknowledged messages, of the subscription or the broker, stops dispatch."""
+        """Whether a limit of unacknowledged messages, of the subscription or the broker, stops dispatch."""
         limit = self.broker_context.broker_unacked_limit
         if limit is not None and limit.is_stopped(self):
             return True
@@ -202,7 +196,7 @@ class Subscription(SubscriptionBase, Pumped):
         require_room_on_subscription(self)
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
-            # Type and options depend on the connected consumers; only cursor and redelivery counts remain.
+            # Type and options depend on the connected consumers.
             max_unacked = self.topic.policies.max_unacked_per_subscription
             dispatcher = new_dispatcher(
                 self.runtime.config, kind, self._redelivery_counts, self.topic.name, max(0, max_unacked)
@@ -253,7 +247,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.delayed.release()
 
     def drop_if_unused(self) -> None:
-        """Remove a non-durable subscription without a reader: no client can reconnect to it."""
+        """Remove a non-durable subscription without a reader, because no client can reconnect to it."""
         if not self.is_durable and not self.consumers and not self.is_resetting:
             self._unused(self)
 
@@ -283,10 +277,7 @@ class Subscription(SubscriptionBase, Pumped):
         acknowledgement.count(consumer, messages, entries, self.runtime.clock.wall_ms())
 
     async def end_transaction(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """Commit or abort the acknowledgements of that transaction here. Durable on return. An unknown transaction has nothing left
-        to do. `low_water_mark`: all transactions of that coordinator up to it have ended. Raises BrokerError: the caller must
-        retry.
-        """
+        """As `SubscriptionTransactions.end`. Raises BrokerError: the caller must retry."""
         self.topic.require_open()
         if not self.is_closed:  # A deleted subscription needs none of these messages.
             await self.transactions.end(txn, action, low_water_mark)
@@ -346,7 +337,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.unacked_changed()
 
     def _choose_reads(self, dispatcher: Dispatcher) -> None:
-        """Choose the source of entries: the new active consumer may read compacted or not."""
+        """Choose the source: the new active consumer may read compacted or not."""
         active = dispatcher.active_consumer and dispatcher.active_consumer.peer
         if isinstance(active, Consumer) and active.reads_compacted:
             if self.reads.compacted is None:
@@ -383,7 +374,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.broker_context.pumps.add(self)
 
     def wake_soon(self) -> None:
-        """Wake the pump a little later, so that entries which are unblocked one by one are sent together."""
+        """Wake the pump later, so that entries which are unblocked one by one are sent together."""
         if not self._is_waking_soon:
             self._is_waking_soon = True
             self.runtime.call_later(self.runtime.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
@@ -426,7 +417,7 @@ class Subscription(SubscriptionBase, Pumped):
                 return None
 
     def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> BlockedReason | None:
-        """Read and assign the entries of a plan. Return the blocked reason, or None."""
+        """Return the blocked reason, or None."""
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
         if plan.replay is None and plan.scan is None:
@@ -480,7 +471,7 @@ class Subscription(SubscriptionBase, Pumped):
         return Stall(blocked_reason, self._stall.since_ms)
 
     def _waits_for_memory_since_ms(self, blocked_reason: BlockedReason) -> float | None:
-        """Return the start of the wait for memory if that blocks the subscription, or None."""
+        """None if no wait for memory blocks the subscription."""
         if blocked_reason is BlockedReason.READING:
             # Reads for one connection share a queue position; reads that no connection requested do so by topic.
             reads = self._memory.reads
@@ -523,7 +514,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.wake()
 
     def _go_behind(self, damage: DamagedEntries) -> bool:
-        """Skip entries that can never be read, if that is allowed. Return whether reading can continue."""
+        """Return whether reading can continue."""
 
         def skip(ledger_id: int, entry_ids: range) -> None:
             skipped = self.settle(Acknowledged(None, ((ledger_id, entry_ids),)))
@@ -608,8 +599,8 @@ class Subscription(SubscriptionBase, Pumped):
 class LookAheadShare:
     """The memory for entries that wait for the consumer of their key or of their chunks.
 
-    The subscription reports after each pump and after each departure of a consumer. The limit is the configured one, or less if the
-    broker's memory budget is used up.
+    The subscription reports after each pump and each departure of a consumer. The limit is the configured one, or less if the
+    memory budget is used up.
     """
 
     def __init__(self, memory: Memory) -> None:

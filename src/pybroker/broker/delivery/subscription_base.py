@@ -1,4 +1,4 @@
-"""The interface of a subscription to its consumers and its topic, for persistent and non-persistent topics."""
+"""The interface of a subscription to its consumers and its topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SubscriptionBase(ABC):
     @property
     @abstractmethod
     def type_name(self) -> str:
-        """The type of the connected consumers; `None` if no consumer has connected since the topic was loaded."""
+        """`None` if no consumer has connected since the topic was loaded."""
 
     @property
     @abstractmethod
@@ -50,7 +50,7 @@ class SubscriptionBase(ABC):
 
     @property
     def stall(self) -> Stall | None:
-        """Why nothing is delivered now, and since when; None during dispatch, and without a backlog."""
+        """Why nothing is delivered, and since when; None during dispatch, and without a backlog."""
         return None
 
     @abstractmethod
@@ -93,7 +93,7 @@ class SubscriptionBase(ABC):
         """Remove consumers with dead clients. Return whether there were any."""
         is_one_gone = False
         for consumer in list(self.consumers):
-            # Only a consumer that was removed frees capacity. The caller then retries immediately.
+            # Only a removed consumer frees capacity. The caller then retries immediately.
             if not await consumer.peer.is_alive() and consumer not in self.consumers:
                 is_one_gone = True
         return is_one_gone

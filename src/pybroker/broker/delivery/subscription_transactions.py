@@ -1,9 +1,9 @@
 """The transactions of one subscription: pending acknowledgements, and the entries that they keep from being delivered.
 
-The pending acknowledgements are part of the state of the cursor (`managed_ledger/pending_transaction_acks.py`): they are durable
-with the cursor, survive the consumer, and are deleted with the cursor. A message with a pending ack is not acknowledged yet, and no
-other consumer receives it: the consumer that received it keeps it; if the entry is read again, it is parked here. A commit
-acknowledges the message; an abort delivers it again with a higher redelivery count.
+Pending acknowledgements are part of the state of the cursor (`managed_ledger/pending_transaction_acks.py`): they are durable with
+it, survive the consumer, and are deleted with it. A message with a pending ack is not acknowledged yet, and no other consumer
+receives it: its consumer keeps it; if the entry is read again, it is parked here. A commit acknowledges the message; an abort
+delivers it again with a higher redelivery count.
 
 Invariants: each parked entry has a pending acknowledgement. An entry without one is at a consumer, or will be read.
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pybroker.model.events import Ack
 
 SLICE_ENTRIES = 5000
-"""The number of entries of a transaction that the dispatcher processes in one event loop iteration."""
+"""Entries of a transaction that the dispatcher processes in one event loop iteration."""
 
 Settle = Callable[[Acknowledged, "PersistDone"], object]
 
@@ -59,9 +59,7 @@ class SubscriptionTransactions(Stage):
         dispatcher: Callable[[], Dispatcher | None],
         apply: Callable[[Redelivery], None],
     ) -> None:
-        """`settle` applies an acknowledgement and calls back when it is durable; `dispatcher` returns the current dispatcher, if
-        any; `apply` redelivers entries.
-        """
+        """`settle` applies an acknowledgement and calls back when it is durable; `apply` redelivers entries."""
         self._topic = topic
         self._name = name
         self._cursor = cursor
@@ -70,12 +68,12 @@ class SubscriptionTransactions(Stage):
         self._apply = apply
         self._parked = ParkedEntries()
         self.first_seen: dict[TxnId, tuple[int, str]] = {}
-        """Time in milliseconds since 1970 and consumer of the first acknowledgement since the topic was loaded."""
+        """Of the first acknowledgement since the load: milliseconds since 1970, and consumer."""
 
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
-        """Keep the acknowledgement `ack` pending until `txn` ends. The client is answered when the pending ack is durable."""
+        """Keep `ack` pending until `txn` ends. The client is answered when the pending ack is durable."""
         topic = self._topic
         refused = self._refused_before(txn) or topic.broker_context.taking_part(
             txn, consumer.peer.role, str(topic.name), self._name
@@ -109,8 +107,8 @@ class SubscriptionTransactions(Stage):
         self._apply(Redelivery(rewind=False, wake=can_move))
 
     def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
-        """Keep this acknowledgement pending for `txn`. Return the refusal if a part of it conflicts; then none of it is pending.
-        The cursor's next record stores it.
+        """Keep this acknowledgement pending. Return the refusal if a part of it conflicts; then none of it is pending. The cursor's
+        next record stores it.
         """
         held, state = self._cursor.state.held, self._cursor.state
         if (refused := self._refused_before(txn)) is not None:
@@ -148,7 +146,7 @@ class SubscriptionTransactions(Stage):
         )
 
     def _acknowledged_before(self, what: Acknowledged) -> Position | None:
-        """Return a position that is acknowledged already, by a plain acknowledgement or a committed transaction."""
+        """Return a position that is acknowledged already, also by a committed transaction."""
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         if what.up_to is not None and ledgers.floor(what.up_to) <= state.mark_delete_position and not what.parts:
             return what.up_to
@@ -189,8 +187,8 @@ class SubscriptionTransactions(Stage):
     # --- ends --------------------------------------------------------------------------------------------------------
 
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """End the transaction. Durable on return. An unknown transaction has nothing left to do. Raises BrokerError: the caller
-        must retry.
+        """End the transaction. Durable on return. An unknown transaction has nothing left to do. `low_water_mark`: all transactions
+        of that coordinator up to it have ended. Raises BrokerError: the caller must retry.
         """
         held = self._cursor.state.held
         await self._end(txn, action)
@@ -207,7 +205,7 @@ class SubscriptionTransactions(Stage):
             try:
                 await self._end(each, TxnAction.ABORT)
             except BrokerError as error:
-                failure = error  # the others are released all the same, because they are reported once
+                failure = error  # the others are released: they are reported once
         if failure is not None:
             raise failure
 
@@ -227,7 +225,7 @@ class SubscriptionTransactions(Stage):
                 return
             stored, done = completion()
             if action is TxnAction.COMMIT:
-                # One record has both: the end of the transaction, and its acknowledgements.
+                # One record has both the end and its acknowledgements.
                 parts = [PartOfBatch(*part) for part in hold.left_parts]
                 self._settle(Acknowledged(hold.up_to, hold.groups, parts), done)
                 self._parked.forget(hold)
@@ -239,23 +237,19 @@ class SubscriptionTransactions(Stage):
             raise error.answer(f"the end of transaction {txn} is not stored: ") from error
 
     def _let_go(self, hold: Hold) -> None:
-        """Redeliver the entries of an aborted transaction: the first ones immediately, the rest in slices that yield to the event
-        loop.
-        """
+        """Redeliver an aborted transaction: the first entries immediately, the rest in slices that yield to the event loop."""
         steps = self._sent_again(hold)
         if next(steps, None) is not None:
             self._topic.tasks.start(_exhaust(steps), f"abort on {self._name}")
 
     def _sent_again(self, hold: Hold) -> Iterator[int]:
-        """Redeliver in slices. A dispatcher that is created meanwhile reads these entries by itself."""
+        """A dispatcher that is created meanwhile reads these entries by itself."""
         state, dispatcher = self._cursor.state, self._dispatcher()
         for of, plan, key_hashes in list(self._parked.take(hold)):
             if of is dispatcher:
                 of.put_back(plan, key_hashes)
         if dispatcher is None or dispatcher.individual is None:
-            if (
-                dispatcher is not None
-            ):  # The dispatcher rewinds once: all entries follow in order, whichever are passed.
+            if dispatcher is not None:  # The dispatcher rewinds once: all entries follow in order.
                 self._apply(dispatcher.take_back(()))
             return
         groups = [(ledger_id, list(bitmap - state.deleted_in(ledger_id))) for ledger_id, bitmap in hold.entries.items()]
@@ -288,7 +282,7 @@ class SubscriptionTransactions(Stage):
     # --- delivery ----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the entries without pending transaction acks, and park the others until their transactions end."""
+        """Park entries with pending transaction acks. Return the others."""
         held = self._cursor.state.held
         if not held:
             if self._parked:

@@ -1,11 +1,11 @@
 """Reading compacted: entries come from the compacted view up to its horizon, and from the topic behind it.
 
-The read position is a position of the topic in both cases. When a compaction replaces the view, the next read looks this position
-up in the new view, so no entry is delivered twice and none is skipped.
+The read position is a position of the topic in both cases. When a compaction replaces the view, the next read looks it up in the
+new view, so no entry is delivered twice and none is skipped.
 
 Entries that the view does not contain are acknowledged when the read position passes them, because consumers that read compacted
-never receive them. Entries of the view in ledgers that the topic has deleted are remembered here until they are acknowledged,
-because the cursor's state contains only existing ledgers.
+never receive them. Entries of the view in deleted ledgers are remembered here until they are acknowledged, because the cursor's
+state contains only existing ledgers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class CompactedReads:
         return self._take(max_entries, max_bytes)
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Advance to the next entries from the store; None when something else must be done first. Raises StoreError."""
+        """Like `read_cached`, from the store; None when something else must be done first. Raises StoreError."""
         view = self._view()
         if view is None:
             return await self._cursor.read(max_entries, max_bytes)
@@ -92,9 +92,9 @@ class CompactedReads:
             entries = await read_view(self._store, view, index, READ_AHEAD_ENTRIES, READ_AHEAD_BYTES) if found else []
         except StoreError as error:
             if self._is_elsewhere(view, position):
-                return None  # The ledger that was read is replaced: the next read is from the new one.
+                return None  # The ledger is replaced: the next read is from the new one.
             if isinstance(error, (DamagedEntries, NoSuchLedger)):
-                # The ledger is not the topic's: there are no entries of the topic to skip to.
+                # The ledger is not the topic's: no entries can be skipped.
                 raise StoreError(f"the compacted view cannot be read: {error}") from error
             raise
         if self._is_elsewhere(view, position):
@@ -188,7 +188,7 @@ class CompactedReads:
         self._move_mark()
 
     def _move_mark(self) -> None:
-        """Move the mark-delete position to the first unacknowledged entry of a deleted ledger."""
+        """To the first unacknowledged entry of a deleted ledger."""
         while self._unacked:
             ledger_id, unacked = min(self._unacked.items(), key=lambda item: item[0])
             if unacked:

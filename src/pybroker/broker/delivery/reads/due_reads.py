@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pybroker.managed_ledger.managed_ledger import ManagedLedger
 
 READ_GAP_ENTRIES = 8
-"""Due entries with at most this many other entries between them are read together, which is cheaper than two reads."""
+"""Due entries with at most this many others between them are read together, which is cheaper than two reads."""
 
 
 def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int) -> list[EntryRun] | None:
@@ -30,8 +30,8 @@ def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: in
 async def read_due(
     ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int
 ) -> tuple[list[EntryRun], list[Delayed]]:
-    """Read due entries in their order, up to `max_bytes`. Return them, and those that were not read, for lack of space or because
-    they were acknowledged and trimmed meanwhile. Raises StoreError.
+    """Read due entries in their order, up to `max_bytes`. Return them, and those that were not read: beyond the limit, or trimmed
+    meanwhile. Raises StoreError.
     """
     found: dict[Position, tuple[bytes, int]] = {}
     left_bytes = max_bytes
@@ -55,7 +55,7 @@ async def read_due(
 
 
 def _spans(due: Sequence[Delayed], max_gap: int) -> list[tuple[int, int, int]]:
-    """Return (ledger id, first, last) of list neighbours in ascending order with at most `max_gap` entries between them."""
+    """Return (ledger id, first, last) of ascending neighbours with at most `max_gap` entries between them."""
     spans: list[tuple[int, int, int]] = []
     for _, ledger_id, entry_id in due:
         if spans and spans[-1][0] == ledger_id and 0 < entry_id - spans[-1][2] <= max_gap + 1:

@@ -1,7 +1,5 @@
-"""The source of the entries of one subscription: the cache, or the store.
-
-It reads entries for redelivery, scans of the dispatcher, due delayed entries, and the next entries at the cursor or in the
-compacted view. It knows no consumer and no dispatcher.
+"""The source of the entries of one subscription, the cache or the store, for redelivery, scans of the dispatcher, due delayed
+entries, and the next entries at the cursor or in the compacted view.
 """
 
 from __future__ import annotations
@@ -26,14 +24,13 @@ from pybroker.model.position import Position
 AT_END: tuple[EntryRun, ...] = ()
 """There is nothing to read."""
 NO_MEMORY: Sequence[EntryRun] = []
-"""New entries are not read, because they may have to be delayed, and the memory budget for delayed entries is used up."""
+"""The memory budget for delayed entries is used up, and new entries may have to be delayed."""
 
 
 class Rescans:
     """Reads entries again that the cursor has passed, for scans of the dispatcher, without moving the cursor.
 
-    The dispatcher determines the start and the hashes of a scan; this class keeps the entries that the last read from the store
-    returned beyond the request. Acknowledged entries and delayed entries are skipped.
+    Keeps the entries that the last read from the store returned beyond the request. Acknowledged and delayed entries are skipped.
     """
 
     def __init__(self, cursor: ManagedCursor) -> None:
@@ -41,7 +38,7 @@ class Rescans:
         self._ahead: EntryRun | None = None
 
     def next_position(self, position: Position, held_back: Mapping[int, BitMap]) -> Position | None:
-        """Return the first entry from that position on that must be read again; None if only the entry at the cursor is left."""
+        """Return the first entry to read again; None if only the entry at the cursor is left."""
         found = self._cursor.state.first_wanted(position, held_back)
         ledgers = self._cursor.ledger.ledgers
         if ledgers.has_entry(found) and found < ledgers.normalize(self._cursor.read_position):
@@ -50,7 +47,7 @@ class Rescans:
         return None
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return entries of one ledger from `position` to the cursor, if they are in memory."""
+        """Return entries of one ledger before the cursor, if they are in memory."""
         max_entries = self._within_passed(position, max_entries)
         ahead = self._ahead
         if ahead is not None and ahead.ledger_id == position.ledger_id:
@@ -61,7 +58,7 @@ class Rescans:
         return self._cursor.ledger.read_cached(position, max_entries, max_bytes)
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """The same from the store; None when the entry at `position` was trimmed. Raises StoreError."""
+        """The same from the store; None when the entry was trimmed. Raises StoreError."""
         ahead = await self._cursor.ledger.read_if_there(
             position,
             self._within_passed(position, max(max_entries, READ_AHEAD_ENTRIES)),
@@ -88,13 +85,13 @@ class EntryReads:
         self._cursor = cursor
         self._delayed = delayed
         self.compacted: CompactedReads | None = None
-        """The compacted view that is read instead of the cursor while the active consumer reads compacted."""
+        """Read instead of the cursor while the active consumer reads compacted."""
         self._next: ManagedCursor | CompactedReads = cursor
         self._second = Rescans(cursor)
         self._due: Sequence[Delayed] = ()
 
     def read_compacted(self, compacted: CompactedReads | None) -> None:
-        """Read from that view from now on; from the topic if it is None."""
+        """Switch to that view, or to the topic for None."""
         self.compacted = compacted
         self._next = self._cursor if compacted is None else compacted
 
@@ -118,8 +115,8 @@ class EntryReads:
         self._next.rewind()
 
     def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
-        """Return the entries of the plan if they are in memory; `AT_END` if none is left, `NO_MEMORY` if the memory budget allows
-        no read now, None if they must be read from the store.
+        """Return the entries of the plan if they are in memory; `AT_END` if none is left, `NO_MEMORY`, or None if they must be read
+        from the store.
         """
         if plan.replay is not None:
             return self._replay_cached(plan)
@@ -156,7 +153,7 @@ class EntryReads:
                 yield next_run
 
     async def _read_due(self, plan: ReadPlan, due: Sequence[Delayed]) -> list[EntryRun]:
-        """Read due entries. Entries that are not read, or all if this raises StoreError, remain due."""
+        """Entries that are not read, or all if this raises StoreError, remain due."""
         try:
             runs, unread = await read_due(self._cursor.ledger, due, plan.max_bytes)
         except StoreError:
@@ -178,7 +175,7 @@ class EntryReads:
         return entries if kept is None else entries.rows([entry_id - first for entry_id in kept])
 
     def next_to_scan(self, position: Position) -> Position | None:
-        """Return the first entry from that position on that a scan must read; None if only the cursor's own next entry is left."""
+        """See `Rescans.next_position`."""
         return self._second.next_position(position, self._delayed.held_back)
 
     # --- once more ---------------------------------------------------------------------------------------------------
@@ -227,7 +224,7 @@ class EntryReads:
             raise failed_reads.whole_ledger(self._cursor.ledger.ledgers, position.ledger_id, error) from error
 
     def _wanted(self, plan: ReadPlan) -> list[tuple[int, int, int]]:
-        """Return the plan's existing unacknowledged positions as (ledger id, first, last) of consecutive entries."""
+        """Return existing unacknowledged positions of the plan as (ledger id, first, last) of consecutive entries."""
         spans: list[tuple[int, int, int]] = []
         state = self._cursor.state
         for ledger_id, entry_id in plan.replay or ():

@@ -1,4 +1,4 @@
-"""The result of failed reads of one subscription: a retry after a delay, or skipped entries if the store can never return them."""
+"""The result of failed reads of one subscription: a retry after a delay, or skipped entries if they can never be read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FailedReads:
 
 
 def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
-    """Return the entries at the cursor that can never be read, according to `error`; None if the read may succeed later."""
+    """Return the entries at the cursor that can never be read; None if a read may succeed later."""
     if isinstance(error, NoSuchLedger):
         ledgers = cursor.ledger.ledgers
         return whole_ledger(ledgers, ledgers.normalize(cursor.read_position).ledger_id, error)
@@ -56,7 +56,7 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 
 
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
-    """Skip entries that cannot be read, if they are all acknowledged or may be skipped. Return whether reading can continue.
+    """Skip unreadable entries, if they are all acknowledged or may be skipped. Return whether reading can continue.
 
     `skip` acknowledges entries of a ledger; None if the configuration does not allow it.
     """
