@@ -1,5 +1,4 @@
-"""Ack holes: the gaps between a subscription's acknowledgements, the age of the first one, and the reasons that keep ledgers from
-being trimmed.
+"""Ack holes: the gaps between a subscription's acknowledgements, and the reasons that keep ledgers from being trimmed.
 
 Computed from memory, in steps, because clients determine the number of ledgers and cursors.
 """
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pybroker.model.position import Position
 
 MAX_REASONS = 50
-"""Maximum number of named cursors and readers, in descending order of kept ledgers."""
+"""Named cursors and readers, in descending order of kept ledgers."""
 _KINDS = {TRANSACTIONS_CURSOR: "transactions", COMPACTION_SUBSCRIPTION: "compaction", "pulsar.dedup": "deduplication"}
 
 
@@ -36,7 +35,7 @@ class AcknowledgedRange(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """A reason that keeps ledgers, and their number: the name of a cursor or reader, or a rule."""
+    """The name of a cursor or reader, or a rule, and its number of ledgers."""
 
     kind: str
     name: str = ""
@@ -62,14 +61,14 @@ class Held:
 
 
 def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[AcknowledgedRange], int]:
-    """Return the first ranges behind the mark-delete position, and the number of further ones."""
+    """Return the first ranges, and the number of further ones."""
     state = subscription.cursor.state
     found = [AcknowledgedRange(*each) for each in state.deleted_ranges(limit)]
     return found, max(0, state.deleted_range_count - len(found))
 
 
 def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
-    """Return the ledgers that cannot be trimmed, and the reasons. A ledger counts for each of its reasons."""
+    """A ledger counts for each of its reasons."""
     ledger, found = topic.ledger, Held()
     reasons: dict[tuple[str, str], Kept] = {}
     now_ms = topic.runtime.clock.monotonic_ms()

@@ -23,9 +23,7 @@ MAX_POSITIONS_SHOWN = 10
 
 
 class HashOfKey(NamedTuple):
-    """The consumer of a hash. `draining`: a former owner has unacknowledged messages of it. `listed` entries wait, and more from
-    `parked_from` on.
-    """
+    """`draining`: a former owner has unacknowledged messages. `listed` entries wait, and more from `parked_from` on."""
 
     sticky_hash: int
     owner: ConsumerState | None
@@ -44,7 +42,7 @@ class HashOfKey(NamedTuple):
 
 
 def hash_of_key(key_order: KeyOrderView, key: bytes) -> int:
-    """Return the sticky hash of that key, in the space of the connected consumers' mode."""
+    """In the space of the connected consumers' mode."""
     return key_order.owners.selector.sticky_hashes([key_hash(key)])[0]
 
 
@@ -66,7 +64,7 @@ def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
 
 
 def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
-    """Return the owner's range that contains this hash; slow with a thousand consumers."""
+    """Slow with a thousand consumers."""
     ranges = [] if at.owner is None else key_order.owners.selector.ranges().get(at.owner, [])
     index = bisect_right(ranges, (at.sticky_hash, 1 << 62)) - 1
     if index < 0 or not ranges[index][0] <= at.sticky_hash <= ranges[index][1]:
@@ -84,9 +82,7 @@ class DrainingRow(NamedTuple):
 
 
 def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[DrainingRow], int]]:
-    """Return the draining hashes above `after`, and the total. One pass over the unacknowledged entries finds those of all hashes
-    of the page.
-    """
+    """Return the draining hashes above `after`, and the total, in one pass over the unacknowledged entries."""
     draining = key_order.draining
     hashes = sorted(each for each in draining.hashes() if each > after)[:limit]
     yield

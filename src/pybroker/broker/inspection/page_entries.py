@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 READ_GAP_ENTRIES = 8
-"""Entries with at most this many other entries between them are read together, which is cheaper than two reads."""
+"""Entries with at most this many others between them are read together, which is cheaper than two reads."""
 MAX_RUN_ENTRIES = 128
 
 
@@ -27,7 +27,7 @@ class ReadEntry(NamedTuple):
 
 
 async def read_entries(ledger: ManagedLedger, positions: Sequence[Position]) -> AsyncIterator[ReadEntry]:
-    """Yield these entries in ascending order, without those that were trimmed meanwhile. Raises StoreError."""
+    """In ascending order, without entries that were trimmed meanwhile. Raises StoreError."""
     at = 0
     while at < len(positions):
         first = positions[at]

@@ -1,8 +1,7 @@
 """The unacknowledged messages of a subscription, page by page: their consumers, delivery times, and redelivery counts.
 
-Rows are in the order of positions, and a page starts where the previous page ended, regardless of acknowledgements and deliveries
-meanwhile: no message is listed twice, and a message that stays unacknowledged is listed once. The candidates are selected from
-memory; only the entries of the page are read, a few at a time.
+Rows are in the order of positions, and a page starts where the previous page ended: no message is listed twice, and a message that
+stays unacknowledged is listed once. Only the entries of the page are read, a few at a time.
 
 Types with one active consumer keep no hashes and approximate times (`delivery_log.py`): their list has the unacknowledged entries
 between the mark-delete position and the read position.
@@ -48,7 +47,7 @@ class Wanted:
 
 
 class UnackedEntry(NamedTuple):
-    """A delivered entry that is not acknowledged whole. None and 0 where the type does not keep a value."""
+    """None and 0 where the subscription type does not keep a value."""
 
     position: Position
     consumer: Consumer | None
@@ -59,14 +58,14 @@ class UnackedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Candidates:
-    """The first entries behind a position, in ascending order, and the total of matching unacknowledged messages."""
+    """The first entries behind a position, and the total of matching unacknowledged messages."""
 
     entries: list[UnackedEntry] = field(default_factory=list)
     total: int = 0
 
 
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
-    """Return the unacknowledged entries behind `after`. Without a filter, only the entries of the page are examined."""
+    """Without a filter, only the entries of the page are examined."""
     dispatcher = subscription.dispatcher
     if dispatcher is not None and dispatcher.individual is not None:
         return (yield from _of_several(dispatcher.individual.pending, wanted, after, max_entries))
@@ -140,7 +139,7 @@ def _of_one(
     after: Place,
     max_entries: int,
 ) -> Steps[Candidates]:
-    """Return the unacknowledged entries before `end` that `holder` has received, if it is still the active consumer."""
+    """The unacknowledged entries before `end` that `holder` has received, if it is still the active consumer."""
     state = cursor.state
     found = Candidates()
     for each in cursor.ledger.ledgers.rows():

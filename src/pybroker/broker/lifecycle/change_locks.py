@@ -1,5 +1,4 @@
-"""Locks of objects that change as a whole: partitioned topics during creation, extension, or deletion, and namespaces during
-deletion.
+"""Locks of objects that change as a whole: partitioned topics (creation, extension, deletion) and namespaces (deletion).
 
 A task that creates or loads a topic checks the lock first and waits. Invariant: the holder of a lock never waits for a task that
 waits for this lock.

@@ -1,9 +1,8 @@
 """Deletion of a namespace: first its topics and partitioned topics, then the namespace itself.
 
 Invariants:
-- After the namespace is marked as deleted, no task begins to create or open a topic in it. Creations that had begun before are
-  complete, or have failed, before the deletion lists the topics. So no topic is created behind the deletion, and none is left when
-  the namespace is gone, with or without a crash.
+- After the namespace is marked as deleted, no task begins to create or open a topic in it. Earlier creations have ended before the
+  deletion lists the topics. So no topic is left when the namespace is gone, with or without a crash.
 - A client that needs a topic of the namespace waits until the deletion is complete, and then continues or receives an error that
   the namespace does not exist.
 - A namespace whose deletion was interrupted by a crash still exists, is marked, and can be deleted again. If that is refused

@@ -48,8 +48,7 @@ class OnDemandCreation:
         """Create a topic without partitions, or a missing partition, on explicit request.
 
         The topic is usable on return, also if the call is refused because it exists. Raises AdminError 400 for a reserved name, 409
-        if it exists, 412 for a partition beyond the partition count, NotAllowedError, TopicNotFound without its namespace,
-        TooManyRequests.
+        if it exists, 412 for a partition beyond the count, NotAllowedError, TopicNotFound without its namespace, TooManyRequests.
         """
         self._creation.require_own_name(name)
 
@@ -88,8 +87,8 @@ class OnDemandCreation:
     # --- partition counts ----------------------------------------------------------------------------------------
 
     async def partition_count(self, name: TopicName, may_create: bool) -> int:
-        """Return the partition count of `name`, 0 for a topic without partitions. With `may_create`, create a missing partitioned
-        topic; another missing topic counts as one that the client is about to create.
+        """Return the partition count, 0 for a topic without partitions. With `may_create`, create a missing partitioned topic;
+        another missing topic counts as about to be created.
 
         Waits during its creation or deletion. Raises TopicNotFound, NotAllowedError, TooManyRequests.
         """

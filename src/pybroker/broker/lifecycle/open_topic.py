@@ -21,8 +21,8 @@ async def on_open_topic(
 ) -> Result:
     """Return the result of `action` on the topic that `find` returns. If that topic is closing, call both again.
 
-    `find` waits until the topic is closed. Raises the errors of both, and TooManyRequests if the topic was closed repeatedly until
-    the deadline for waiting for a subscription.
+    `find` waits until the topic is closed. Raises the errors of both, and TooManyRequests at the deadline for waiting for a
+    subscription.
     """
     ends_ms = runtime.clock.monotonic_ms() + runtime.config.subscription_turn_timeout_seconds * 1000
     while True:

@@ -75,7 +75,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.created", topic=name, partitions=partitions)
 
     async def create_automatically(self, name: TopicName, partitions: int) -> None:
-        """Create a partitioned topic whose partitions are created when clients use them. Raises the errors of `create`."""
+        """Like `create`, but partitions are created when clients use them."""
         async with self._locks.held(name):
             await self._topics.settled(name)
             async with self._creation.room(name, partitions):
@@ -83,7 +83,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.created", topic=name, partitions=partitions, automatically=True)
 
     async def _create_document(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        # An earlier creation of a topic of that name has finished. A later one waits for this lock.
+        # An earlier creation has finished. A later one waits for this lock.
         if await self._directory.exists(name):
             raise AdminError(409, "This topic already exists")
         await self._partitioned.create(name, partitions, properties)
@@ -162,10 +162,10 @@ class PartitionedTopicOperations:
     # --- delete ------------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, force: bool) -> None:
-        """Delete a partitioned topic with all stored data. With connected clients only if forced.
+        """Delete a partitioned topic with all stored data; with connected clients only if forced.
 
-        Raises AdminError 404 and 412, StoreError, TooManyRequests. After a failure, partitions that were deleted stay deleted; the
-        others are usable again.
+        Raises AdminError 404 and 412, StoreError, TooManyRequests. After a failure, deleted partitions stay deleted; the others are
+        usable.
         """
         async with self._locks.held(name):
             self._existing(name)
@@ -195,7 +195,7 @@ class PartitionedTopicOperations:
                 continue
 
     async def _left_over(self, name: TopicName, count: int) -> list[int]:
-        """Partitions behind the last one after an interrupted extension, perhaps with gaps between them."""
+        """After an interrupted extension, perhaps with gaps between them."""
         found: list[int] = []
         index = count
         while index < (found[-1] + 1 if found else count) + MADE_AT_ONCE:
@@ -229,7 +229,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.deleted", topic=name, reason="no partition exists")
 
     async def finish_deletions(self) -> None:
-        """Complete deletions that a stop of the broker interrupted. A failure is logged, and the topic can be deleted again."""
+        """A failure is logged, and the topic can be deleted again."""
         for name in self._partitioned.being_deleted():
             try:
                 await self.delete(name, force=True)

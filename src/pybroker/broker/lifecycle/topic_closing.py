@@ -2,9 +2,9 @@
 
 A request for a persistent topic that is being closed or deleted waits.
 
-When the broker stops, all clients are notified first, then the topics are closed. The notification needs no storage: clients can
-look for another broker, however long the closing takes. Many topics are closed at once because each waits for the disk: their
-writes share the metadata store's transactions, the journal's batches, and the store's last checkpoint.
+When the broker stops, all clients are notified first, because the notification needs no storage: clients can look for another
+broker, however long the closing takes. Many topics are closed at once because each waits for the disk: their writes share the
+metadata store's transactions, the journal's batches, and the store's last checkpoint.
 
 With 20,000 topics, each with a producer, a consumer, and a message, the last client is notified after 1.4 s and the process ends
 after 8 s (2 cores). Meanwhile nothing is read from clients: notified clients look up their topics again immediately, and answering
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
 
 TELLING_SLICE_MS = 5.0
-"""The maximum time between yields to the event loop during the notification of clients."""
+"""Between yields to the event loop during the notification of clients."""
 ANSWERING_S = 2.0
-"""How long the stop waits for pending answers on a slow disk. Clients send unanswered messages again to another broker."""
+"""Maximum wait for pending answers on a slow disk. Clients send unanswered messages again to another broker."""
 
 
 class Ending:
@@ -41,7 +41,7 @@ class Ending:
     __slots__ = ("ended", "is_deletion", "reason", "since_ms")
 
     def __init__(self, since_ms: int, reason: str, *, is_deletion: bool) -> None:
-        """`since_ms`: in milliseconds since 1970; `reason`: why the broker itself closes the topic, else empty."""
+        """`since_ms`: since 1970; `reason`: why the broker itself closes the topic, else empty."""
         self.ended = asyncio.Event()
         self.since_ms = since_ms
         self.reason = reason
@@ -68,7 +68,7 @@ class TopicClosing:
         self._broker_context.tasks.start(self.unload(topic), f"unload {topic.name}")
 
     async def unload(self, topic: TopicBase) -> None:
-        """Close `topic`; its clients look it up again. It is closed on return, also if another task began to close it."""
+        """Close `topic`. It is closed on return, also if another task began to close it."""
         if isinstance(topic, NonPersistentTopic):
             self.forget(topic)
             return
@@ -84,7 +84,7 @@ class TopicClosing:
                 logs.error("topic.close_failed", topic=topic.name, error=str(error))
 
     def forget(self, topic: NonPersistentTopic) -> None:
-        """Close the non-persistent `topic`, which ends it; its clients look it up again, which creates a new one."""
+        """Close the non-persistent `topic`, which ends it."""
         topic.fence()
         self._reasons.pop(str(topic.name), None)
         if self._loaded.non_persistent.get(str(topic.name)) is topic:
@@ -92,7 +92,7 @@ class TopicClosing:
             self._directory.deleted(topic.name)
 
     async def end(self, topic: Topic, ending: Coroutine[Any, Any, None], *, is_deletion: bool) -> None:
-        """Wait for `ending`, which closes or deletes `topic`. Afterwards it is not loaded. Raises the errors of `ending`."""
+        """Wait for `ending`, which closes or deletes `topic`. Raises its errors."""
         with self.ending(str(topic.name), is_deletion=is_deletion):
             try:
                 await ending
@@ -102,7 +102,7 @@ class TopicClosing:
 
     @contextmanager
     def ending(self, key: str, *, is_deletion: bool) -> Iterator[None]:
-        """Prevent loading and creation of the persistent topic of that name within this context."""
+        """Prevent loading and creation of that persistent topic within this context."""
         since_ms, reason = self._runtime.clock.wall_ms(), self._reasons.pop(key, "")
         ending = self._ending[key] = Ending(since_ms, reason, is_deletion=is_deletion)
         try:
@@ -119,7 +119,7 @@ class TopicClosing:
         return key in self._ending
 
     async def closed(self, key: str) -> None:
-        """Wait until the persistent topic of that name is neither being closed nor deleted."""
+        """Wait until that persistent topic is neither being closed nor deleted."""
         while (ending := self._ending.get(key)) is not None:
             await ending.ended.wait()
 
@@ -134,14 +134,14 @@ class TopicClosing:
         logs.info("clients.notified", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
         try:
             async with asyncio.timeout(ANSWERING_S):
-                # Twice: acknowledgements that arrive during the write of a cursor are written by the second one.
+                # Twice: the second one writes acknowledgements that arrive during the first.
                 await store.flush()
                 await store.flush()
         except (StoreError, TimeoutError) as error:
             logs.warning("clients.unanswered", error=str(error) or f"storage took longer than {ANSWERING_S:g} s")
 
     async def close_all(self) -> None:
-        """Close all loaded topics, at most `maxConcurrentTopicCloses` at once. Notifies their clients if that has not been done."""
+        """Close all loaded topics, at most `maxConcurrentTopicCloses` at once, after notifying their clients."""
         clock = self._runtime.clock
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()
@@ -163,7 +163,7 @@ class TopicClosing:
                 slice_ends_ms = clock.monotonic_ms() + TELLING_SLICE_MS
 
     async def _close_one_by_one(self, waiting: Iterator[TopicBase]) -> None:
-        """Close topics of the shared list. A failure concerns only its topic and must not end the others."""
+        """A failure concerns only its topic and must not end the others."""
         for topic in waiting:
             try:
                 await self.unload(topic)

@@ -1,8 +1,8 @@
 """Permission to create topics: automatic creation, the topic limit of a namespace, names of partitions.
 
-Each creation of a topic uses `room`, which enforces the limit of a namespace also for concurrent creations; system topics are not
-counted. A name of the form of a partition can only be a partition of an existing partitioned topic. A missing partition is created
-regardless of automatic creation, because its partitioned topic was already permitted.
+Each creation of a topic uses `room`, which enforces the limit of a namespace; system topics are not counted. A partition name
+requires an existing partitioned topic. A missing partition is created regardless of automatic creation, because its partitioned
+topic was already permitted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TopicCreation:
         self._changing = changing
         self._partitioned = partitioned
         self._directory = directory
-        # By namespace with a limit, during creations in it: counting and creating must be one step.
+        # For namespaces with a limit: counting and creating must be one step.
         self._locks: KeyedLock[NamespaceName] = KeyedLock()
         self._makers: dict[NamespaceName, int] = {}  # the number of tasks in `room`
         self._left: asyncio.Event | None = None  # set when they have left
@@ -61,9 +61,7 @@ class TopicCreation:
     # --- permissions ------------------------------------------------------------------------------------------------
 
     def automatic(self, namespace: NamespaceName) -> AutoTopicCreationOverride:
-        """Return whether, and as which type, a missing topic of `namespace` is created automatically: by the namespace's policy, or
-        else by the configuration.
-        """
+        """By the namespace's policy, or else by the configuration."""
         policies = self._resources.namespace(namespace)
         if policies is not None and policies.autoTopicCreationOverride is not None:
             return policies.autoTopicCreationOverride
@@ -73,8 +71,8 @@ class TopicCreation:
         )
 
     def require_loadable(self, name: TopicName) -> None:
-        """Raises NotAllowedError for the name of a partitioned topic and for names that only transactions use, TopicNotFound for a
-        partition beyond the partition count, TopicChanging while that count may change.
+        """Raises NotAllowedError for a partitioned topic and for names of transactions, TopicNotFound for a partition beyond the
+        count, TopicChanging while that count may change.
         """
         if is_transaction_internal(name):
             raise NotAllowedError(f"Can not create transaction system topic {name}")
@@ -93,8 +91,8 @@ class TopicCreation:
             raise TopicNotFound(f"Topic not found {name}: there are {metadata.partitions} partitions")
 
     def require_open_namespace(self, name: TopicName) -> None:
-        """Raises TopicNotFound if the namespace of `name` does not exist or was left marked by an interrupted deletion,
-        TopicChanging during its deletion.
+        """Raises TopicNotFound without the namespace of `name` or if an interrupted deletion has marked it, TopicChanging during
+        its deletion.
         """
         namespace = name.namespace
         policies = self._resources.namespace(namespace)
@@ -107,9 +105,7 @@ class TopicCreation:
         raise TopicNotFound(f"Namespace {namespace} is to be deleted")
 
     def is_settled(self, name: TopicName) -> bool:
-        """Return whether no task changes the namespace or partitioned topic of `name`. Existing partitions are usable during an
-        extension.
-        """
+        """Whether no task changes the namespace or partitioned topic of `name`. Existing partitions are usable meanwhile."""
         parent = name.partitioned_name
         if self._changing.namespaces.is_held(name.namespace):
             return False
@@ -119,8 +115,8 @@ class TopicCreation:
         return metadata is not None and not metadata.deleted and name.partition_index < metadata.partitions
 
     async def once_settled(self, name: TopicName, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, called when no task changes the namespace or partitioned topic of `name`, and again if
-        such a change has begun meanwhile.
+        """Return the result of `attempt`, called when no task changes the namespace or partitioned topic of `name`, and again after
+        a change that has begun meanwhile.
 
         Raises TooManyRequests, and the errors of `attempt`.
         """
@@ -138,7 +134,7 @@ class TopicCreation:
 
     def require_automatic(self, name: TopicName) -> None:
         """Require automatic creation of a missing topic. Raises TopicNotFound, NotAllowedError, TopicChanging."""
-        # A task that creates or deletes the partitions now must not meet a task in `room` that creates a single one.
+        # A task that creates or deletes the partitions must not meet a task in `room` that creates a single one.
         if self._changing.partitioned.is_held(name.partitioned_name):
             raise TopicChanging(f"topic {name.partitioned_name} is being made, grown or deleted, try again")
         if name.partition_index >= 0:
@@ -152,12 +148,12 @@ class TopicCreation:
         self.require_strict_name(name)
 
     def require_own_name(self, name: TopicName) -> None:
-        """Raises AdminError 400 for a topic that only the broker itself may create."""
+        """Raises AdminError 400 for a system topic."""
         if is_transaction_internal(name):
             raise AdminError(400, "Cannot create topic in system topic format!")
 
     def require_strict_name(self, name: TopicName) -> None:
-        """Raises NotAllowedError for a topic that only looks like a partition, if the configuration forbids such names."""
+        """Raises NotAllowedError for a topic with a partition-like name, if the configuration forbids it."""
         if self._runtime.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
             raise NotAllowedError(f"A topic name may not contain {_PARTITION_KEYWORD} (strictTopicNameEnabled): {name}")
 
@@ -188,7 +184,7 @@ class TopicCreation:
                     self._left = None
 
     async def quiet(self, namespace: NamespaceName) -> None:
-        """Wait until no task creates a topic in `namespace`, which is marked as deleted, so no creation begins."""
+        """Wait until no task creates a topic in `namespace`, which is marked as deleted."""
         while namespace in self._makers:
             self._left = self._left or asyncio.Event()
             await self._left.wait()

@@ -1,8 +1,8 @@
 """The existing topics, and listeners for topics that are created or deleted.
 
 A persistent topic exists as long as its managed ledger, a non-persistent one as long as it is loaded. Invariant: listeners are
-notified when a topic exists durably, or is gone, whatever the cause, and for one name in that order. They are called on the event
-loop and must not fail.
+notified when a topic exists durably, or is gone, whatever the cause, and for one name in that order. They run on the event loop and
+must not fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TopicTexts: TypeAlias = list[str]
 NAMES_PER_TURN = 256
 """About a millisecond of work between two yields to the event loop."""
 NAME_BYTES = 120
-"""The size of a name without its characters, as an object and in the response."""
+"""Besides the characters, as an object and in the response."""
 UNKNOWN_LIST_BYTES = 16 * 1024
 """For a namespace that was not listed before."""
 MAX_KNOWN_SIZES = 10_000
@@ -102,7 +102,7 @@ class TopicDirectory:
         return str(name) in self._loaded.persistent or await self._ledgers.exists(metadata_paths.managed_ledger(name))
 
     async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
-        """Return the sorted full names of a namespace's topics and single partitions, of one domain or of both."""
+        """Full names, sorted, of one domain or of both; partitions one by one."""
         names = []
         for each in DOMAINS if domain is None else (domain,):
             if each == PERSISTENT:
@@ -123,10 +123,10 @@ class TopicDirectory:
         return sorted(names)
 
     def expected_bytes(self, namespace: NamespaceName) -> int:
-        """Return the approximate memory of a list of the namespace's topics, estimated from the last one."""
+        """Approximate memory of a list, estimated from the last one."""
         return max(UNKNOWN_LIST_BYTES, self._last_sizes_bytes.get(namespace, 0))
 
 
 def listed_bytes(names: Sequence[str]) -> int:
-    """Return the approximate memory of a list until it is sent: names, response, and its bytes."""
+    """Approximate memory of a list until it is sent."""
     return NAME_BYTES * len(names) + 3 * sum(map(len, names))

@@ -41,7 +41,7 @@ LOOKS_UP = "looks up its policies"
 
 
 class LoadUnderWay(NamedTuple):
-    """Progress of a load: start in milliseconds since 1970, step, and progress within it.
+    """Start in milliseconds since 1970, step, and progress within it.
 
     `waiters`: requests that wait for it. `replay`: entries that are read again for its transactions, done and in all.
     """
@@ -107,8 +107,8 @@ class TopicLoading:
     async def load(self, name: TopicName, may_create: bool, *, in_turn: bool) -> Topic:
         """Return the loaded topic, which was not fenced a moment ago. `in_turn`: the load may wait in the queue.
 
-        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging if the topic would be created during a
-        change of its namespace or partitioned topic.
+        Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging for a creation during a change of its
+        namespace or partitioned topic.
         """
         key = str(name)
         while True:
@@ -130,7 +130,7 @@ class TopicLoading:
                 if not topic.is_fenced:
                     return topic
             except (TopicNotFound, TopicChanging) as error:
-                # The failed attempt was that of another request, which perhaps could not create the topic.
+                # Another request, which perhaps could not create the topic, made the failed attempt.
                 if is_own or (in_turn and isinstance(error, TopicChanging)) or not (may_create or not load.may_create):
                     raise
             finally:

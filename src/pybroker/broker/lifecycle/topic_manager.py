@@ -1,4 +1,4 @@
-"""Topics by name, persistent or not: lookup, loading, creation, closing, and deletion, also by several tasks at once.
+"""Topics by name: lookup, loading, creation, closing, and deletion, also by several tasks at once.
 
 Invariants: a topic is loaded at most once at a time. A client's request waits during a change of the topic's namespace or
 partitioned topic; a request of the broker itself does not.
@@ -66,8 +66,7 @@ class Topics:
     # --- for clients -------------------------------------------------------------------------------------------------
 
     async def get(self, name: TopicName, may_create: bool) -> Topic:
-        """Return the persistent topic, after loading it if necessary. With `may_create`, create it if automatic creation permits
-        that.
+        """Return the persistent topic, loaded if necessary. With `may_create`, create it if automatic creation permits that.
 
         Waits during a change of its namespace or partitioned topic, while it is being closed, and in the load queue. Raises
         TopicNotFound, NotAllowedError, TooManyRequests after the maximum wait, and ServiceNotReady while the broker stops.
@@ -134,7 +133,7 @@ class Topics:
     # --- delete ------------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, *, force: bool = True) -> None:
-        """Delete `name` with all stored data. With connected clients only if forced; they are disconnected.
+        """Delete `name` with all stored data; with connected clients, which are disconnected, only if forced.
 
         Raises TopicNotFound, AdminError 412, ServiceNotReady, StoreError.
         """

@@ -1,7 +1,7 @@
 """Notifications of topic list watchers, with many changes in one update.
 
-A single change is sent in the next event loop iteration. After that there is a pause that grows with the work, so the creation of
-ten thousand topics results in a few updates instead of ten thousand hashes of ten thousand names.
+A single change is sent in the next event loop iteration. The following pause grows with the work, so the creation of ten thousand
+topics results in a few updates instead of ten thousand hashes of ten thousand names.
 
 A watched namespace need not exist. Its watchers stay when it is deleted, and are notified when it is created again.
 """
@@ -32,7 +32,7 @@ HASHED_PER_PAUSE_MS = 1_000  # at most about a tenth of the event loop's time fo
 
 
 class TopicWatchers(TopicListener):
-    """All watchers of a broker, by namespace and pattern. A list exists as long as it has a watcher."""
+    """By namespace and pattern. A list exists as long as it has a watcher."""
 
     def __init__(self, broker_context: BrokerContext, directory: TopicDirectory) -> None:
         self._broker_context = broker_context
@@ -49,12 +49,12 @@ class TopicWatchers(TopicListener):
     # --- watchers ---------------------------------------------------------------------------------------------------
 
     def watched(self, namespace: NamespaceName, pattern: TopicsPattern) -> WatchedTopics:
-        """Return the list of `pattern` in `namespace`. The caller opens a watcher of it in the same event loop iteration."""
+        """The caller opens a watcher of the list in the same event loop iteration."""
         found = self._lists.get(namespace, {}).get(pattern)
         return WatchedTopics(namespace, pattern) if found is None else found
 
     def open(self, watcher: TopicWatcher) -> None:
-        """Notify `watcher` of changes once it is ready. Its list has names after `load`."""
+        """Notify `watcher` once it is ready. Its list has names after `load`."""
         watched = watcher.watched
         self._lists.setdefault(watched.namespace, {})[watched.pattern] = watched
         watched.watchers.append(watcher)
@@ -72,6 +72,7 @@ class TopicWatchers(TopicListener):
         self._count(watched)
 
     def close_revoked(self, namespace: NamespaceName | None) -> None:
+        """Close the watchers, of one namespace or of all, that have no permission now."""
         for each in list(self._lists) if namespace is None else [namespace]:
             for watched in list(self._lists.get(each, {}).values()):
                 for watcher in list(watched.watchers):
@@ -104,7 +105,7 @@ class TopicWatchers(TopicListener):
                 loading.set_result(None)
 
     def _count(self, watched: WatchedTopics) -> None:
-        """Count the memory of its names, and of the changes that its watchers have not received."""
+        """Count the memory of names and unsent changes."""
         holding = self._held.setdefault(watched, Holding(self._memory, self._memory.lists))
         holding.count(watched.size_bytes if watched.watchers else 0)
         if not watched.watchers:
@@ -140,7 +141,7 @@ class TopicWatchers(TopicListener):
             self._runtime.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
-        """Send changes to watchers within the time of one iteration. A watcher without capacity stays in the queue."""
+        """Send changes within the time of one iteration. A watcher without capacity stays in the queue."""
         self._is_scheduled = False
         hashed = 0
         for watched in list(self._changed):
@@ -160,7 +161,7 @@ class TopicWatchers(TopicListener):
 
 
 async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
-    """Return the matching topics, with a yield to the event loop each millisecond."""
+    """Yields to the event loop each millisecond."""
     selected: list[str] = []
     for start in range(0, len(topics), MATCHED_PER_TURN):
         if start:

@@ -1,7 +1,7 @@
-"""Topics and subscriptions as participants of transactions: notification of the end of a transaction.
+"""Topics and subscriptions as participants of transactions.
 
-A participant that does not exist has nothing to end and counts as notified: a transaction must not wait forever for it. The caller
-retries all other failures.
+A participant that does not exist counts as notified: a transaction must not wait forever for it. The caller retries all other
+failures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The topics that match a pattern, for its watchers, and the changes that each watcher has not received.
 
-Watchers of one namespace with one pattern share a list. Invariant: the last list that a watcher received plus `take` is always the
+Watchers of one namespace and pattern share a list. Invariant: the last list that a watcher received plus `take` is always the
 current list; a name that was created and deleted in between is no change.
 """
 
@@ -21,7 +21,7 @@ UNTOLD_NAME_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """The sorted changes of a list since the last update of a watcher, and the hash of the current list."""
+    """The sorted changes since the last update of a watcher, and the hash of the current list."""
 
     created: list[str]
     deleted: list[str]
@@ -29,10 +29,7 @@ class TopicChanges:
 
 
 class WatchedTopics:
-    """One namespace's persistent topics of one pattern.
-
-    Changes before the first list are kept and applied to it: the list may be older or newer than each of them.
-    """
+    """Changes before the first list are applied to it: the list may be older or newer than each of them."""
 
     def __init__(self, namespace: NamespaceName, pattern: TopicsPattern) -> None:
         self.namespace = namespace
@@ -67,7 +64,7 @@ class WatchedTopics:
         self._early.clear()
 
     def changed(self, name: str, is_created: bool) -> bool:
-        """Process a created or deleted persistent topic of the namespace. Return True if watchers must be notified."""
+        """Return True if watchers must be notified."""
         if not self.pattern.matches(name):
             return False
         if not self.is_loaded:
@@ -91,17 +88,14 @@ class WatchedTopics:
 
 
 class TopicWatcher(ABC):
-    """A watcher of `watched`; a subclass sends the updates.
-
-    Without capacity, changes accumulate here, at most the names before and after.
-    """
+    """A subclass sends the updates. Without capacity, changes accumulate, at most the names before and after."""
 
     def __init__(self, watched: WatchedTopics) -> None:
         self.watched = watched
         self._pending: dict[str, bool] = {}
 
     def note(self, name: str, is_created: bool) -> None:
-        """Add a change. It cancels the opposite change if that has not been sent."""
+        """Add a change. It cancels an unsent opposite change."""
         if self._pending.pop(name, is_created) == is_created:
             self._pending[name] = is_created
 

@@ -1,4 +1,1 @@
-"""Periodic work and work on request of an operator: retention, expiry, inactive topics, health check, backlog analysis.
-
-Start with `periodic_maintenance.py`.
-"""
+"""Periodic work and work on request of an operator. Start with `periodic_maintenance.py`."""

@@ -1,4 +1,4 @@
-"""Analysis of a subscription's backlog, entry by entry, with the verdicts of entry filters.
+"""Analysis of a subscription's backlog with the verdicts of entry filters.
 
 A scan reads the entries that it counts, so it has limits of entries and of time. It moves no cursor and delivers nothing.
 """
@@ -42,8 +42,8 @@ class BacklogAnalysis:
 async def analyze_backlog(
     subscription: Subscription, start: Position | None, max_entries: int, max_ms: float
 ) -> BacklogAnalysis:
-    """Count the unacknowledged entries from `start` on, by default of the whole backlog, and all entries before the mark-delete
-    position. Raises StoreError.
+    """Count the unacknowledged entries from `start` on, by default all, and all entries before the mark-delete position. Raises
+    StoreError.
     """
     cursor = subscription.cursor
     ledger = subscription.cursor.ledger

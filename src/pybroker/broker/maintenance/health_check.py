@@ -1,7 +1,6 @@
 """The health check: the broker writes a message to a system topic, as a client would, and reads it back.
 
-The topic's namespace is named after the broker's address and needs no creation. Without subscriptions, retention deletes its
-messages.
+The topic's namespace needs no creation. Without subscriptions, retention deletes the messages.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class HealthCheck:
         self._running = asyncio.Lock()
 
     async def run(self) -> None:
-        """Raises BrokerError if the broker cannot store a message now, or cannot read it back."""
+        """Raises BrokerError if the broker cannot store a message and read it back."""
         if not self._presence.takes_clients:
             raise ServiceNotReady("the broker is starting or stopping")
         try:

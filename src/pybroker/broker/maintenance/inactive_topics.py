@@ -27,7 +27,7 @@ _MS_PER_MINUTE = 60_000
 
 
 class InactiveTopics:
-    """Owned by maintenance, which calls `check` for every loaded topic again and again."""
+    """Maintenance calls `check` for every loaded topic."""
 
     def __init__(self, runtime: Runtime, topics: Topics, partitioned_operations: PartitionedTopicOperations) -> None:
         self._runtime = runtime
@@ -35,7 +35,7 @@ class InactiveTopics:
         self._partitioned_operations = partitioned_operations
 
     async def check(self, topic: TopicBase) -> None:
-        """Delete `topic` if it has been inactive for the time that its policies set. Raises StoreError."""
+        """Delete `topic` if it is inactive for the time of its policies. Raises StoreError."""
         policies = topic.policies.inactive_topics
         if not policies.deleteWhileInactive or is_system_topic(topic.name):
             return

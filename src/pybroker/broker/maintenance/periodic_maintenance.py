@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SLICE_MS = 1.0
 FULL_DISK_CHECK_S = 1.0
-"""The interval of the search for unneeded ledgers while the disk is full."""
+"""Of the search for unneeded ledgers while the disk is full."""
 LEAST_CACHE_AGE_S = 1.0
 _MS_PER_MINUTE = 60_000
 CHECK_DURATION_BOUNDS_S = (5.0, 10.0, 30.0, 60.0, 300.0)
@@ -115,7 +115,7 @@ class Maintenance:
         await self._for_each_topic("compaction", _compact_if_due)
 
     async def check_deduplication(self) -> None:
-        """Remove producers that have been gone for long, and store due snapshots of the others."""
+        """Remove producers that have been gone for long, and store due snapshots."""
         await self._for_each_topic("deduplication", _check_deduplication)
 
     async def check_backlog_quotas(self) -> None:
@@ -174,7 +174,7 @@ async def _expire(topic: Topic) -> None:
 
 
 async def _delete_unused(topic: Topic) -> None:
-    """A subscription with a consumer is in use. The time begins again when the topic is loaded, because earlier use is unknown."""
+    """The time begins again when the topic is loaded, because earlier use is unknown."""
     limit_minutes = topic.policies.subscription_expiration_minutes
     if limit_minutes <= 0:
         return
@@ -183,7 +183,7 @@ async def _delete_unused(topic: Topic) -> None:
         if not _is_unused(subscription, deadline_ms):
             continue
         async with topic.subscription_lock(subscription.name, BEING_DELETED):
-            # The subscription is the same, and no consumer connected during the wait for the lock.
+            # No consumer connected during the wait for the lock.
             if topic.subscriptions.get(subscription.name) is subscription and _is_unused(subscription, deadline_ms):
                 logs.info(
                     "subscription.expired", topic=topic.name, subscription=subscription.name, minutes=limit_minutes

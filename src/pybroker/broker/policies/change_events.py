@@ -1,11 +1,9 @@
 """Publishes each change of a topic's policies to the system topic `__change_events` of its namespace, as Pulsar does.
 
-The policies are durable in the metadata store before an event is published, and this broker does not read the events: a crash in
-between, or a full disk, loses an event and never a policy. The events of one namespace are published in the order of the changes,
-in the background.
+The policies are durable in the metadata store before, and this broker does not read the events: a crash in between, or a full disk,
+loses an event and never a policy. The events of one namespace are published in order, in the background.
 
-A message has the topic's name as key and an Avro record (`change_events.avsc`) as value; no value means that the topic has no
-policies any more.
+A message has the topic's name as key and an Avro record (`change_events.avsc`) as value; no value means no policies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Applies configuration changes at run time to objects that were created from configuration keys.
 
-Most code reads `config.some_key` at each use. A dispatcher keeps its settings; the next dispatcher of its subscription has the new
-ones.
+Most code reads `config.some_key` at each use. A dispatcher keeps its settings until it is replaced.
 """
 
 from __future__ import annotations
