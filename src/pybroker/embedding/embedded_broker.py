@@ -47,7 +47,7 @@ SETTLE_LOOK_S = 0.002
 LONGEST_SETTLE_S = 5.0
 MOST_MS = 100 * 365 * 86_400_000.0
 OF_A_BROKER = ("checkpoint.db", "journal", "ledgers", "metadata.", "run.id", "space.reserve")
-"""Name prefixes of all files in the data directory that a broker creates, except `LOCK`, which marks the directory as its own."""
+"""Name prefixes of all files that a broker creates in the data directory, except `LOCK`, which marks the directory as its own."""
 
 
 class NotRunning(Exception):
@@ -62,6 +62,7 @@ class EmbeddedClock:
         self._clock = clock
 
     def now_ms(self) -> int:
+        """Milliseconds since 1970."""
         return self._clock.wall_ms()
 
     def now(self) -> datetime:
@@ -309,7 +310,7 @@ def configuration(directory: str | Path | None, settings: dict[str, object]) -> 
 
 
 def _replaced(config: BrokerConfig, fields: dict[str, Any]) -> BrokerConfig:
-    """Return a copy: a broker changes its own object when keys are set at run time."""
+    """A broker changes its own object when keys are set at run time."""
     values = {info.field: getattr(config, info.field) for info in KEYS.values()}
     return BrokerConfig(**{**values, **fields})
 
@@ -319,7 +320,7 @@ def _is_port_taken(error: StartError) -> bool:
 
 
 def _empty(directory: Path) -> None:
-    """Delete the files that a broker has created there, and nothing else: the directory may contain files of its user."""
+    """Delete the broker's files only: the directory may contain files of its user."""
     for path in directory.iterdir():
         if not path.name.startswith(OF_A_BROKER):
             continue

@@ -74,7 +74,7 @@ class Line(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """The clients that a fault applies to: all given values must match, and without values all clients match."""
+    """All given values must match, and without values all clients match."""
 
     topic: str | None = None
     name: str | None = None
@@ -101,7 +101,7 @@ class UnusedFault(UserWarning):
 
 
 class Unused(NamedTuple):
-    """The report of an unused fault, and the line of the test that created the fault."""
+    """The report, and the line of the test that created the fault."""
 
     text: str
     file: str
@@ -109,7 +109,7 @@ class Unused(NamedTuple):
 
 
 def warn_of(unused: Iterable[Unused]) -> None:
-    """Emit a warning for each unused fault, at the line that created it. Raises UnusedFault if warnings are errors."""
+    """Emit a warning at the line that created each fault. Raises UnusedFault if warnings are errors."""
     for each in unused:
         warnings.warn_explicit(each.text, UnusedFault, each.file, each.line)
 
@@ -127,7 +127,7 @@ class Aim:
     """Topics of commands that did not match."""
 
     def meets(self, topic: str, line: Line) -> bool:
-        """Return whether the fault applies to a client's command about `topic`, which may be empty, and record the result."""
+        """Return whether the fault applies, and record the result. `topic` may be empty."""
         if _fits(self.whom, topic, line):
             self.has_happened = True
             return True
@@ -136,7 +136,7 @@ class Aim:
         return False
 
     def report(self) -> str | None:
-        """Return the report of an unused fault; None if the fault has happened."""
+        """None if the fault has happened."""
         if self.has_happened:
             return None
         told = "".join(
@@ -294,8 +294,8 @@ class Faults:
         subscription: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Send consumers one entry, a message or a batch, each `seconds_each` of the broker's time, although more are assigned to
-        them, like a consumer that needs so long for each.
+        """Send consumers one entry, a message or a batch, each `seconds_each` of the broker's time, as if they needed so long for
+        it.
         """
         fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
@@ -347,7 +347,7 @@ class Faults:
         return bool(self._receipts)
 
     def seconds_each(self, topic: str, subscription: str, line: Line) -> float:
-        """Return the time of each entry for this consumer, 0 without a fault."""
+        """0 without a fault."""
         if not self._slow:
             return 0
         found = [
@@ -398,7 +398,7 @@ class Faults:
 
 
 def _caller() -> tuple[str, int]:
-    """Return file and line of the test that creates a fault: the first frame outside of this module."""
+    """The first frame outside of this module."""
     frame = sys._getframe(1)  # noqa: SLF001  (as `warnings` does)
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -410,7 +410,7 @@ def _nothing(line: Line) -> None:
 
 
 def _fits(whom: Whom, topic: str, line: Line) -> bool:
-    """Return whether the fault applies to a command of a client about `topic`, which may be empty."""
+    """`topic` may be empty."""
     return whom.means_topic(topic) and (whom.name is None or any(whom.name in name for name in line.names()))
 
 

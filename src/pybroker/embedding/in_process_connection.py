@@ -125,7 +125,7 @@ class EmbeddedConnection(Connection, Line):
             self._is_again = False
 
     def _moved(self, event: Event) -> Event:
-        """Return the data as from a client whose clock was advanced with the broker's."""
+        """As from a client whose clock was advanced with the broker's."""
         if isinstance(event, SendRun):
             event.payloads = [moved(payload, int(self._clock.added_ms)) for payload in event.payloads]
             event.size_bytes = sum(map(len, event.payloads))
@@ -223,7 +223,7 @@ def _one_of(delivery: Delivery, index: int) -> Delivery:
 
 
 def _topic_of(command: pb.BaseCommand, field: str) -> str:
-    """Return the full name of the topic in a command; empty without one."""
+    """The full name; empty without a topic."""
     message: Any = getattr(command, field)
     try:
         return str(TopicName.parse(str(message.topic)))
@@ -252,7 +252,7 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 
 
 def moved(entry: bytes, added_ms: int) -> bytes:
-    """Return `entry` with its client's times moved by `added_ms`. Invalid data stay unchanged: other code refuses them."""
+    """Move the client's times in `entry` by `added_ms`. Invalid data stay unchanged: other code refuses them."""
     try:
         metadata, payload = split_entry(entry)
     except ProtocolViolation:

@@ -19,7 +19,7 @@ NO_SPACE = "the disk is full: a fault that a test has set"
 
 
 class Fullness:
-    """Whether there is space for entries; shared by a test's faults and the stores."""
+    """Shared by a test's faults and the stores."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -40,7 +40,7 @@ class FillableLedgerStore(MemoryLedgerStore):
 
 
 class FillableDisk(Disk):
-    """The file system of this machine, which reports no free space while the simulated disk is full."""
+    """Reports no free space while the simulated disk is full."""
 
     def __init__(self, fullness: Fullness) -> None:
         self._fullness = fullness

@@ -33,6 +33,7 @@ class ThreadClock:
         self._thread = thread
 
     def now_ms(self) -> int:
+        """Milliseconds since 1970."""
         return self._thread.embedded.clock.now_ms()
 
     def now(self) -> datetime:
@@ -48,7 +49,7 @@ class ThreadClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """As `EmbeddedClock.advance`. Calls from several threads run one after the other."""
+        """As `EmbeddedClock.advance`, with its ValueError. Calls from several threads run one after the other."""
         advance = self._thread.embedded.clock.advance
         self._thread.wait_for(
             advance(by, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)

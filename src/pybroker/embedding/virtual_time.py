@@ -1,7 +1,8 @@
 """Virtual time: the broker's clock and timers follow the machine's time, and jump when a test advances them.
 
 Invariants: time never goes back. `advance` goes from timer to timer in the order in which they are due, and lets the broker finish
-the due work before the next step. Connections are supervised by the machine's time, so that a jump closes no connection.
+the due work before the next step: a task that was woken sleeps again, or has ended. Connections are supervised by the machine's
+time, so that a jump closes no connection.
 """
 
 from __future__ import annotations
@@ -118,13 +119,12 @@ class VirtualRuntime(Runtime):
         await self._settle()
 
     def _next_due_ms(self) -> float | None:
-        """Return the milliseconds until the next timer is due, or None without timers."""
         while self._heap and self._heap[0].is_cancelled:
             heapq.heappop(self._heap)
         return self._heap[0].due_ms - self._moved.monotonic_ms() if self._heap else None
 
     def _ring_due(self) -> None:
-        """Call the callbacks of all due timers. Timers that the callbacks add are called later, even if they are due at once."""
+        """Timers that the callbacks add are called later, even if they are due at once."""
         now_ms = self._moved.monotonic_ms()
         due: list[_Ringing] = []
         while self._heap and self._heap[0].due_ms <= now_ms:

@@ -51,8 +51,8 @@ FULL_DISK_RETRY_MS = 1000.0
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
 TOLD_A_TURN = 256
-"""Transactions of a sink's batch whose notifications begin in one event loop iteration; also those removed at once when a full log
-has space again."""
+"""Transactions of a sink's batch whose notifications begin in one event loop iteration; also those removed at once from a full log.
+"""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class CoordinatorContext:
         self.limits = TransactionLimits(runtime.config)
 
     def admit_waiting(self) -> None:
-        """Serve waiting requests of all coordinators, which share memory, after the end of a transaction."""
+        """Serve waiting requests of all coordinators, which share memory."""
         for each in self.coordinators.values():
             each.admit_waiting()
 
@@ -107,7 +107,7 @@ class Coordinator:
         self._timeouts = Timeouts()
         self._timer_ms: float | None = None
         self._ended: dict[int, asyncio.Future[None]] = {}  # the waiters for the end of a transaction
-        self._told: dict[int, Transaction] = {}  # all participants have confirmed, and the log has no record of it yet
+        self._told: dict[int, Transaction] = {}  # confirmed by all participants, and not yet in the log
         self._is_log_full = False  # set when it is logged
         self._slots = TransactionSlots(coordinator_id, context.limits, lambda: self.state)
         self._failures = 0
@@ -253,7 +253,7 @@ class Coordinator:
             self.log = None
 
     def _append(self, record: Record) -> asyncio.Future[None]:
-        """Append a record to the log, and apply it. Raises StoreError without effect."""
+        """Raises StoreError without effect."""
         if self.log is None or self.phase is not Phase.READY:
             raise self._not_ready()
         durable = self.log.append(record)
@@ -303,7 +303,7 @@ class Coordinator:
         self._slots.admit_waiting()
 
     async def abort_of(self, name: str) -> int:
-        """Abort all open transactions of the holder `name` and return their number. Durable on return; participants are notified in
+        """Abort all open transactions of the holder `name`. Return their number. Durable on return; participants are notified in
         the background. Raises StoreError, ServiceNotReady.
         """
         await self.ready()
@@ -329,7 +329,7 @@ class Coordinator:
         """Add participants. Durable on return. Raises InvalidTxnStatus, NotAllowedError for too many, TooManyRequests for lack of
         memory, and StoreError.
 
-        `as_sent`: the client's spelling of topic names that it did not write in full. `is_operator`: the caller is a super user.
+        `as_sent`: see `ALL_IN_FULL`. `is_operator`: the caller is a super user.
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
@@ -436,7 +436,7 @@ class Coordinator:
             self._runtime.call_later(0, lambda: self._forget(told))
 
     def waits_for_room(self, transaction: Transaction) -> bool:
-        """Return whether all participants have confirmed, and the log lacks space for the record: clients have their answer."""
+        """Whether all participants have confirmed, and the log lacks space for the record: clients have their answer."""
         return transaction.id.least in self._told
 
     def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
@@ -475,10 +475,10 @@ class Coordinator:
 
     def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
         """Return the sink whose mark must be deleted before this batch can be committed, or empty; None if the batch or a later one
-        is already committed.
+        is committed.
 
-        Both `open_of_sink` and `commit_together` check this, so that no transaction is opened that could not be committed. Raises
-        the errors of `Marks.is_repeat` and `Marks.makes_room`.
+        `open_of_sink` checks it so that no transaction is opened that could not be committed. Raises the errors of
+        `Marks.is_repeat` and `Marks.makes_room`.
         """
         config, marks = self._runtime.config, self.state.marks
         if marks.is_repeat(label, asking, takes_over=takes_over):
@@ -495,7 +495,7 @@ class Coordinator:
         """Commit these transactions of the sink as one, and abort all other open ones of it up to that batch. Durable on return:
         they are COMMITTING, and `sink_committed` waits for their end.
 
-        Returns False if the batch, or a later one, was committed before; then open ones of these are aborted. Raises the errors of
+        Returns False after aborting open ones of these if the batch, or a later one, was committed before. Raises the errors of
         `CoordinatorState.together`, NotAllowedError and TooManyRequests above a limit, ServiceNotReady and StoreError.
         """
         await self.ready()
@@ -531,7 +531,7 @@ class Coordinator:
         await self._ends_of(each for each in self.state.of_sink(sink) if each.action is TxnAction.COMMIT)
 
     async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
-        """Abort the open transactions of the sink up to that batch that the caller may end. Return their number."""
+        """Abort the sink's open transactions up to that batch that the caller may end. Return their number."""
         await self.ready()
         left = self.state.left_open(sink, up_to_batch, asking)
         for each in left:
@@ -546,7 +546,7 @@ class Coordinator:
             await _settled(self._append(self.state.forget_sink(sink)))
 
     async def forget_sinks_of(self, name: str) -> int:
-        """Durably delete all sinks of the holder `name` and return their number. Raises StoreError, ServiceNotReady."""
+        """Delete all sinks of the holder `name`, durably. Return their number. Raises StoreError, ServiceNotReady."""
         await self.ready()
         found = self.state.marks.of(name)
         for sink in found:

@@ -29,16 +29,16 @@ from pybroker.transactions.sinks import Asking, Label, Mark, Marks, OpenOfSinks
 from pybroker.waiting.fair_shares import FairShares, holder_of_role
 
 TRANSACTION_BYTES = 700
-"""Approximate memory of an open transaction without participants: its objects, in the log, and among the timeouts."""
+"""An open transaction without participants: its objects, in the log, and among the timeouts."""
 LABEL_BYTES = 200
 """Additional memory for a transaction of a sink, besides the names."""
 PARTICIPANT_BYTES = 950
-"""Memory of a participant besides its name: 150 here, and up to 800 at the topic or subscription."""
+"""A participant besides its name: 150 here, and up to 800 at the topic or subscription."""
 
 ALL_IN_FULL: Mapping[str, str] = MappingProxyType({})
 """`as_sent` if the client wrote all topic names in full."""
 SENT_NAME_BYTES = 150
-"""Memory for a topic name that the client did not write in full, in addition to its text."""
+"""Besides the text of the name."""
 
 
 class Phase(enum.StrEnum):
@@ -171,13 +171,13 @@ class CoordinatorState:
         return found
 
     def held_by(self, transaction: Transaction, name: str) -> None:
-        """Count the transaction for the holder `name`. The log does not contain holders that are connections."""
+        """The log does not contain holders that are connections."""
         self._count(transaction.holder, -1, -transaction.size_bytes)
         transaction.held_by(name)
         self._count(name, 1, transaction.size_bytes)
 
     def leave(self) -> None:
-        """Remove all transactions and marks from the shares: the log will be read again into another state."""
+        """Remove all transactions and marks from the shares, before the log is read into another state."""
         for transaction in self._live.values():
             self._count(transaction.holder, -1, -transaction.size_bytes)
         self._live = {}
@@ -193,7 +193,6 @@ class CoordinatorState:
         return [self._live[least] for least in self._of_sinks.of(sink)]
 
     def sinks(self) -> set[str]:
-        """Return the sinks with a mark, or a transaction that has not ended."""
         return {*self._of_sinks.sinks(), *(sink for sink, _ in self.marks)}
 
     # --- decisions ---------------------------------------------------------------------------------------------
@@ -210,7 +209,7 @@ class CoordinatorState:
         subscriptions: Iterable[tuple[str, str]],
         as_sent: Mapping[str, str] = ALL_IN_FULL,
     ) -> Record | None:
-        """Add participants; None when all of them are known. Raises InvalidTxnStatus for a transaction that is ending.
+        """None when all participants are known. Raises InvalidTxnStatus for a transaction that is ending.
 
         `as_sent`: see `ALL_IN_FULL`.
         """
@@ -304,17 +303,17 @@ class CoordinatorState:
         )
 
     def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of a sink up to a batch that the caller may end."""
+        """Return a sink's open transactions up to a batch that the caller may end."""
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of a sink that will not be committed: those of other runs of its writer up to that batch,
-        and all of other writers.
+        """Return a sink's open transactions that will not be committed: of other runs of its writer up to that batch, and of other
+        writers.
         """
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
     def _in_the_way(self, leasts: Iterable[int], label: Label, asking: Asking) -> list[Transaction]:
-        """Return the open ones of these up to that batch, and all of other writers, which count their batches differently."""
+        """Include all of other writers, which count their batches differently."""
         return [
             each
             for each in self._open_among(leasts, asking)
@@ -330,7 +329,7 @@ class CoordinatorState:
         return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
 
     def whole_mark(self, sink: str) -> Record | None:
-        """Return the whole state of a sink's mark; None when it was deleted."""
+        """None when it was deleted."""
         mark = self.marks.get(sink)
         if mark is None:
             return None
@@ -366,7 +365,7 @@ class CoordinatorState:
     # --- application of records ------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> Transaction | None:
-        """Apply a record of the log. Return its transaction, None if that has ended."""
+        """Return the record's transaction, None if it has ended."""
         self.last_least = max(self.last_least, record.last)
         if record.kind in (Kind.NEW, Kind.WHOLE):
             return self._put(record)
@@ -421,7 +420,7 @@ class CoordinatorState:
         return transaction
 
     def all_applied(self) -> None:
-        """Rebuild the order after the whole log was read: transactions that were written again are at their new position."""
+        """Rebuild the order after the whole log was read: rewritten transactions are at their new position."""
         self._live = dict(sorted(self._live.items()))
         self.marks.in_order()
 

@@ -1,7 +1,7 @@
-"""All transaction coordinators of the broker: their number, the running ones, and the owners of transactions.
+"""All transaction coordinators of the broker.
 
 Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that partitioned
-topic has the number of coordinators. The metadata are created when the first client connects to a coordinator; before, there are
+topic has their number. The metadata are created when the first client connects to a coordinator; before, there are
 `DEFAULT_COORDINATORS`. The topic itself does not exist.
 
 A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so transactions of an earlier run
@@ -101,7 +101,7 @@ class Coordinators:
     async def connect(self, coordinator_id: int) -> Coordinator:
         """Start a coordinator if necessary, and wait until it is ready.
 
-        Raises TransactionCoordinatorNotFound for an id beyond the number, ServiceNotReady, StoreError.
+        Raises TransactionCoordinatorNotFound, ServiceNotReady, StoreError.
         """
         if coordinator_id not in self._context.coordinators:
             if coordinator_id >= self.count:
@@ -112,7 +112,7 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """Return the coordinator with the sink's mark and transactions when it is ready. Raises as `connect`."""
+        """The coordinator with the sink's mark and transactions. Raises as `connect`."""
         return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
@@ -134,7 +134,7 @@ class Coordinators:
                     raise ServiceNotReady(f"the number of coordinators is being changed, try again: {error}") from error
 
     async def grow(self, count: int) -> None:
-        """Increase the number. Raises AdminError 406 if it is not higher than now, and 412 above the maximum."""
+        """Raises AdminError 406 if `count` is not higher than now, and 412 above the maximum."""
         if count <= self.count:
             raise AdminError(
                 406,
@@ -163,17 +163,17 @@ class Coordinators:
         return self._context.limits.limit_bytes
 
     async def abort_all_of(self, name: str) -> int:
-        """Abort all open transactions of the holder `name` and return their number. Raises StoreError, ServiceNotReady."""
+        """See `Coordinator.abort_of`. Raises StoreError, ServiceNotReady."""
         return sum([await each.abort_of(name) for each in self.running()])
 
     async def forget_sinks_of(self, name: str) -> int:
-        """Delete all sinks of the holder `name` and return their number. Raises StoreError, ServiceNotReady."""
+        """See `Coordinator.forget_sinks_of`. Raises StoreError, ServiceNotReady."""
         return sum([await each.forget_sinks_of(name) for each in self.running()])
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Start the coordinators that have a log; they read it in the background. Raises StoreError."""
+        """Start the coordinators that have a log, in the background. Raises StoreError."""
         if not self.is_enabled:
             return
         for segment in await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT)):

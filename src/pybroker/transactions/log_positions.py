@@ -1,7 +1,7 @@
 """The log positions of open transactions and of marks of sinks, which determine the needed part of the log.
 
-Each has one position, that of its last complete record; the log before the lowest position may be deleted. A transaction that stays
-open while thousands end behind it is written again at the end of the log: so the recovery time depends on the number of open
+Each is the position of the last complete record; the log before the lowest position may be deleted. A transaction that stays open
+while thousands end behind it is written again at the end of the log: so the recovery time depends on the number of open
 transactions, and not on their duration. The last record is always kept, because it has the highest id.
 
 Invariants: positions are in the order of the log; the deletable part never includes the last record.
@@ -47,7 +47,7 @@ class LogPositions:
         return min(next(iter(self._places.values()), last), last)
 
     def to_write_again(self, records: int) -> list[PlaceKey]:
-        """Return the transactions and marks to be written again now, the oldest first, with `records` records in the log."""
+        """Return the transactions and marks to be written again, the oldest first, with `records` records in the log."""
         if self._being_written or records <= FEW_RECORDS + RECORDS_EACH * len(self._places):
             return []
         found: list[PlaceKey] = []

@@ -1,9 +1,9 @@
 """Notifies all participants of a transaction of its end, with retries until each has confirmed it.
 
 Operation: each end has its own task, `ENDINGS_AT_ONCE` of a coordinator at a time. A failed notification is deferred with
-increasing backoff, and uses no slot meanwhile: an unreachable topic delays its own transactions and no others. A topic that has not
-answered in time is asked by a single transaction at a time until it answers: otherwise thousands of transactions would use all
-slots repeatedly, for the duration of the timeout. A deleted or unknown topic or subscription counts as notified.
+increasing backoff, and uses no slot meanwhile: an unreachable topic delays only its own transactions. A topic that has not answered
+in time is asked by one transaction at a time until it answers: otherwise thousands would use all slots repeatedly, for the duration
+of the timeout. A deleted or unknown topic or subscription counts as notified.
 
 Invariants: `done` is called once for each end, after all participants have confirmed; nothing is tried after `close`.
 """
@@ -40,8 +40,8 @@ class Participant(NamedTuple):
 
 
 EndParticipant = Callable[[Participant, TxnId, TxnAction, int], Awaitable[None]]
-"""Notifies one participant, with the low-water mark of the coordinator. Returns when the end is durable there, or there is nothing
-to end. Raises BrokerError and StoreError for failures that must be retried."""
+"""Notifies one participant, with the low-water mark of the coordinator. Returns when the end is durable there or needless. Raises
+BrokerError and StoreError for failures that must be retried."""
 
 
 class Ending:

@@ -1,9 +1,8 @@
 """The records of a coordinator's log: one JSON document for each entry (`docs/reference/storage-format.md`).
 
-Each record contains `last`, the highest assigned id, so the last record of a log suffices to never assign an id twice. A record is
-either complete (`NEW`, `WHOLE`: the whole state of a transaction; `SINK`: that of a sink's mark), or a change, which is ignored if
-its object does not exist any more. `TOGETHER` is both: complete for its sink's mark, and a change of the transactions that it ends
-together.
+Each contains `last`, the highest assigned id, so the last record of a log suffices to never assign an id twice. A record is either
+complete (`NEW`, `WHOLE`: the state of a transaction; `SINK`: of a sink's mark), or a change, which is ignored if its object does
+not exist any more. `TOGETHER` is both: complete for its sink's mark, and a change of the transactions that it ends together.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pybroker.errors import StoreError
 FORMAT_VERSION = 2
 """The highest readable version."""
 WITHOUT_SINKS = 1
-"""The version of records without sinks, so that older brokers read a log of these. They refuse a log with other records, instead of
-committing a part of a batch alone."""
+"""The version of records without sinks, which older brokers read. They refuse a log with other records, instead of committing a
+part of a batch alone."""
 
 
 class Kind(enum.StrEnum):
@@ -53,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
     as_sent: dict[str, str] = {}
-    """The client's spelling of topic names that it did not write in full. Older broker versions skip this field."""
+    """As in `CoordinatorState.add`. Older broker versions skip this field."""
     sink: str = ""
     """Of a transaction: its sink, or empty; of the last three kinds: the sink of the mark."""
     batch: int = 0

@@ -85,9 +85,7 @@ class Marks:
         return self._marks.get(sink)
 
     def is_repeat(self, label: Label, asking: Asking, *, takes_over: bool) -> bool:
-        """Return whether the batch, or a later one, was committed. Raises AuthorizationError, and InvalidTxnStatus for another
-        writer.
-        """
+        """Whether the batch, or a later one, was committed. Raises AuthorizationError, and InvalidTxnStatus for another writer."""
         mark = self._marks.get(label.sink)
         if mark is None:
             return False
@@ -130,7 +128,7 @@ class Marks:
         self._hold(sink, holder)
 
     def held_by(self, sink: str, name: str) -> None:
-        """Count the mark for the holder `name`, unless a role owns it. The log does not contain holders that are addresses."""
+        """Unless a role owns the mark. The log does not contain holders that are addresses."""
         mark = self._marks.get(sink)
         if mark is not None and mark.owner is None and self._holders[sink] == UNKNOWN.name:
             self._drop(sink)
@@ -151,12 +149,12 @@ class Marks:
         self.counts.add(self._holders.pop(sink), -1)
 
     def in_order(self) -> None:
-        """Rebuild the order after the whole log was read: marks that were written again are at their new position."""
+        """Rebuild the order after the whole log was read: rewritten marks are at their new position."""
         self._marks = dict(sorted(self._marks.items(), key=lambda each: each[1].marked_ms))
 
 
 class OpenOfSinks:
-    """The open transactions of sinks, by run of a writer, so a run with thousands of transactions only examines those of others."""
+    """By run of a writer, so a run with thousands of transactions only examines those of others."""
 
     def __init__(self) -> None:
         self._by_sink: dict[str, dict[tuple[str, str], dict[int, None]]] = {}

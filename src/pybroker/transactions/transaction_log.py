@@ -34,7 +34,7 @@ _READ_BYTES = 1 << 20
 _ENDED = (Kind.COMMITTED, Kind.ABORTED)
 
 WholeOf = Callable[[PlaceKey], Record | None]
-"""Returns the complete record of a transaction, or of a sink's mark; None when it has ended."""
+"""None when the transaction or mark has ended."""
 
 
 class TransactionLog(ManagedLedgerListener):
@@ -90,7 +90,7 @@ class TransactionLog(ManagedLedgerListener):
     # --- appending -----------------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> asyncio.Future[None]:
-        """Return a future for the durable record, or the StoreError that ended the log. Raises StoreError without effect."""
+        """Return a future that ends when `record` is durable or the log has failed. Raises StoreError without effect."""
         if self._failure is not None:
             raise self._failure
         payload = encode(record)
@@ -135,7 +135,7 @@ class TransactionLog(ManagedLedgerListener):
 
     def _note(self, record: Record, position: Position) -> None:
         if record.kind in (Kind.NEW, Kind.WHOLE):
-            # If the transaction has ended meanwhile, the later record of its end removes this position again.
+            # The later record of an end that came meanwhile removes this position again.
             self._places.stands(record.least, position)
         elif record.kind in _ENDED:
             self._places.ended(record.least)
