@@ -24,7 +24,7 @@ class PendingEnd(NamedTuple):
 
     txn: TxnId
     is_committed: bool
-    """Whether the commit is durable at the coordinator. False while the coordinator has not read its log."""
+    """False while the coordinator has not read its log."""
     last_error: str
     """Of reading the log, or empty."""
     is_read: asyncio.Event | None
@@ -58,7 +58,7 @@ def pending_end_at(coordinators: Coordinators, txn: TxnId) -> PendingEnd | None:
 
 
 class PendingEnds:
-    """The pending ends of one topic. A dropped transaction is not examined again, so the cost of all calls is linear."""
+    """A dropped transaction is not examined again, so the cost of all calls is linear."""
 
     def __init__(self, found_open: Iterable[TxnId], pending_end_of: PendingEndOf) -> None:
         self._pending_end_of = pending_end_of

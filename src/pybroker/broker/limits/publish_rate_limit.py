@@ -50,6 +50,7 @@ class WaitingPublishers:
         self._waiting.pop(waiter, None)
 
     def open(self) -> None:
+        """Let all waiters check again, in order: one of them need not wait here any more."""
         for waiter in list(self._waiting):
             self._let_go(waiter)
 
