@@ -20,6 +20,7 @@ import msgspec
 
 from pybroker.admin.server import HttpServer
 from pybroker.auth.server_tls import CertificateRefresher, server_context
+from pybroker.backup.data_snapshot import DataSnapshots, remove_earlier_snapshots
 from pybroker.broker.service import BrokerService, DataDirectoryName
 from pybroker.build import Stores, build
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
@@ -30,7 +31,14 @@ from pybroker.ledgers.cursor_store import CursorStore
 from pybroker.ledgers.known_data import NOTHING_KNOWN, KnownData, decode_mark, encode_mark
 from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
-from pybroker.local_store.data_directory import DataDirectoryInUse, DataDirectoryLock, ForeignDirectory, write_run_id
+from pybroker.local_store.data_directory import (
+    DataDirectoryInUse,
+    DataDirectoryLock,
+    ForeignDirectory,
+    is_copied_directory,
+    write_directory_mark,
+    write_run_id,
+)
 from pybroker.local_store.local_store import LocalStore
 from pybroker.local_store.start_up import is_new_store, older_table_text
 from pybroker.local_store.store_environment import StoreEnvironment
@@ -194,6 +202,10 @@ class Broker:
             self.service.data_directory = DataDirectoryName(
                 write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
             )
+        if self._sqlite is not None and isinstance(ledger_store, LocalStore):
+            await asyncio.to_thread(remove_earlier_snapshots, self._directory)
+            self.service.data_snapshots = DataSnapshots(self._directory, ledger_store, self._sqlite, self.runtime)
+            self._closers.append(self.service.data_snapshots.close)
         descriptors = self.service.descriptors
         log = logs.warning if descriptors.limit < FEW else logs.info
         log("descriptors.limit", **descriptors._asdict(), advice="raise it with ulimit -n for more connections")
@@ -265,7 +277,8 @@ class Broker:
             return NOTHING_KNOWN
         found = await metadata.get(metadata_paths.JOURNAL_MARK)
         mark = decode_mark(None if found is None else found.value)
-        return KnownData(mark, await named_entry_counts(metadata))
+        is_copy = await asyncio.to_thread(is_copied_directory, self._directory)
+        return KnownData(mark, await named_entry_counts(metadata), is_copy)
 
     async def _open_storage(self, known: KnownData) -> tuple[LedgerStore, CursorStore]:
         config = self.config
@@ -293,6 +306,7 @@ class Broker:
             self._directory, options, self._storage_is_lost, runtime, entry_time_ms, known=known
         )
         self._closers.append(store.close)
+        await asyncio.to_thread(write_directory_mark, self._directory)
         if self._sqlite is not None:
             await self._sqlite.keep_beside(metadata_paths.JOURNAL_MARK, lambda: encode_mark(store.mark()))
         return store, store

@@ -47,6 +47,7 @@ from pybroker.runtime.runtime import Runtime
 from pybroker.transactions.coordinators import ASSIGN, Coordinators
 
 if TYPE_CHECKING:
+    from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.model.rates import DeliveryRates
 
@@ -63,6 +64,8 @@ class BrokerService:
 
     data_directory: DataDirectoryName | None = None
     """Where ledgers are files; set by the app."""
+    data_snapshots: DataSnapshots | None = None
+    """Snapshots for backups, if all data is in local files; set by the app."""
     request_stop: Callable[[], None] | None = None
     """Ends the process in good order; set by the app, absent in a process that is not the broker's own."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None

@@ -58,7 +58,15 @@ _LIST = (
     Command("peek", "peek", "the next messages of a subscription, without taking them"),
     Command("tokens", "tokens", "make keys and tokens, and look at tokens", is_local=True),
     Command("serve", "serve", "run a broker until SIGTERM or Ctrl-C", is_local=True, has_traces=True),
-    Command("ledger", "ledger", "look at stored data while no broker runs on it", is_local=True, has_traces=True),
+    Command("backup", "data_directory.backup", "back up the stored data of a broker while it runs"),
+    Command("restore", "data_directory.restore", "make a data directory from a backup", is_local=True),
+    Command(
+        "ledger",
+        "data_directory.ledger",
+        "look at stored data while no broker runs on it",
+        is_local=True,
+        has_traces=True,
+    ),
     # The options of a pipeline are known only if its libraries are installed, so it parses its own arguments.
     Command(
         "pipeline", "pipeline", "run over topics as a whole, such as into open tables", own_arguments=1, has_traces=True

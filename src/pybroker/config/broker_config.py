@@ -86,6 +86,8 @@ class BrokerConfig(Settings):
     read_lease_max_duration_seconds: int = setting("readLeaseMaxDurationSeconds", default=3600, doc="Seconds after which a lease ends that stays at the same ledger, however often it is renewed; 0 for none at all.", minimum=0, dynamic=True)
     max_read_leases_per_topic: int = setting("maxReadLeasesPerTopic", default=64, doc="Readers that may hold leases on one topic. More are answered 429.", minimum=0)
     max_read_leases: int = setting("maxReadLeases", default=20000, doc="Leases on all topics together. More are answered 429.", minimum=0)
+    data_snapshot_timeout_seconds: int = setting("dataSnapshotTimeoutSeconds", default=300, doc="Seconds after which a data snapshot, which `pybroker backup` copies, is removed if it is not renewed.", minimum=1, maximum=86400, dynamic=True)
+    data_snapshot_pause_timeout_ms: int = setting("dataSnapshotPauseTimeoutMs", default=5000, doc="Longest time, in milliseconds, that requests for metadata wait while a data snapshot is taken. If the checkpoint takes longer, the snapshot fails and the broker continues.", minimum=1, dynamic=True)
     http_max_request_header_size: int = setting("httpMaxRequestHeaderSize", default=8192, doc="Bytes that the headers of one HTTP request may have.", minimum=1024)
     max_http_request_body_bytes: int = setting("maxHttpRequestBodyBytes", default=10485760, doc="Bytes that the body of one HTTP request may have.", minimum=0)
     max_http_document_bytes: int = setting("maxHttpDocumentBytes", default=262144, doc="Bytes that the JSON document in an HTTP request may have; messages and schemas may have what a body may have.", minimum=1024)

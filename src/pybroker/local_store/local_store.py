@@ -533,6 +533,10 @@ class LocalStore(LedgerStore, CursorStore):
 
     # Life
 
+    async def checkpoint(self) -> bool:
+        """Move all data that is durable now to its final files. Return False if the store has failed or is closing."""
+        return not self._is_closed and await self._checkpointer.run()
+
     async def close(self) -> None:
         if self._is_closed:
             return
