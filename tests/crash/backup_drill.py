@@ -56,10 +56,10 @@ def backup_command(*arguments: object) -> list[str]:
 
 
 def run_command(*arguments: object, code: int = 0) -> str:
-    """Run `pybroker`; return its output, or its error text if a failure is expected."""
+    """Run `pybroker`; return its output, with its errors if a failure is expected."""
     ended = subprocess.run(backup_command(*arguments), capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == code, f"{arguments}: {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
-    return ended.stderr if code else ended.stdout
+    return ended.stdout + ended.stderr if code else ended.stdout
 
 
 def backup(broker: BrokerProcess, target: Path, *arguments: object, code: int = 0) -> str:

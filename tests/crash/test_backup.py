@@ -236,8 +236,8 @@ def test_damaged_backup_is_reported_and_not_restored(loaded: BrokerProcess, targ
     new = tmp_path / "new"
     manifest = target / "restore-points" / point / "manifest.json"
     victims = [
-        *sorted((target / "ledgers").iterdir())[:2],
-        *(manifest.with_name(name) for name in ("checkpoint.db", "metadata.db", "manifest.json")),
+        min((target / "ledgers").iterdir()),
+        *(manifest.with_name(name) for name in ("checkpoint.db", "manifest.json")),
     ]
     for victim in victims:
         whole = victim.read_bytes()
@@ -249,17 +249,11 @@ def test_damaged_backup_is_reported_and_not_restored(loaded: BrokerProcess, targ
             else:
                 victim.write_bytes(damage)
             if damage is not None or victim != manifest:  # without its manifest there is no restore point
-                assert str(victim.name) in run_command("backup", target, "--verify", "--quiet", code=1) or (
-                    subprocess.run(
-                        backup_command("backup", target, "--verify", "--quiet"),
-                        capture_output=True,
-                        text=True,
-                        check=False,
-                    ).stdout.count(victim.name)
-                )
-            assert run_command("restore", target, "--data", new, "--quiet", code=1)
+                assert victim.name in run_command("backup", target, "--verify", "--quiet", code=1)
+            assert victim.name in run_command("restore", target, "--data", new, "--quiet", code=1) or victim == manifest
             if new.exists():
                 assert "contains an interrupted restore" in run_command("serve", "--data", new, code=1)
+                shutil.rmtree(new)
             victim.write_bytes(whole)
     run_command("restore", target, "--data", new, "--quiet")
     run_command("ledger", "verify", new)
