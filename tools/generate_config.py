@@ -25,7 +25,7 @@ else:
 
 CONF = ROOT / "conf" / "broker.conf"
 MODULE = ROOT / "src" / "pybroker" / "config" / "broker_config.py"
-DOCUMENT = ROOT / "docs" / "configuration.md"
+DOCUMENT = ROOT / "docs" / "reference" / "configuration.md"
 
 TAG = re.compile(
     r"\[(?P<type>opt int|int|float|bool|str|list)(?:\((?P<choices>[^)]*)\))?"

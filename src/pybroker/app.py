@@ -76,7 +76,9 @@ from pybroker.wire.broker_entry_metadata import entry_time_ms
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_FATAL_STORAGE = 70
-_SWITCH_INTERVAL_S = 0.0002  # the journal's writer thread gets the interpreter this soon (docs/architecture.md)
+_SWITCH_INTERVAL_S = (
+    0.0002  # the journal's writer thread gets the interpreter this soon (docs/contributing/architecture.md)
+)
 _MIB = 1024 * 1024
 
 

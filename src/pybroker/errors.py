@@ -1,6 +1,6 @@
 """All errors that a client or an operator can receive.
 
-Families (see docs/architecture.md):
+Families (see docs/contributing/architecture.md):
 
 * `ProtocolViolation`: the peer broke the protocol. Its connection is closed; no other connection is affected.
 * `BrokerError`: expected and answered. One subclass for each `ServerError` of the protocol, with the same name. The class has the

@@ -1,4 +1,4 @@
-"""The ten questions of docs/explain.md: each situation is made, and the command, run as it stands there, answers what stands there.
+"""The ten questions of docs/how-to/explain.md: the tests create each situation, run the command and compare its output.
 
 Numbers, times and addresses may differ; everything else is as printed.
 """
@@ -25,7 +25,7 @@ from pybroker.client import connect
 from pybroker.testing.broker import TestBroker
 from pybroker.testing.choice import open_broker
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "explain.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "explain.md"
 QUESTION = re.compile(r"^### \d+\. .*?\n.*?^```console\n\$ pybroker (.*?)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 EXCLUSIVE, SHARED = pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared
 KEY_SHARED, FAILOVER = pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Failover

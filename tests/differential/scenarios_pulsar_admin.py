@@ -1,4 +1,4 @@
-"""A day with `pulsar-admin`: the daily operations of `docs/admin-compat.md`, in one walk, through the published tool.
+"""A day with `pulsar-admin`: the daily operations of `docs/reference/pulsar-admin.md`, in one walk, through the published tool.
 
 Needs Java. What a command prints is compared member by member when it is JSON, line by line when it is not.
 """

@@ -11,7 +11,7 @@ from tests.examples.test_example_projects import run_pytest
 from tests.support.broker_process import BrokerProcess
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = DOCS / "testing.md"
+PAGE = DOCS / "how-to" / "testing.md"
 
 
 def test_the_code_of_the_page_about_testing_passes(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_the_code_of_the_page_about_testing_passes(tmp_path: Path) -> None:
 
 
 def test_the_certificates_of_the_page_about_security_are_taken_by_broker_and_official_client(tmp_path: Path) -> None:
-    text = (DOCS / "security.md").read_text(encoding="utf-8")
+    text = (DOCS / "how-to" / "security.md").read_text(encoding="utf-8")
     section = (
         text.partition("### Create certificates\n")[2].partition("\n## ")[0].replace("/etc/pybroker", str(tmp_path))
     )

@@ -1,4 +1,4 @@
-"""Promises of the documents that no other test shows: see docs/conformance.md."""
+"""Promises of the documents that no other test shows: see docs/contributing/conformance.md."""
 
 from __future__ import annotations
 

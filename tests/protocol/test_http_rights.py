@@ -1,4 +1,4 @@
-"""Which right each route of the REST interface demands, before it looks at anything else; and that docs/admin-rest.md says so."""
+"""The right that each route of the REST interface demands first, as docs/reference/rest.md lists it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.auth.authorization import AuthorizationService
 from pybroker.errors import AuthorizationError
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "admin-rest.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "rest.md"
 PERMISSIONS = "/admin/v2/namespaces/{}PermissionsOnTopics"
 ON_TOPICS = [{"topic": "persistent://public/default/t", "role": "someone", "actions": ["produce"]}]
 BODIES: dict[str, object] = {PERMISSIONS.format("grant"): ON_TOPICS, PERMISSIONS.format("revoke"): ON_TOPICS}

@@ -160,7 +160,7 @@ async def test_every_call_of_the_table_is_served() -> None:
 CARRIERS = ("admin", "model", "config")
 # What one of those has its use from: the metrics page shows them, requests are answered with them, clients are let in by them.
 USED_IN_ADMIN = frozenset({"allowed_topic_property_keys_for_metrics", "listenerName"})
-# By design nothing has to be done for them: all gaps between acknowledgements are stored anyway (docs/differences.md).
+# By design nothing has to be done for them: all gaps between acknowledgements are stored anyway (docs/reference/differences.md).
 NEEDS_NOTHING = frozenset({"dispatcher_pause_on_ack_state"})
 # Behind the policy of that name in `EffectivePolicies`, whose use counts.
 MERGED = frozenset(
@@ -218,12 +218,12 @@ def section(path: Path) -> str:
 
 
 def test_the_differences_list_each_subject() -> None:
-    text = section(ROOT / "docs" / "differences.md")
+    text = section(ROOT / "docs" / "reference" / "differences.md")
     rows = re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)
     assert [row.subject for row in TABLE if row.subject not in rows] == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/differences.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/reference/differences.md"])
 def test_what_is_absent_is_said(document: str) -> None:
     text = section(ROOT / document).lower()
     for word in (
@@ -241,5 +241,5 @@ def test_what_is_absent_is_said(document: str) -> None:
 
 def test_keys_without_effect_are_listed() -> None:
     unsupported = {key for key, info in KEYS.items() if not info.supported}
-    table = (ROOT / "docs" / "configuration.md").read_text()
+    table = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     assert [key for key in unsupported if f"| `{key}` |" not in table] == []

@@ -1,4 +1,4 @@
-"""The example of docs/spark.md, as it stands there."""
+"""The example of docs/how-to/spark.md, as it stands there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.spark
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "spark.md"
 
 
 def test_the_example_of_the_page_works_from_publishing_to_the_table(

@@ -9,7 +9,7 @@
   python -m tests.storm.run --list
 
 Exit code 1 when pybroker let a client time out, answered what nobody expects, or was not as it should be at rest. The reference
-broker is started by the `baseline` script of --reference-dir; see docs/storm.md.
+broker is started by the `baseline` script of --reference-dir; see docs/contributing/storm.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`docs/admin-compat.md` lists the commands that the walk with pulsar-admin makes."""
+"""`docs/reference/pulsar-admin.md` lists the commands that the walk with pulsar-admin makes."""
 
 import re
 from collections import Counter
@@ -6,7 +6,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 WALK = (REPOSITORY / "tests/differential/scenarios_pulsar_admin.py").read_text()
-TABLE = (REPOSITORY / "docs/admin-compat.md").read_text()
+TABLE = (REPOSITORY / "docs/reference/pulsar-admin.md").read_text()
 _CALL = re.compile(r'walk(?:\.\w+)?\(\s*(?:lambda [^,]+,\s*)?"(\w+)",\s*"([\w-]+)"')
 _ROW = re.compile(r"^\| `(.+)` \| (\d+) \|", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Every line of docs/conformance.md leads somewhere: to tests that exist, to a section of docs/differences.md, or to the client."""
+"""Each row of docs/contributing/conformance.md names existing tests, a section of docs/reference/differences.md, or the client."""
 
 import ast
 import re
@@ -9,10 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-DIFFERENCES = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
-TEXT = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+DIFFERENCES = (ROOT / "docs" / "reference" / "differences.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "contributing" / "conformance.md").read_text(encoding="utf-8")
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
-LINK = re.compile(r"\]\(differences\.md#([\w-]+)\)")
+LINK = re.compile(r"\]\(\.\./reference/differences\.md#([\w-]+)\)")
 ROWS = [line for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| Statement")]
 
 

@@ -1,4 +1,4 @@
-"""docs/faults.md has an answer for every fault at every moment, and every test that it names exists."""
+"""docs/contributing/faults.md has an answer for every fault at every moment, and every test that it names exists."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ FAULTS = {
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    lines = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "contributing" / "faults.md").read_text(encoding="utf-8").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     return [(moment, faults, answer, tests) for moment, faults, answer, tests in cells[2:]]
 

@@ -33,5 +33,5 @@ def test_configuration_module_and_document_equal_what_is_made_of_broker_conf(tmp
     run_tool("generate_config.py", "--module", str(module), "--document", str(document))
     committed = ROOT / "src" / "pybroker" / "config" / "broker_config.py"
     assert module.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8"), HINT
-    described = ROOT / "docs" / "configuration.md"
+    described = ROOT / "docs" / "reference" / "configuration.md"
     assert document.read_text(encoding="utf-8") == described.read_text(encoding="utf-8"), HINT

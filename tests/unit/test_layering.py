@@ -357,7 +357,7 @@ AT_THE_EDGE: dict[str, set[str]] = {
 }
 
 # Circles of modules that know of each other, if only by a type. They may only get smaller; what stays has its reason in
-# docs/architecture.md.
+# docs/contributing/architecture.md.
 CIRCLES: tuple[frozenset[str], ...] = (
     frozenset({"broker.delivery.consumer", "broker.delivery.subscription_base"}),
     frozenset({"managed_ledger.managed_cursor", "managed_ledger.managed_ledger"}),

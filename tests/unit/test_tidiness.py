@@ -46,7 +46,7 @@ def test_a_module_begins_with_what_it_is() -> None:
 
 
 def test_a_file_that_a_page_or_a_module_names_is_there() -> None:
-    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *SOURCES]
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *SOURCES]
     files = [f"/{title(path)}" for directory in PLACES for path in (ROOT / directory).rglob("*")]
     absent = {
         (title(page), name)

@@ -7,7 +7,7 @@ const IRREVERSIBLE = "irreversible";
 const MAX_ANSWER = 100000;
 const MAX_ITEMS = 20;
 
-/** Which right a call needs, as docs/admin-rest.md has it: what is done with a subscription `consume`, with the rest of a topic `administer`. */
+/** Which right a call needs, as docs/reference/rest.md has it: what is done with a subscription `consume`, with the rest of a topic `administer`. */
 function rightFor(action, rights) {
   if (rights.superuser || !rights.authorization) return null;
   const path = action.path || "";

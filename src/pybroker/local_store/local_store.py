@@ -2,7 +2,7 @@
 
 Operation: an append goes into the buffer of its ledger and into the journal. When the journal's batch is durable, each
 listener receives its completed runs in one list. Reads use the buffer, or the segment file in a reading thread.
-docs/storage-format.md describes the files and their life cycle.
+docs/reference/storage-format.md describes the files and their life cycle.
 
 Invariants: `append_completed` without an error means as durable as configured. Entry ids of a ledger have no gaps.
 

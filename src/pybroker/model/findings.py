@@ -1,6 +1,6 @@
 """Findings of `explain`: reasons why messages wait, as values shared by REST, the command line and the console.
 
-Codes are an interface for programs: their text never changes, and each has one meaning. docs/explain.md has a row
+Codes are an interface for programs: their text never changes, and each has one meaning. docs/how-to/explain.md has a row
 for each.
 """
 

@@ -119,5 +119,5 @@ def _unknown(key: str, canonical: Mapping[str, str], what: str) -> str:
     if same is not None and same.lower() in canonical:
         hint = f"use {same} instead, which has the same meaning"
     else:
-        hint = f"did you mean {canonical[near[0]]}?" if near else "docs/spark.md lists them all"
+        hint = f"did you mean {canonical[near[0]]}?" if near else "docs/how-to/spark.md lists them all"
     return f"{what} has no option {key!r}: {hint}"

@@ -1,4 +1,4 @@
-"""The records of a coordinator's log: one JSON document for each entry (`docs/storage-format.md`).
+"""The records of a coordinator's log: one JSON document for each entry (`docs/reference/storage-format.md`).
 
 Each record contains `last`, the highest assigned id, so the last record of a log suffices to never assign an id twice. A record is
 either complete (`NEW`, `WHOLE`: the whole state of a transaction; `SINK`: that of a sink's mark), or a change of an object that may

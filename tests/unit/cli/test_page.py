@@ -1,4 +1,4 @@
-"""docs/cli.md names what there is: commands, options of the broker, variables, keys of profiles, exit codes."""
+"""docs/reference/cli.md names what there is: commands, options of the broker, variables, keys of profiles, exit codes."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from pybroker.cli import exit_codes, profiles, which_broker
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 LINES = [line.split("  ")[0] for line in PAGE.splitlines() if line.startswith("pybroker ")]
 
 

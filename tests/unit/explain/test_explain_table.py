@@ -1,4 +1,4 @@
-"""docs/explain.md has a row for each code, with its meaning, and with a test that makes the real situation."""
+"""docs/how-to/explain.md has a row for each code, with its meaning, and with a test that makes the real situation."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ TESTS = {
 
 
 def rows() -> list[tuple[str, str, str]]:
-    return ROW.findall((ROOT / "docs" / "explain.md").read_text(encoding="utf-8"))
+    return ROW.findall((ROOT / "docs" / "how-to" / "explain.md").read_text(encoding="utf-8"))
 
 
 def test_every_code_has_one_row_in_the_order_in_which_findings_are_shown() -> None:

@@ -1,4 +1,4 @@
-"""Faults while entries move to their segment files and the move is committed; docs/faults.md names these tests."""
+"""Faults while entries move to their segment files and the move is committed; docs/contributing/faults.md names these tests."""
 
 import asyncio
 import errno

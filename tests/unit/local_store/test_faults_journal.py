@@ -1,4 +1,4 @@
-"""Faults while the journal takes entries and acknowledgements, with both kinds of writer; docs/faults.md names these tests."""
+"""Faults while the journal writes entries and acknowledgements, with both writers; see docs/contributing/faults.md."""
 
 import dataclasses
 import errno

@@ -1,4 +1,4 @@
-"""Faults while entries are read back, while a store starts, and in single calls of the system; docs/faults.md names these."""
+"""Faults while entries are read, while a store starts, and in single system calls; see docs/contributing/faults.md."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""A disk that is full: what is refused, what goes on, and how it ends; docs/faults.md names these tests."""
+"""A disk that is full: what is refused, what goes on, and how it ends; docs/contributing/faults.md names these tests."""
 
 import dataclasses
 import errno

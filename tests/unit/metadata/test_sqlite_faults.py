@@ -1,4 +1,4 @@
-"""A metadata file that fails when it is told to; docs/faults.md names these tests."""
+"""A metadata file that fails when it is told to; docs/contributing/faults.md names these tests."""
 
 import asyncio
 import errno

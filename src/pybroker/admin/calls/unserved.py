@@ -1,6 +1,6 @@
 """Settings that are kept and shown without effect: a caller that sets one receives a warning in the answer, and the log has one.
 
-One row for each subject. docs/differences.md lists the same ("Not here yet"), which a test compares; another test finds policy
+One row for each subject. docs/reference/differences.md lists the same ("Not here yet"), as a test checks; another test finds policy
 members that no code reads and that are in no row. The request decides about the warning: a namespace in this cluster only is not
 replicated, and causes none.
 """
@@ -31,7 +31,7 @@ SHADOW_PREFIX = "PULSAR.SHADOW"
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """One subject: its name in docs/differences.md and in the warning, the calls that ask for it, where it is kept."""
+    """One subject: its name in docs/reference/differences.md and in the warning, the calls that ask for it, where it is kept."""
 
     subject: str
     calls: dict[tuple[str, str], Asks]

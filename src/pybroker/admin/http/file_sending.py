@@ -1,8 +1,8 @@
 """Sends parts of files to a client by the kernel: from a thread, without the event loop and the interpreter.
 
 Invariants: while a thread sends, no other code writes to the connection; the end of the request ends the thread. The thread has its
-own descriptor of the socket, so a connection that is closed meanwhile never makes it write into another one. docs/benchmarks.md has
-the comparison with copies through the event loop (200 MiB over the loopback interface).
+own descriptor of the socket, so a connection that is closed meanwhile never makes it write into another one.
+docs/contributing/benchmarks.md has the comparison with copies through the event loop (200 MiB over the loopback interface).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_keys_come_in_any_case() -> None:
 def test_an_unknown_key_names_the_nearest() -> None:
     assert "did you mean startingOffsets?" in refusal(startingOffset="earliest")
     assert "pulsar.client.authParams" in refusal(pulsar__client__authParam="hush")
-    assert "docs/spark.md" in refusal(zzz="1")
+    assert "docs/how-to/spark.md" in refusal(zzz="1")
     assert "option topic" in refusal(path="x")
 
 

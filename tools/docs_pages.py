@@ -1,0 +1,118 @@
+"""Pages of the documentation that are made of the code when the site is built: they are always those of this version.
+
+`GENERATED_PAGES` has the text of each page by its path below `docs`. `tools/docs_site.py` adds them to the site.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from unittest import mock
+
+from pybroker.cli.command_table import COMMANDS
+from pybroker.cli.program import command_parser, overview
+from pybroker.config.keys import KeyInfo
+from pybroker.model.findings import Code
+from tools.generate_config import read_keys
+
+CONF = Path(__file__).resolve().parents[1] / "conf" / "broker.conf"
+HELP_COLUMNS = 100
+SECTION = re.compile(r"^# =+ (.+) =+\n", re.MULTILINE)
+
+
+def configuration_keys() -> str:
+    """All configuration keys by section, from `conf/broker.conf`."""
+    lines = [
+        "# Configuration keys",
+        "",
+        "All keys of `conf/broker.conf`, in its order. [Configuration](configuration.md) explains where values come from and how to",
+        "change them. *Dynamic* keys can be changed while the broker runs. The values of *secret* keys are never shown. Keys that are",
+        "known and have no effect are listed [there](configuration.md).",
+    ]
+    _, *sections = SECTION.split(CONF.read_text(encoding="utf-8"))
+    for title, text in zip(sections[::2], sections[1::2], strict=True):
+        keys = [info for info in read_keys(text) if info.supported]
+        if keys:
+            lines += ["", f"## {title}", "", "| Key | Default | Values | Meaning |", "|---|---|---|---|"]
+            lines += [_key_row(info) for info in keys]
+    return "\n".join(lines) + "\n"
+
+
+def _key_row(info: KeyInfo) -> str:
+    default = ",".join(info.default) if isinstance(info.default, tuple) else info.default
+    shown = {None: "", "": "", True: "`true`", False: "`false`"}.get(default, f"`{default}`") if not _is_number(
+        default
+    ) else f"`{default:,}`".replace(",", "")
+    flags = [name for name, is_set in (("dynamic", info.dynamic), ("secret", info.secret)) if is_set]
+    values = ", ".join([_values(info), *(f"*{flag}*" for flag in flags)])
+    return f"| `{info.key}` | {shown} | {values} | {_cell(info.doc)} |"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _values(info: KeyInfo) -> str:
+    if info.choices:
+        return " or ".join(f"`{choice}`" for choice in info.choices)
+    words = {"opt int": "int or empty"}.get(info.type.value, info.type.value)
+    if info.minimum is None:
+        return words
+    return f"{words}, {info.minimum} to {info.maximum}" if info.maximum is not None else f"{words}, {info.minimum} or more"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+
+
+def cli_options() -> str:
+    """The output of `--help` of each command."""
+    lines = [
+        "# Command line options",
+        "",
+        "The output of `pybroker COMMAND --help` for each command. [Command line](cli.md) explains how the commands find a broker, what",
+        "they print, and their exit codes.",
+    ]
+    with mock.patch.dict(os.environ, {"COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1"}):
+        for title, parser in _parsers():
+            lines += ["", f"## {title}", "", "```text", parser.format_help().rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    yield "pybroker", overview()
+    for command in COMMANDS.values():
+        parser = command_parser(command)
+        yield command.name, parser
+        for name, subparser in _subcommands(parser):
+            yield f"{command.name} {name}", subparser
+
+
+def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:  # noqa: SLF001  (argparse has no public list of them)
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            yield from ((name, each) for name, each in action.choices.items() if each.format_usage())
+
+
+def finding_codes() -> str:
+    """The codes of `explain` with their meanings."""
+    lines = [
+        "# Finding codes",
+        "",
+        "The codes that [`explain`](../how-to/explain.md) can report, in the order in which they should be fixed: an earlier one makes",
+        "the later ones irrelevant. A code never changes its meaning, so programs can rely on it. The answer of `explain` contains the",
+        "objects, the figures, and the commands that help.",
+    ]
+    for code in Code:
+        lines += ["", f"## {code.value}", "", code.meaning]
+    return "\n".join(lines) + "\n"
+
+
+GENERATED_PAGES: Mapping[str, Callable[[], str]] = {
+    "reference/configuration-keys.md": configuration_keys,
+    "reference/cli-options.md": cli_options,
+    "reference/finding-codes.md": finding_codes,
+}

@@ -1,0 +1,36 @@
+"""Hooks of MkDocs (`mkdocs.yml`): add the generated pages, draw the diagrams, and refuse pages that load parts from other hosts."""
+
+from __future__ import annotations
+
+import re
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from tools.docs_diagrams import DiagramError, replace_diagrams
+from tools.docs_pages import GENERATED_PAGES
+
+LOADS_FROM_ELSEWHERE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+"""Elements that make a browser request something from another host when it shows the page; links are none of them."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for path, make in GENERATED_PAGES.items():
+        files.append(File.generated(config, path, content=make()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    try:
+        return replace_diagrams(markdown)
+    except DiagramError as error:
+        raise PluginError(f"{page.file.src_uri}: {error}") from error
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    found = LOADS_FROM_ELSEWHERE.search(output)
+    if found is not None and 'rel="canonical"' not in found[0]:
+        raise PluginError(f"{page.file.src_uri} loads something from another host: {found[0]}")
+    return output
