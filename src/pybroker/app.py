@@ -92,7 +92,7 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
 
     `disk` is the file system of the ledger store; tests pass one with faults.
     """
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, log_format=config.log_format)
     for warning in warnings:
         logs.warning("config.warning", warning=warning)
     tune_process()
@@ -209,8 +209,11 @@ class Broker:
             self.service.data_snapshots = DataSnapshots(self._directory, ledger_store, self._sqlite, self.runtime)
             self._closers.append(self.service.data_snapshots.close)
         descriptors = self.service.descriptors
-        log = logs.warning if descriptors.limit < FEW else logs.info
-        log("descriptors.limit", **descriptors._asdict(), advice="raise it with ulimit -n for more connections")
+        logs.info("descriptors.limit", **descriptors._asdict())
+        if descriptors.limit < FEW:
+            logs.warning(
+                "descriptors.few", limit=descriptors.limit, advice="raise it with ulimit -n for more connections"
+            )
         await self._bind()
         await self._publish_addresses(self.service.resources)
         await self.listener.start()
@@ -237,7 +240,7 @@ class Broker:
 
     async def _open_metadata(self) -> MetadataStore:
         if self._stores is not None:
-            return MeasuredMetadataStore(self._stores.metadata, self.runtime.clock)
+            return MeasuredMetadataStore(self._stores.metadata, self.runtime.clock, self.runtime.slow_operations)
         store: MetadataStore
         if self.config.metadata_store == "memory":
             store = MemoryMetadataStore()
@@ -249,7 +252,7 @@ class Broker:
                 self.runtime.threads,
             )
         self._closers.append(store.close)
-        return MeasuredMetadataStore(store, self.runtime.clock)
+        return MeasuredMetadataStore(store, self.runtime.clock, self.runtime.slow_operations)
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
         """Ledgers with entries of which no topic is known show that metadata was lost, and names of ledgers that the store never
@@ -303,7 +306,7 @@ class Broker:
             reserve_bytes=config.storage_reserve_mb * _MIB,
         )
         given = self.runtime
-        runtime = StoreEnvironment(self._disk, given.clock, given.random, given.threads)
+        runtime = StoreEnvironment(self._disk, given.clock, given.random, given.threads, given.slow_operations)
         store = await LocalStore.open(
             self._directory, options, self._storage_is_lost, runtime, entry_time_ms, known=known
         )

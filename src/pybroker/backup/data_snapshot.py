@@ -116,13 +116,14 @@ class DataSnapshots:
         snapshot = self.current
         if snapshot is None or snapshot.snapshot_id != snapshot_id:
             return False
-        await self._remove(snapshot, "data_snapshot.released")
+        await self._remove(snapshot)
+        logs.info("data_snapshot.released", snapshot=snapshot_id)
         return True
 
     async def close(self) -> None:
         await self._tasks.close()
         if self.current is not None:
-            await self._remove(self.current, "data_snapshot.released")
+            await self._remove(self.current)
 
     def remaining_ms(self, snapshot: DataSnapshot) -> float:
         """The time until the snapshot expires, unless it is renewed."""
@@ -191,12 +192,12 @@ class DataSnapshots:
         while self.current is snapshot and (remaining_ms := self.remaining_ms(snapshot)):  # noqa: ASYNC110 - renewals move it
             await asyncio.sleep(remaining_ms / 1000)
         if self.current is snapshot:
-            await self._remove(snapshot, "data_snapshot.expired")
+            await self._remove(snapshot)
+            logs.warning("data_snapshot.expired", snapshot=snapshot.snapshot_id)
 
-    async def _remove(self, snapshot: DataSnapshot, event: str) -> None:
+    async def _remove(self, snapshot: DataSnapshot) -> None:
         self.current = None
         await asyncio.to_thread(_remove, snapshot.directory)
-        logs.info(event, snapshot=snapshot.snapshot_id)
 
     def _expiry_ms(self) -> float:
         return self._runtime.clock.monotonic_ms() + self._config.data_snapshot_timeout_seconds * 1000

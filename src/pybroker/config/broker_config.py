@@ -16,6 +16,8 @@ class BrokerConfig(Settings):
     cluster_name: str = setting("clusterName", default="standalone", doc="Name of the cluster this broker belongs to. It is the `cluster` label of every metric.")
     data_directory: str = setting("dataDirectory", default="./data", doc="Directory that holds everything this broker stores: journal, ledgers and metadata. One process at a time.")
     log_level: str = setting("logLevel", default="info", doc="The least important log lines that are written.", choices=("debug", "info", "warning", "error"), dynamic=True)
+    log_format: str = setting("logFormat", default="text", doc="How log lines are written: text, as `time LEVEL event key=value ...`, or json, one object per line.", choices=("text", "json"))
+    slow_operation_threshold_ms: int = setting("slowOperationThresholdMs", default=2000, doc="Milliseconds from which an operation is logged as slow (event operation.slow): a batch of the journal, a metadata operation, a checkpoint, the loading of a topic, an HTTP request. At most one line per kind and second. 0 for none.", minimum=0, dynamic=True)
     metadata_store: str = setting("metadataStore", default="sqlite", doc="Where tenants, namespaces, policies and ledger lists are kept: sqlite in the data directory, or memory (lost at exit).", choices=("sqlite", "memory"))
     ledger_store: str = setting("ledgerStore", default="local", doc="Where messages are kept: local in the data directory, or memory (lost at exit).", choices=("local", "memory"))
     metadata_store_url: str = setting("metadataStoreUrl", default="", doc="Address of a shared metadata store. This broker keeps its metadata by `metadataStore`.", supported=False)

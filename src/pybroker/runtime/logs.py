@@ -10,6 +10,7 @@ instead.
 
 import json
 import logging
+import math
 import re
 import sys
 import time
@@ -40,15 +41,35 @@ class _LineFormatter(logging.Formatter):
         return line
 
 
-def configure(level: str = "info", stream: TextIO | None = None) -> None:
-    """Write the events of `level` and above to `stream` (stderr by default).
+class _JsonFormatter(logging.Formatter):
+    """Formats records as one JSON object per line: time, level, event, the fields, and a stack trace as `stack`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        document: dict[str, object] = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "event": record.getMessage(),
+        }
+        fields: dict[str, object] = getattr(record, "fields", {})
+        document |= {key: _json_value(value) for key, value in fields.items() if key not in document}
+        if record.exc_info and record.exc_info[0] is not None:
+            document["stack"] = self.formatException(record.exc_info)
+        return json.dumps(document)
+
+
+_FORMATTERS = {"text": _LineFormatter, "json": _JsonFormatter}
+
+
+def configure(level: str = "info", stream: TextIO | None = None, *, log_format: str = "text") -> None:
+    """Write the events of `level` and above to `stream` (stderr by default), as `text` or as `json`.
 
     A program that embeds a broker does not call this; it receives the events through its own `logging`
     configuration.
     """
     logging.raiseExceptions = False  # a closed stderr must not print a trace for each event
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(_LineFormatter())
+    handler.setFormatter(_FORMATTERS[log_format]())
     _LOGGER.handlers = [handler]
     _LOGGER.propagate = False
     set_level(level)
@@ -90,11 +111,23 @@ def _log(level: int, event: str, exc_info: bool | BaseException | None, fields: 
         _LOGGER.log(level, "%s", event, exc_info=exc_info, extra={"fields": fields})
 
 
+def _json_value(value: object) -> object:
+    """Numbers and truth values stay; everything else is text, and long text is cut."""
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return _text_of(value)
+
+
 def _format_value(value: object) -> str:
+    text = _text_of(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _text_of(value: object) -> str:
     try:
         text = value if isinstance(value, str) else str(value)
     except Exception as failure:  # noqa: BLE001  (a broken __str__ is no reason to lose the event)
         text = f"<{type(value).__name__}: {type(failure).__name__}>"
     if len(text) > MAX_VALUE_CHARACTERS:
         text = text[:MAX_VALUE_CHARACTERS] + "..."
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+    return text

@@ -149,12 +149,14 @@ class Maintenance:
             try:
                 await check(topic)
             except (SubscriptionNotFound, TooManyRequests, TopicFenced) as error:
-                logs.info(f"{what}.put_off", topic=topic.name, reason=str(error))  # It is done with the next check.
+                logs.info(
+                    "maintenance.deferred", check=what, topic=topic.name, reason=str(error)
+                )  # It is done with the next check.
             except StoreError as error:
-                logs.error(f"{what}.failed", topic=topic.name, error=str(error))
+                logs.error("maintenance.failed", check=what, topic=topic.name, error=str(error))
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
                 # A broken invariant belongs to its topic: the others go on.
-                logs.error(f"{what}.failed", topic=topic.name, exc_info=bug)
+                logs.error("maintenance.failed", check=what, topic=topic.name, exc_info=bug)
                 topic.fail(bug)
 
 
