@@ -24,7 +24,7 @@ from pybroker.backup.data_snapshot import DataSnapshots, remove_earlier_snapshot
 from pybroker.broker.service import BrokerService, DataDirectoryName
 from pybroker.build import Stores, build
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
-from pybroker.config import BrokerConfig
+from pybroker.config import BrokerConfig, ConfigError
 from pybroker.disk.disk import Disk
 from pybroker.errors import CannotListen, StoreError
 from pybroker.ledgers.cursor_store import CursorStore
@@ -61,6 +61,7 @@ from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.model.policies import ClusterData
 from pybroker.process.file_descriptors import FEW, raise_limit
 from pybroker.process.garbage_collection import GarbagePolicy
+from pybroker.process.service_manager import ServiceManager
 from pybroker.process.watchdog import LoopWatchdog
 from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
@@ -86,11 +87,18 @@ class StartError(Exception):
     """The broker cannot start; each argument is one line that the operator needs."""
 
 
-def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk: Disk | None = None) -> int:
+def run(
+    config: BrokerConfig,
+    ready_file: Path | None,
+    warnings: list[str],
+    disk: Disk | None = None,
+    read_again: Callable[[], BrokerConfig] | None = None,
+) -> int:
     """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors that only occur during the
     construction.
 
-    `disk` is the file system of the ledger store; tests pass one with faults.
+    `disk` is the file system of the ledger store; tests pass one with faults. `read_again` reads the configuration for SIGHUP, and
+    raises ConfigError.
     """
     logs.configure(config.log_level, log_format=config.log_format)
     for warning in warnings:
@@ -98,7 +106,7 @@ def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk
     tune_process()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(config, ready_file, disk))
+            return runner.run(_serve(config, ready_file, disk, read_again))
     except StartError as error:
         for problem in error.args:
             print(f"pybroker: {problem}", file=sys.stderr)
@@ -123,8 +131,14 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | None) -> int:
+async def _serve(
+    config: BrokerConfig,
+    ready_file: Path | None,
+    disk: Disk | None,
+    read_again: Callable[[], BrokerConfig] | None,
+) -> int:
     stop = asyncio.Event()
+    manager = ServiceManager()
     broker = Broker(Runtime(config), stop.set, disk)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,13 +147,37 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
     broker.own_collector()
     try:
         print(broker.banner(), flush=True)
+        tasks = TaskOwner("service")
+        tasks.start(manager.run_watchdog(), "watchdog")
+        if read_again is not None:
+            tasks.start(_reload_at_hangup(broker, manager, read_again), "reload")
         if ready_file is not None:
             _write_ready_file(ready_file, broker.description())  # last: a reader of the file finds everything complete
+        manager.ready(broker.status())
         await stop.wait()
+        manager.stopping()
+        await tasks.close()
     finally:
         is_clean = await broker.close()
         gc.freeze()  # The interpreter's own last collection would visit everything that there was: a second for 20,000 topics.
     return EXIT_OK if is_clean else EXIT_FAILED
+
+
+async def _reload_at_hangup(broker: Broker, manager: ServiceManager, read_again: Callable[[], BrokerConfig]) -> None:
+    """Reload certificates and dynamic configuration at each SIGHUP, until cancelled."""
+    hangup = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        manager.reloading()
+        try:
+            broker.reload(await asyncio.to_thread(read_again))
+        except ConfigError as error:
+            logs.error(
+                "config.reload_failed", problems="; ".join(error.problems), in_force="the previous configuration"
+            )
+        manager.ready(broker.status())
 
 
 class Broker:
@@ -171,6 +209,7 @@ class Broker:
         self._tasks = TaskOwner("app")
         self._garbage: GarbagePolicy | None = None
         self._sqlite: SqliteMetadataStore | None = None
+        self._refresher: CertificateRefresher | None = None
         self.service: BrokerService
         self.listener: Listener
         self.http: HttpServer
@@ -319,10 +358,9 @@ class Broker:
     async def _bind(self) -> None:
         config = self.config
         tls: ssl.SSLContext | None = None
-        refresher: CertificateRefresher | None = None
         if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
             tls = server_context(config)
-            refresher = CertificateRefresher(tls, config)
+            self._refresher = CertificateRefresher(tls, config)
         self.listener = Listener(ServerContext(self.service, command_table()), self._connect)
         self.http = HttpServer(self.service, tls, self.runtime.clock)
         problems: list[str] = []
@@ -342,7 +380,7 @@ class Broker:
             raise StartError(*problems)
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
         self.service.presence.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
-        self._tasks.start(self._run_background(refresher), "background")
+        self._tasks.start(self._run_background(self._refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
         """Say in the cluster's document where its broker is."""
@@ -377,6 +415,15 @@ class Broker:
             await asyncio.sleep(self.config.authentication_refresh_check_seconds)
             for connection in list(self.listener.context.connections):
                 check_expiry(connection)
+
+    def reload(self, config: BrokerConfig) -> None:
+        """Apply the dynamic keys of `config`, and load changed certificates."""
+        if self._refresher is not None:
+            self._refresher.refresh()
+        needs_restart = self.service.dynamic.reload(config)
+        logs.info("config.reloaded")
+        if needs_restart:
+            logs.warning("config.restart_needed", keys=", ".join(needs_restart))
 
     async def crash(self) -> None:
         """Stop like a killed process: clients are not notified. Running work is stopped, and may still write to the stores, so a
@@ -435,6 +482,11 @@ class Broker:
             "http_url": found.http_url,
             "http_url_tls": found.http_url_tls,
         }
+
+    def status(self) -> str:
+        """One line for the service manager."""
+        found = self.service.presence.addresses.resolve(None)
+        return f"Serving {found.broker_url or found.broker_url_tls}"
 
     def banner(self) -> str:
         """A few lines with the broker's addresses, its data directory, and the meaning of a receipt."""

@@ -353,6 +353,7 @@ AT_THE_EDGE: dict[str, set[str]] = {
     "local_store.store_environment": {"random.SystemRandom"},
     "runtime.logs": {"time"},  # the time of a record is that of its writing
     "process.watchdog": {"time"},  # asks the operating system why the loop stood still
+    "process.service_manager": {"time", "socket.socket"},  # the socket and the clock of the system's service manager
     "auth.basic": {"secrets"},  # a key that lasts as long as the process
 }
 
