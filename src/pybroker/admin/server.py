@@ -20,6 +20,7 @@ from pybroker.admin.brokers import (
     cluster_document_routes,
     cluster_routes,
     data_snapshot_routes,
+    diagnostics_routes,
     lookup_routes,
     status_routes,
 )
@@ -84,6 +85,7 @@ NOUNS = (
     cluster_document_routes,
     broker_routes,
     data_snapshot_routes,
+    diagnostics_routes,
     tenant_routes,
     namespace_policies,
     namespace_offload,

@@ -50,6 +50,7 @@ _LIST = (
     Command("policies", "policies", "show, set and remove policies of a topic or a namespace"),
     Command("transactions", "transactions", "open transactions: list, show, abort"),
     Command("api", "api", "any call of the REST interface"),
+    Command("diagnose", "diagnose", "collect the state of a broker in one archive, for a report of a problem"),
     Command("topics", "topics", "the topics of a namespace"),
     Command("subscriptions", "subscriptions", "who reads a topic, and how far behind"),
     Command("stats", "stats", "what happens on topics, live"),

@@ -14,6 +14,7 @@ import math
 import re
 import sys
 import time
+from collections import deque
 from typing import TextIO
 
 _LOGGER = logging.getLogger("pybroker")
@@ -25,6 +26,7 @@ _PLAIN = re.compile(r"[!#-<>-\[\]-~]+")
 
 # Longer values are cut: a log line must not contain a client's 5 MiB property.
 MAX_VALUE_CHARACTERS = 1000
+MAX_RECENT_CHARACTERS = 1 << 20
 
 
 class _LineFormatter(logging.Formatter):
@@ -58,6 +60,23 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(document)
 
 
+class _RecentLines(logging.Handler):
+    """Keeps the last lines in memory, at most MAX_RECENT_CHARACTERS of them, for diagnostics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(_LineFormatter())
+        self.lines: deque[str] = deque()
+        self._characters = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        self.lines.append(line)
+        self._characters += len(line)
+        while self._characters > MAX_RECENT_CHARACTERS and len(self.lines) > 1:
+            self._characters -= len(self.lines.popleft())
+
+
 _FORMATTERS = {"text": _LineFormatter, "json": _JsonFormatter}
 
 
@@ -70,9 +89,14 @@ def configure(level: str = "info", stream: TextIO | None = None, *, log_format: 
     logging.raiseExceptions = False  # a closed stderr must not print a trace for each event
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(_FORMATTERS[log_format]())
-    _LOGGER.handlers = [handler]
+    _LOGGER.handlers = [handler, _RecentLines()]
     _LOGGER.propagate = False
     set_level(level)
+
+
+def recent_lines() -> list[str]:
+    """The last lines of this process's log, as text; empty in a program that embeds a broker."""
+    return [line for handler in _LOGGER.handlers if isinstance(handler, _RecentLines) for line in handler.lines]
 
 
 def set_level(level: str) -> None:
