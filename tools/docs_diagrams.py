@@ -55,7 +55,12 @@ def draw(title: str, text: str) -> str:
     check(title, lines)
     width, height = max(map(len, lines)) * CELL_WIDTH, len(lines) * CELL_HEIGHT
     parts = [
-        *(_line(column, row, mark) for row, line in enumerate(lines) for column, mark in enumerate(line) if mark in ARMS),
+        *(
+            _line(column, row, mark)
+            for row, line in enumerate(lines)
+            for column, mark in enumerate(line)
+            if mark in ARMS
+        ),
         *(_words(found, row) for row, line in enumerate(lines) for found in _WORDS.finditer(line)),
     ]
     return (
@@ -101,6 +106,4 @@ def _line(column: int, row: int, mark: str) -> str:
     tip_x, tip_y = x - across * CELL_WIDTH // 2, y - down * CELL_HEIGHT // 2
     base_x, base_y = tip_x + across * 8, tip_y + down * 8
     side_x, side_y = down * 4, across * 4
-    return (
-        f'{line}<polygon points="{tip_x},{tip_y} {base_x + side_x},{base_y + side_y} {base_x - side_x},{base_y - side_y}"/>'
-    )
+    return f'{line}<polygon points="{tip_x},{tip_y} {base_x + side_x},{base_y + side_y} {base_x - side_x},{base_y - side_y}"/>'

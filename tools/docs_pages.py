@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from unittest import mock
 
+from tools.generate_config import read_keys
+
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser, overview
 from pybroker.config.keys import KeyInfo
 from pybroker.model.findings import Code
-from tools.generate_config import read_keys
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "broker.conf"
 HELP_COLUMNS = 100
@@ -43,9 +44,11 @@ def configuration_keys() -> str:
 
 def _key_row(info: KeyInfo) -> str:
     default = ",".join(info.default) if isinstance(info.default, tuple) else info.default
-    shown = {None: "", "": "", True: "`true`", False: "`false`"}.get(default, f"`{default}`") if not _is_number(
-        default
-    ) else f"`{default:,}`".replace(",", "")
+    shown = (
+        {None: "", "": "", True: "`true`", False: "`false`"}.get(default, f"`{default}`")
+        if not _is_number(default)
+        else f"`{default:,}`".replace(",", "")
+    )
     flags = [name for name, is_set in (("dynamic", info.dynamic), ("secret", info.secret)) if is_set]
     values = ", ".join([_values(info), *(f"*{flag}*" for flag in flags)])
     return f"| `{info.key}` | {shown} | {values} | {_cell(info.doc)} |"
@@ -61,7 +64,9 @@ def _values(info: KeyInfo) -> str:
     words = {"opt int": "int or empty"}.get(info.type.value, info.type.value)
     if info.minimum is None:
         return words
-    return f"{words}, {info.minimum} to {info.maximum}" if info.maximum is not None else f"{words}, {info.minimum} or more"
+    return (
+        f"{words}, {info.minimum} to {info.maximum}" if info.maximum is not None else f"{words}, {info.minimum} or more"
+    )
 
 
 def _cell(text: str) -> str:

@@ -8,7 +8,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-
 from tools.docs_diagrams import DiagramError, replace_diagrams
 from tools.docs_pages import GENERATED_PAGES
 

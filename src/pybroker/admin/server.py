@@ -19,6 +19,8 @@ from pybroker.admin.brokers import (
     broker_routes,
     cluster_document_routes,
     cluster_routes,
+    data_snapshot_routes,
+    diagnostics_routes,
     lookup_routes,
     status_routes,
 )
@@ -82,6 +84,8 @@ NOUNS = (
     cluster_routes,
     cluster_document_routes,
     broker_routes,
+    data_snapshot_routes,
+    diagnostics_routes,
     tenant_routes,
     namespace_policies,
     namespace_offload,

@@ -7,6 +7,7 @@ Owns the limits on a request's body, and the mapping of missing permissions to 4
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -268,6 +269,15 @@ class Call:
     async def place(self) -> Position:
         """The same; 400 when there is none."""
         return _required(await self.optional_place()).position
+
+    @property
+    def is_from_this_host(self) -> bool:
+        """Whether the client of the request is on the broker's own host."""
+        client = self.scope["client"]
+        try:
+            return client is not None and ipaddress.ip_address(client[0]).is_loopback
+        except ValueError:
+            return False
 
     def require_superuser(self) -> None:
         with _refused_with(401):

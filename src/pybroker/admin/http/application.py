@@ -72,6 +72,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
+        started_ms = self._runtime.clock.monotonic_ms()
         share = Share(self.limits, _client_address(scope))
         answer = _Answer(scope, receive, send, share, self._runtime)
         try:
@@ -104,6 +105,9 @@ class Application:
             if audit.is_act(scope["method"], audit.route_path(scope)):
                 role = scope[IDENTITY_KEY].role  # the route is looked up after authentication
                 audit.write_down(scope, role, _client_address(scope), answer.status)
+            # Until the answer begins: a bulk read or the events of the console may take any time after it.
+            took_ms = (answer.started_ms or self._runtime.clock.monotonic_ms()) - started_ms
+            self._runtime.slow_operations.took("http", took_ms, method=scope["method"], path=scope["path"])
             await share.close()
 
     def _check_header_size(self, scope: Scope) -> None:
@@ -163,6 +167,7 @@ class _Answer:
         config = runtime.config
         self._clock = runtime.clock
         self.started = False
+        self.started_ms = 0.0
         self.status = 0
         """Of the answer; 0 until it begins."""
         self._has_body_left = True
@@ -191,6 +196,7 @@ class _Answer:
             if size_bytes > SMALL_BYTES:
                 await self._share.of_answers(size_bytes)
             self.started = True
+            self.started_ms = self._clock.monotonic_ms()
             self.status = message["status"]
             self._answered(message["status"])
             date = (b"date", formatdate(self._clock.wall_ms() / 1000, usegmt=True).encode())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AuthenticationError, BrokerError, NotAllowedError, ProtocolViolation, TooManyRequests
+from pybroker.runtime import logs
 from pybroker.version import __version__
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -94,6 +95,12 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
     flags.supports_get_partitioned_metadata_without_auto_creation = True
     flags.supports_topic_watcher_reconcile = broker.runtime.config.enable_broker_topic_list_watcher
     connection.send(replies.frame(reply))
+    logs.info(
+        "connection.opened",
+        connection=connection.address,
+        client=connection.client_version,
+        role=connection.role or "none",
+    )
 
 
 def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
