@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from pybroker.admin.http.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, TRANSPORT_KEY
 from pybroker.admin.http.file_sending import FILE_SENDER_KEY, FileSender
-from pybroker.admin.http.strict_head import StrictBuffer
+from pybroker.admin.http.strict_head import StrictConnection
 from pybroker.auth.server_tls import peer_certificate
 from pybroker.waiting.slots import Slots
 
@@ -65,7 +65,8 @@ class HttpProtocol(H11Protocol):
         super().__init__(config, connections, {}, asyncio.get_running_loop())
         self.logger = _silent
         self.access_log = False
-        self.conn._receive_buffer = StrictBuffer()  # noqa: SLF001  (h11 offers no other way to be strict)
+        assert config.h11_max_incomplete_event_size is not None
+        self.conn = StrictConnection(config.h11_max_incomplete_event_size)
         self._all = connections
         self._head_timer: asyncio.TimerHandle | None = None
         self._owed_bytes = 0  # of written answers, at the last check
@@ -106,7 +107,8 @@ class HttpProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._all.slots.leave(self)
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:  # uvicorn keeps it after an error
+            self.timeout_keep_alive_task.cancel()
         self._stop_head_timer()
         if not self._all.connections:
             self._all.all_closed.set()
