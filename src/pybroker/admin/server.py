@@ -33,7 +33,6 @@ from pybroker.admin.http.application import Application
 from pybroker.admin.http.protocol import Connections, HttpProtocol, Reader
 from pybroker.admin.inspection import acting_routes, delay_routes, hash_routes, hole_routes, unacked_routes
 from pybroker.admin.metrics.broker_stats_routes import BrokerStatsRoutes
-from pybroker.admin.metrics.health_metric import measure_health
 from pybroker.admin.metrics.metrics_page import MetricsPage
 from pybroker.admin.metrics.metrics_routes import MetricsRoutes
 from pybroker.admin.metrics.shared_page import SharedPage, WrittenPage
@@ -60,7 +59,7 @@ from pybroker.admin.topics import (
 )
 from pybroker.admin.transactions import buffer_routes, coordinator_routes, pending_ack_routes, sink_routes
 from pybroker.auth.server_tls import server_context
-from pybroker.errors import CannotListen
+from pybroker.errors import BrokerError, CannotListen, StoreError
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 
@@ -288,3 +287,15 @@ class HttpServer:
             if bound is not None:
                 bound.close()
         self._plain_port = self._tls_port = None
+
+
+async def measure_health(broker: BrokerService, interval_s: float) -> None:
+    """Run the health check periodically, for the metric `pulsar_health`."""
+    while True:
+        try:
+            await broker.health_check()
+            broker.runtime.stats.is_healthy = True
+        except (BrokerError, StoreError) as error:
+            broker.runtime.stats.is_healthy = False
+            logs.warning("health.failed", error=str(error))
+        await asyncio.sleep(interval_s)

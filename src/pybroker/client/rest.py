@@ -8,6 +8,7 @@ Invariants: no error shows a credential; a request is repeated only if it change
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -19,7 +20,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from pybroker.client.client_tls import tls_context
 from pybroker.client.failures import ClientError, ConnectionLost, NotTrusted
-from pybroker.client.http_authorization import authorization_of
 
 if TYPE_CHECKING:
     from pybroker.client.access import Access
@@ -220,7 +220,7 @@ class RestClient:
         if body is not None:
             headers["content-type"] = "application/json"
         try:
-            authorization = authorization_of(self._access)
+            authorization = _authorization(self._access)
         except ValueError as error:
             raise ClientError(str(error)) from None
         if authorization is not None:
@@ -260,3 +260,15 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+def _authorization(access: Access) -> str | None:
+    """Return the authorization header, or None for TLS and for access without credentials. Raises AccessRefused and ValueError."""
+    data = access.auth_data()
+    if access.method == "token":
+        if not data.isascii() or not data.decode().isprintable():  # the error of http.client would show the token
+            raise ValueError("the token has characters that no token has: check where it comes from")
+        return f"Bearer {data.decode()}"
+    if access.method == "basic":
+        return f"Basic {base64.b64encode(data).decode()}"
+    return None

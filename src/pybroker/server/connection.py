@@ -1,7 +1,7 @@
 """One client's connection: receives bytes, calls producers and consumers, and sends replies. `wire` decodes the bytes.
 
 This is one of the three fault boundaries: an error ends at most this connection, is answered as the client understands
-it, and is logged once. Back-pressure also acts here, by not reading from the client: see the holds below.
+it, and is logged once. Back-pressure also acts here, by not reading from the client: see `read_pauses.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pybroker.server.open_producer import OpenProducer, RecentIds, producer_succ
 from pybroker.server.outbox import JOIN_BELOW_BYTES, Outbox
 from pybroker.server.outbox_shares import WATCHED_BYTES
 from pybroker.server.pending_setups import PendingSetups
-from pybroker.server.waiters import Waiters
+from pybroker.server.read_pauses import ReadPauses
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 from pybroker.wire.commands import Decoder, Event
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     """Owned by the listener's context from `connection_made` to `connection_lost`.
 
-    Invariants: `_pending_publishes` sends were handed to topics and not answered yet; the transport reads while `_held` is 0; what
-    was decoded behind a message that waits for a publish limit, or behind ids that are being worked off, is in `_deferred`, in
-    order, and nothing overtakes it.
+    Invariants: `_pending_publishes` sends were handed to topics and not answered yet; what was decoded behind a message that waits
+    for a publish limit, or behind ids that are being worked off, is in `_deferred`, in order, and nothing overtakes it.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -82,22 +81,23 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._closed_producers = RecentIds()
         self._pending_publishes = 0
         self._not_stored_in_turn = 0  # messages for non-persistent topics
-        self._held = 0
         self._deferred: list[Event] = []
         self._held_by: WaitingPublishers | None = None  # the queue that the first deferred event waits in
         self._held_producer: OpenProducer | None = None  # the producer of that message
         self._many_ids: Iterator[Slice] | None = None  # or ids that are processed before them
         self._is_watched = False  # whether so much is unsent that each more counts
         self.is_writable = True  # whether the client reads; consumers that attach meanwhile wait as well
-        self._alive_waiters, self.room_waiters = Waiters(), Waiters()  # until it says or takes something
+        self._alive_waiters, self.room_waiters = _Waiters(), _Waiters()  # until it says or takes something
         self._transport: asyncio.Transport
         self._outbox: Outbox
+        self._pauses: ReadPauses
 
     # --- transport ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._outbox = Outbox(self.context.loop, self._transport)
+        self._pauses = ReadPauses(self._transport)
         self._transport.set_write_buffer_limits(high=min(WATCHED_BYTES, self.context.max_outbound_bytes))
         host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
         self.host = str(host)
@@ -152,7 +152,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self.context.frames.count(self, decoder)
         if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
             # libuv would read up to 32 buffers of this socket, before other sockets and the journal's completions.
-            self._hold(read_pauses.BUDGET)
+            self._pauses.add(read_pauses.BUDGET)
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -162,7 +162,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self.context.loop.call_soon(self._go_on)
         else:
-            self._release(read_pauses.BUDGET)
+            self._pauses.remove(read_pauses.BUDGET)
 
     def _take(self, decode: Callable[[], list[Event]]) -> None:
         """Decode and act: the fault boundary of everything that a client sends."""
@@ -232,7 +232,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.context.report_unsent(self, 0)
         if not self.is_writable:
             self.context.unstalled(self)
-            self._release(read_pauses.OUTBOUND)
+            self._pauses.remove(read_pauses.OUTBOUND)
             self._set_writable(True)
 
     def _report_unsent(self) -> None:
@@ -257,31 +257,20 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     @property
     def not_heard_because(self) -> str | None:
-        return next((words for hold, words in read_pauses.IN_WORDS.items() if self._held & hold), None)
+        return self._pauses.in_words
 
     @property
     def throttled_by(self) -> ThrottledPublish | None:
         return None if self._held_producer is None else self._held_producer.throttled_by(self._held_by)
 
-    def _hold(self, reason: int) -> None:
-        if not self._held and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._held |= reason
-
-    def _release(self, reason: int) -> None:
-        if self._held & reason:
-            self._held &= ~reason
-            if not self._held and not self._transport.is_closing():
-                self._transport.resume_reading()
-
     def hold_publish_memory(self, is_held: bool) -> None:
         """Pause or resume by the broker's limit of unanswered sends."""
         self.memory_waits.publishes_since_ms = self.context.now_s() * 1000 if is_held else None
-        (self._hold if is_held else self._release)(read_pauses.PUBLISH_MEMORY)
+        (self._pauses.add if is_held else self._pauses.remove)(read_pauses.PUBLISH_MEMORY)
 
     def hold_for_stop(self) -> None:
         """The broker stops: nothing more is read."""
-        self._hold(read_pauses.STOP)
+        self._pauses.add(read_pauses.STOP)
 
     def close(self, reason: str) -> None:
         """Write queued data, then close the connection; nothing more is read from it."""
@@ -322,7 +311,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 return
         self._pending_publishes += len(run.sequence_ids)
         if self._pending_publishes >= self.context.max_pending_publishes:
-            self._hold(read_pauses.PENDING_PUBLISHES)
+            self._pauses.add(read_pauses.PENDING_PUBLISHES)
         if self.context.publish_started(run.size_bytes):
             self.context.hold_publisher(self)
         topic.publish(opened.producer, run)
@@ -330,7 +319,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle, opened: OpenProducer) -> SendRun:
         """Stop reading until the rest of `run` may be published, and return the part that may be published now."""
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
-        self._hold(read_pauses.PUBLISH_RATE)
+        self._pauses.add(read_pauses.PUBLISH_RATE)
         self._held_by, self._held_producer = throttle.wait(self), opened
         return rows(run, range(passing))
 
@@ -338,7 +327,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._held_by = self._held_producer = None
         self._take_deferred()
         if self._held_by is None:
-            self._release(read_pauses.PUBLISH_RATE)
+            self._pauses.remove(read_pauses.PUBLISH_RATE)
 
     def _take_deferred(self) -> None:
         """Continue with deferred runs, some of which may wait again."""
@@ -350,10 +339,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Release the capacity of `count` answered sends."""
         self._pending_publishes -= count
         if (
-            self._held & read_pauses.PENDING_PUBLISHES
+            self._pauses.reasons & read_pauses.PENDING_PUBLISHES
             and self._pending_publishes <= self.context.max_pending_publishes // 2
         ):
-            self._release(read_pauses.PENDING_PUBLISHES)
+            self._pauses.remove(read_pauses.PENDING_PUBLISHES)
         self.context.publish_completed(size_bytes)
 
     def _flow(self, flow: Flow) -> None:
@@ -375,7 +364,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Process the ids in slices, one per iteration; other commands of this client wait meanwhile."""
         self._require_connected(ids.command)
         self._many_ids = ids.slices()
-        self._hold(read_pauses.MANY_IDS)
+        self._pauses.add(read_pauses.MANY_IDS)
         self.context.loop.call_soon(self._go_on_with_ids)
 
     def _go_on_with_ids(self) -> None:
@@ -395,7 +384,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._many_ids = None
         self._take_deferred()
         if self._many_ids is None:
-            self._release(read_pauses.MANY_IDS)
+            self._pauses.remove(read_pauses.MANY_IDS)
 
     def _redeliver(self, asked: Redeliver) -> None:
         consumer = self.consumers.get(asked.consumer_id)
@@ -416,7 +405,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         weight = weight_of(command)
         self._requests += weight
         if self._requests >= self.context.max_concurrent_requests:
-            self._hold(read_pauses.REQUESTS)
+            self._pauses.add(read_pauses.REQUESTS)
         self.tasks.start(self._run(handler, command, weight), handler.name)
 
     async def _run(self, handler: Handler[Connection], command: pb.BaseCommand, weight: int) -> None:
@@ -432,7 +421,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             # TaskOwner removes a task one iteration after its end. Nothing would release the hold then.
             self._requests -= weight
             if self._requests <= self.context.max_concurrent_requests // 2:
-                self._release(read_pauses.REQUESTS)
+                self._pauses.remove(read_pauses.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
         """Return the error for the client. Unexpected exceptions are logged here, once; of a full disk only the first refusal."""
@@ -457,7 +446,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             # The broker keeps reading from a client that does not read, to notice its disconnect; but answers to it take memory,
             # too.
             if not self.is_writable and self._outbox.size_bytes > 2 * self.context.max_outbound_bytes:
-                self._hold(read_pauses.OUTBOUND)
+                self._pauses.add(read_pauses.OUTBOUND)
 
     def forget_producer(self, producer_id: int) -> None:
         """The producer is gone by the broker's will: sends that are on the way are dropped without an answer."""
@@ -566,7 +555,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._detach_all()
             return False
         timeout_ms = self.context.liveness_timeout_ms
-        if timeout_ms <= 0 or self._held & read_pauses.WAITS:
+        if timeout_ms <= 0 or self._pauses.reasons & read_pauses.WAITS:
             return True  # Its answer would wait behind its messages or requests.
         self.send(replies.PING)
         try:
@@ -587,10 +576,37 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def keep_alive_tick(self) -> None:
         """One keep-alive interval has passed."""
-        if not self.is_writable or self._held & read_pauses.WAITS:
+        if not self.is_writable or self._pauses.reasons & read_pauses.WAITS:
             return  # Nothing is read from it, so nothing is heard. Connections that stall are watched by the listener.
         action = self.session.tick()
         if action is KeepAlive.PING:
             self.send(replies.PING)
         elif action is KeepAlive.CLOSE:
             self.abort("keep-alive: nothing heard")
+
+
+class _Waiters:
+    """Tasks that wait until something happens to a connection."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        self._events: list[asyncio.Event] = []
+
+    def __bool__(self) -> bool:
+        """Return whether there are waiters."""
+        return bool(self._events)
+
+    async def wait(self) -> None:
+        """Return after the next `wake`."""
+        self._events.append(event := asyncio.Event())
+        try:
+            await event.wait()
+        finally:
+            if event in self._events:
+                self._events.remove(event)
+
+    def wake(self) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            event.set()

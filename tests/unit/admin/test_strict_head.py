@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import h11
 import pytest
@@ -22,6 +22,7 @@ def byte_by_byte(data: bytes) -> list[bytes]:
     return [bytes((byte,)) for byte in data]
 
 
+Split = Callable[[bytes], list[bytes]]
 SPLITS = pytest.mark.parametrize("split", [whole, byte_by_byte])
 
 
@@ -63,7 +64,7 @@ def chunks(count: int, data: bytes) -> bytes:
         (CHUNKED + chunks(2 * FREE_CHUNKS, b"a" * 64), b"a" * 128 * FREE_CHUNKS),
     ],
 )
-def test_valid_requests_are_read(split, data, expected):
+def test_valid_requests_are_read(split: Split, data: bytes, expected: bytes) -> None:
     connection = StrictConnection(MAX_HEAD_BYTES)
     for _ in range(2):  # chunks are counted for each request
         found = events(connection, split(data))
@@ -74,7 +75,7 @@ def test_valid_requests_are_read(split, data, expected):
         connection.start_next_cycle()
 
 
-def test_pipelined_head_is_checked_after_previous_answer():
+def test_pipelined_head_is_checked_after_previous_answer() -> None:
     connection = StrictConnection(MAX_HEAD_BYTES)
     assert events(connection, [GET + GET + b"GET /a HTTP/1.1\nHost: b\r\n\r\n"])[-1] is h11.PAUSED
     answer(connection)
@@ -106,7 +107,7 @@ def test_pipelined_head_is_checked_after_previous_answer():
         (CHUNKED + chunks(FREE_CHUNKS + 1, b"a" * 50), "too small"),
     ],
 )
-def test_lenient_requests_are_refused(split, data, reason):
+def test_lenient_requests_are_refused(split: Split, data: bytes, reason: str) -> None:
     connection = StrictConnection(MAX_HEAD_BYTES)
     with pytest.raises(h11.RemoteProtocolError, match=reason):
         events(connection, split(data))
@@ -115,7 +116,7 @@ def test_lenient_requests_are_refused(split, data, reason):
 
 
 @SPLITS
-def test_head_above_limit_is_refused_with_431(split):
+def test_head_above_limit_is_refused_with_431(split: Split) -> None:
     connection = StrictConnection(MAX_HEAD_BYTES)
     with pytest.raises(h11.RemoteProtocolError) as refusal:
         events(connection, split(b"GET /a HTTP/1.1\r\nHost: " + b"b" * MAX_HEAD_BYTES))

@@ -34,7 +34,7 @@ class StrictConnection(h11.Connection):
         self._chunk_bytes = 0
         self._framing = b""  # parsed since the last data of the chunked body
 
-    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+    def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
         """Return the next event, as h11 does. Raises RemoteProtocolError."""
         if self._violation:
             raise h11.RemoteProtocolError(self._violation)
@@ -69,7 +69,7 @@ class StrictConnection(h11.Connection):
         if {b"content-length", b"transfer-encoding"} <= names:
             self._refuse("both Content-Length and Transfer-Encoding")
 
-    def _next_of_chunks(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+    def _next_of_chunks(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
         before, _ = self.trailing_data
         event = super().next_event()
         after, _ = self.trailing_data
