@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-# Plain integers, because the operators of an enum cost more than the work itself.
-BUDGET = 1  # the connection's share of this event loop iteration is used up
+# Plain integers: operators of an enum would be too slow here.
+BUDGET = 1  # of this event loop iteration is used up
 PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
 PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
 OUTBOUND = 8  # the client does not read
 REQUESTS = 16  # maxConcurrentRequestsPerConnection
 PUBLISH_RATE = 32  # a message waits for a publish rate
-MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being processed
+MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids
 STOP = 128  # the broker is stopping
 IN_WORDS = {
     PENDING_PUBLISHES: "the connection has reached its limit of unanswered messages (maxPendingPublishRequestsPerConnection)",
