@@ -47,7 +47,7 @@ class _TooComplex(Exception):
 
 
 def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
-    """Return why a reader cannot read everything that a writer writes; None if it can."""
+    """Return why a reader cannot read everything that a writer writes, or None."""
     try:
         return _Resolution(reader, writer).find_problem()
     except _TooComplex as error:
@@ -139,7 +139,7 @@ class _Resolution:
         return dict(zip(self._aliases.field_names(writer), writer.children, strict=True))
 
     def _own_problem(self, reader: AvroType, writer: AvroType, depth: int = 0) -> str | None:
-        """Return the rule that a pair breaks regardless of its content; None if none."""
+        """Return the rule that a pair breaks regardless of its content, or None."""
         if writer.kind == "union":
             return None
         if writer.kind == reader.kind:
@@ -156,7 +156,7 @@ class _Resolution:
         return f"no promotion from {writer.kind} to {reader.kind}"
 
     def _matching_branch(self, union: AvroType, writer: AvroType, depth: int) -> AvroType | None:
-        """Return the branch of a reader's union that accepts the writer's type; None if there is none."""
+        """Return the branch of a reader's union that accepts the writer's type, or None."""
         self._spend(len(union.children))
         by_structure: AvroType | None = None
         for branch in union.children:
@@ -203,7 +203,7 @@ class _Resolution:
         return all(field.name in names or not isinstance(field.default, NoDefault) for field in reader.fields)
 
     def _same_structure(self, reader: AvroType, writer: AvroType) -> bool:
-        """Return whether two types are equal except for namespaces, defaults and properties."""
+        """Compare except for namespaces, defaults and properties."""
         waiting = [(reader, writer)]
         seen: set[tuple[int, int]] = set()
         while waiting:
@@ -233,7 +233,7 @@ class _ReaderAliases:
     """Names of the writer's types and fields according to the aliases of the reader's schema. Schemas are not rewritten."""
 
     def __init__(self, reader: AvroType | None) -> None:
-        """Collect the aliases of a reader; None if no aliases apply."""
+        """None: no aliases apply."""
         self._types: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
         for avro_type in all_types(reader) if reader is not None else ():
@@ -257,7 +257,7 @@ class _ReaderAliases:
         return [renamed.get(avro_field.name, avro_field.name) for avro_field in writer.fields]
 
     def problem_with(self, writer: AvroType) -> str | None:
-        """Return why the aliases cannot be applied to a writer: two of its names would become equal."""
+        """Return why the aliases cannot be applied: two of the writer's names would become equal."""
         if not self._types and not self._fields:
             return None
         for avro_type in all_types(writer):
