@@ -1,7 +1,7 @@
-"""Parsing of HTTP requests without leniency that would let two parsers read different requests (request smuggling).
+"""Strict parsing of HTTP requests, so that no two parsers read different requests (request smuggling).
 
-Invariants: a head with a line that does not end in CR LF, with a folded header, or with both a length and a transfer coding, is
-refused; so is a body of chunks so small that reading them costs many times their bytes.
+Invariants: a head with a line that does not end in CR LF, with a folded header, or with both a length and a transfer
+coding, is refused; so is a body of chunks so small that reading them costs many times their bytes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ _END = b"\r\n\r\n"
 
 
 class StrictConnection(h11.Connection):
-    """The server's side of an HTTP/1.1 connection.
-
-    Checks the bytes that h11 has not parsed yet (`trailing_data`), because its events do not show how lines ended. After the first
-    violation, each call of `next_event` raises RemoteProtocolError.
+    """Checks bytes that h11 has not parsed yet (`trailing_data`), because its events do not show how lines ended. After
+    the first violation, each call of `next_event` raises RemoteProtocolError.
     """
 
     def __init__(self, max_head_bytes: int) -> None:
@@ -35,7 +33,7 @@ class StrictConnection(h11.Connection):
         self._framing = b""  # parsed since the last data of the chunked body
 
     def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
-        """Return the next event, as h11 does. Raises RemoteProtocolError."""
+        """Raises RemoteProtocolError."""
         if self._violation:
             raise h11.RemoteProtocolError(self._violation)
         if self._is_chunked and self.their_state is h11.SEND_BODY:
