@@ -153,12 +153,12 @@ class HttpServer:
 
     @property
     def port(self) -> int | None:
-        """The bound port, None when it is off or not bound."""
+        """Bound port, None when HTTP is off or not bound."""
         return None if self._plain_port is None else self._plain_port.number
 
     @property
     def port_tls(self) -> int | None:
-        """The bound port, None when it is off or not bound."""
+        """Bound port, None when HTTPS is off or not bound."""
         return None if self._tls_port is None else self._tls_port.number
 
     def _figures(self) -> dict[str, Number]:
@@ -176,7 +176,6 @@ class HttpServer:
 
     @property
     def metrics_page(self) -> WrittenPage | None:
-        """The current page of metrics."""
         return self._page.kept
 
     def bind(self) -> None:

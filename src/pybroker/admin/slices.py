@@ -31,7 +31,6 @@ def sliced(pieces: Iterator[str], clock: Clock) -> Iterator[str]:
 
 
 async def exhaust(steps: Iterator[None], clock: Clock) -> None:
-    """Run all `steps`."""
 
     def all_steps() -> Generator[None, None, None]:
         yield from steps

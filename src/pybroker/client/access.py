@@ -92,7 +92,7 @@ class Access:
 
     @property
     def method(self) -> str:
-        """`token`, `basic`, `tls` or `none`."""
+        """Name of the authentication method: `token`, `basic`, `tls` or `none`."""
         if self.token is not None:
             return "token"
         if self.basic_user is not None:

@@ -24,7 +24,7 @@ class Address:
 
     @property
     def host_and_port(self) -> str:
-        """As CONNECT names the broker behind a proxy."""
+        """Form of the address in CONNECT behind a proxy."""
         return str(self).partition("://")[2]
 
 

@@ -22,7 +22,7 @@ from pybroker.wire.commands import FRAME_PADDING_BYTES
 from pybroker.wire.varint import decode, encode, skip_field
 
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-"""For a broker that announces no limit in CONNECTED."""
+"""Limit of a broker that announces none in CONNECTED."""
 _SIZES = Struct(">II")
 _MESSAGE_KIND = b"\x08\x09\x4a"
 _MASK_63 = (1 << 63) - 1
@@ -39,7 +39,7 @@ class ReceivedEntry(NamedTuple):
     data: bytes
     """`[0x0e02 ...] [0x0e01 crc32c] metadata_size MessageMetadata payload`. The checksum is not verified."""
     ack_set: tuple[int, ...] = ()
-    """For a partly acknowledged batch: bits of its unacknowledged messages, 64 in each unsigned number."""
+    """Unacknowledged messages of a partly acknowledged batch: one bit each, 64 in each unsigned number."""
     epoch: int = -1
     """The consumer epoch at the time of sending; -1 if there was none."""
 

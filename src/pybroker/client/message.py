@@ -56,7 +56,7 @@ class Message(NamedTuple):
 
 
 class OutgoingMessage(NamedTuple):
-    """For its fields see `Message`."""
+    """A message to send. For its fields see `Message`."""
 
     value: bytes | None
     key: str | None = None

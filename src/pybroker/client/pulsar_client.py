@@ -34,7 +34,7 @@ _MODES = {
 
 
 class PulsarClient(Client):
-    """For use on one event loop, in one process."""
+    """An asynchronous context manager for use on one event loop, in one process."""
 
     def __init__(self, access: Access) -> None:
         super().__init__(access)

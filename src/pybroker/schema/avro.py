@@ -21,7 +21,7 @@ NAMED = frozenset({"record", "enum", "fixed"})
 _ORDERS = frozenset({"ascending", "descending", "ignore"})
 _MAX_FIXED_BYTES = 2**31 - 1
 MAX_NAME_LENGTH = 1024
-"""Of a name with its namespace, because each reference may repeat it."""
+"""Limit for a name with its namespace, because each reference may repeat it."""
 _PLACE_HEAD = 80
 _PLACE_TAIL = 120
 """Length of a location in errors."""

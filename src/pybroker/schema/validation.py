@@ -45,5 +45,5 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
 
 
 def _is_pythons_string(schema: SchemaData) -> bool:
-    """The Python client's STRING schema has a JSON null as definition."""
+    """Accept a JSON null, which the Python client's STRING schema has as definition."""
     return schema.type is SchemaType.STRING and schema.data == b"null"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHARES = "/admin/v3/shares"
 MAX_HOLDERS = 100
-"""In the answer for each resource: the largest ones."""
+"""Listed holders of each resource: the largest ones."""
 HOLDER = Query(
     "holder", "whose, as `GET /admin/v3/shares` names it: `role NAME`, `connection /HOST:PORT`, `address HOST`"
 )

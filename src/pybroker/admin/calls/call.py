@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 MAX_DIGITS = 64
-"""Of a number in a path or a query."""
+"""Maximum length of a number in a path or a query."""
 QUICK_DOCUMENT_BYTES = 4096
 """Larger ones take over a millisecond at worst."""
 FREE_VALUES = 1000
@@ -49,7 +49,7 @@ IDENTITY_KEY = "pybroker.identity"
 SHARE_KEY = "pybroker.share"
 
 STREAMED_KEY = "pybroker.streamed"
-"""In the start of an answer of known length that is never in memory as a whole."""
+"""Marks the start of an answer of known length that is never in memory as a whole."""
 
 _FORM_ENCODED = frozenset({"topic", "subscription"})
 _ENDS = {b'"earliest"': EARLIEST, b'"latest"': LATEST}
@@ -113,18 +113,18 @@ class Call:
         return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
 
     def namespace_name(self) -> NamespaceName:
-        """412 when invalid."""
+        """Raises AdminError 412 for an invalid name."""
         try:
             return NamespaceName.parse(f"{self.name('tenant')}/{self.name('namespace')}")
         except InvalidTopicName as error:
             raise AdminError(412, "Namespace name is not valid") from error
 
     def topic_name(self) -> TopicName:
-        """412 when invalid."""
+        """Raises AdminError 412 for an invalid name."""
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
-        """For a path without `{domain}`; 412 when invalid."""
+        """Use `domain`, because the path has none. Raises AdminError 412 for an invalid name."""
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))
         try:
             return TopicName.parse(f"{domain}://{'/'.join(names)}")
@@ -132,7 +132,7 @@ class Call:
             raise AdminError(412, f"Topic name is not valid: {error}") from error
 
     def domain(self) -> str:
-        """404 for an unknown domain."""
+        """Raises AdminError 404 for an unknown domain."""
         domain = self.name("domain")
         if domain not in DOMAINS:
             raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
@@ -252,7 +252,7 @@ class Call:
             raise BadBody(str(error)) from error
 
     async def json(self, body_type: type[T], *, is_content: bool = False) -> T:
-        """400 without a body."""
+        """Raises AdminError 400 without a body."""
         return _required(await self.optional_json(body_type, is_content=is_content))
 
     async def optional_place(self) -> ResetCursorData | None:
@@ -264,7 +264,7 @@ class Call:
         return await self._document(body, ResetCursorData)
 
     async def place(self) -> Position:
-        """400 without a body."""
+        """Raises AdminError 400 without a body."""
         return _required(await self.optional_place()).position
 
     def require_superuser(self) -> None:
@@ -277,7 +277,6 @@ class Call:
             self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
 
     def require_admin_within(self, tenant: str) -> None:
-        """Check a call on the namespaces of a tenant."""
         with self._refused_within(tenant, 401):
             self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
 
@@ -318,12 +317,12 @@ class Call:
 
 
 def json_response(value: object) -> Response:
-    """Without the members that are None."""
+    """Leave out members that are None."""
     return Response(policies.encode(value), media_type="application/json")
 
 
 def json_with_nulls(value: object) -> Response:
-    """With nulls, which mean an unknown value."""
+    """Write nulls, which mean an unknown value."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
@@ -332,12 +331,12 @@ def text_response(text: str, media_type: str = "text/plain") -> Response:
 
 
 def no_content() -> Response:
-    """204, after most changes."""
+    """Answer 204, as after most changes."""
     return Response(status_code=204)
 
 
 def empty_ok() -> Response:
-    """200 without a body, after some changes, as in Pulsar."""
+    """Answer 200 without a body, as Pulsar does after some changes."""
     return Response(status_code=200)
 
 
@@ -367,7 +366,7 @@ def _decoded_again(name: str) -> str:
 
 
 def _integer(text: str) -> int | None:
-    """None for text that is no number of 64 bits."""
+    """Return None for text that is no number of 64 bits."""
     # First, because Python's time for digits grows with their square.
     if len(text) > MAX_DIGITS:
         return None

@@ -31,7 +31,7 @@ async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
 
 
 async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
-    """Load a topic of any kind; 404 when it does not exist."""
+    """Load a topic of any kind. Raises AdminError 404 when it does not exist."""
     name = name or call.topic_name()
     namespace_of_topics(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
@@ -45,21 +45,21 @@ async def topic_exists(call: Call, topic: TopicName) -> bool:
 
 
 def persistent(topic: TopicBase) -> Topic:
-    """405 when it is not persistent."""
+    """Raises AdminError 405 when the topic is not persistent."""
     if not isinstance(topic, Topic):
         raise AdminError(405, f"Topic {topic.name} is not persistent: there is nothing to do that to")
     return topic
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
-    """404 when there is none."""
+    """Raises AdminError 404."""
     subscription = any_subscription_of(topic, name)
     assert isinstance(subscription, Subscription)
     return subscription
 
 
 def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
-    """404 when there is none."""
+    """Raises AdminError 404."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")

@@ -10,7 +10,7 @@ from pybroker.model.policies import NamespacePolicies, TenantInfo
 
 
 def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exist") -> TenantInfo:
-    """404 when there is none."""
+    """Raises AdminError 404 with the text `refusal`."""
     info = call.resources.tenant(tenant)
     if info is None:
         raise AdminError(404, refusal)
@@ -34,7 +34,7 @@ def superusers_namespace(call: Call) -> NamespaceName:
 def existing_namespace(
     call: Call, namespace: NamespaceName, refusal: str = "Namespace does not exist"
 ) -> NamespacePolicies:
-    """404 when it does not exist."""
+    """Raises AdminError 404 with the text `refusal`."""
     policies = call.resources.namespace(namespace)
     if policies is None:
         raise AdminError(404, refusal)
@@ -42,7 +42,7 @@ def existing_namespace(
 
 
 def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
-    """404 with Pulsar's text of operations on topics."""
+    """Raises AdminError 404 with Pulsar's text of operations on topics."""
     return existing_namespace(call, namespace, "Namespace not found")
 
 

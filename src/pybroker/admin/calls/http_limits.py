@@ -57,7 +57,6 @@ class HttpLimits:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting requests."""
         memory = self.memory
         waiting = sum(part.waiting for part in (memory.requests, memory.answers, memory.views))
         return waiting + self.documents.waiting + self.looks.waiting
@@ -67,7 +66,7 @@ class Share:
     """The resources of one request; `close` releases them."""
 
     def __init__(self, limits: HttpLimits, address: Hashable) -> None:
-        """`address`: the holder in the queues."""
+        """`address` is the holder in the queues."""
         self.limits = limits
         self.holder = Holder(f"address {address}")
         """The client's address until the role is known."""
@@ -101,7 +100,7 @@ class Share:
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """Within the context, one large document may be read. Raises AdminError 503."""
+        """Permit one large document to be read at a time. Raises AdminError 503."""
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)
         try:

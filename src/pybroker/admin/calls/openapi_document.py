@@ -114,7 +114,6 @@ def _words(handler: Any) -> tuple[str, str]:
 
 
 def _tag(path: str) -> str:
-    """Return the noun that a path is about."""
     segments = [segment for segment in path.split("/") if segment and segment not in {"admin", "v2", "v3"}]
     first = segments[0] if segments else "root"
     return "topics" if first.startswith("{") else first

@@ -52,7 +52,7 @@ def _other_clusters(call: Call, clusters: Iterable[str] | None) -> bool:
 
 
 def _in_document(asks: Asks) -> dict[tuple[str, str], Asks]:
-    """The policies document of a new namespace."""
+    """Return the calls that create a namespace with a policies document."""
     return {("PUT", _NAMESPACE): lambda call, body: body is not None and asks(call, body)}
 
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
 
 UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""Also for proxies."""
+"""Also prevents buffering by proxies."""
 KEPT_POINTS = 600
-"""For each subject: ten minutes."""
+"""Points for each subject: ten minutes."""
 RETRY_AFTER_S = 10
 STREAM_BYTES = 64 * 1024
 """The counted memory of a stream: unsent data, and its share of the points."""
@@ -83,7 +83,7 @@ FIELDS = {
 }
 """The numbers of a point; times are milliseconds since 1970, rates per second."""
 Numbers = tuple[float | None, ...]
-"""None: a rate that is not known yet."""
+"""The numbers of a point; None for a rate that is not known yet."""
 NOT_LOADED: Numbers = ()
 Totals = dict["TopicBase", tuple[int, int, int, int]]
 
@@ -96,7 +96,7 @@ class Subject(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """A key of `FIELDS`."""
+        """Return a key of `FIELDS`."""
         return "broker" if self.topic is None else "topic" if self.subscription is None else "subscription"
 
 
@@ -167,7 +167,6 @@ class LiveSampler:
 
     @property
     def limit(self) -> int:
-        """Maximum number of streams."""
         return self._runtime.config.console_max_live_connections
 
     @property

@@ -73,7 +73,7 @@ class Asked(NamedTuple):
     """The filter and order of a request."""
 
     words: tuple[str, ...] = ()
-    """In lower case; shown names contain all of them."""
+    """Words in lower case; shown names contain all of them."""
     order: str = "name"
     """A field of Row."""
     is_descending: bool = False
@@ -269,7 +269,7 @@ class TopicTable:
         )
 
     def _topic_rates(self, topic: TopicBase, table: Table, before: Table | None) -> tuple[float, float, float, float]:
-        """Since the previous table, or else in the last window of statistics."""
+        """Return rates since the previous table, or else in the last window of statistics."""
         counted = table.counters[topic] = counters_of(topic)
         old = None if before is None else before.counters.get(topic)
         if before is None or old is None:

@@ -77,7 +77,7 @@ class BulkReads:
 
     @property
     def write_timeout_s(self) -> float:
-        """How long a client may read nothing."""
+        """Maximum time for which a client may read nothing."""
         return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager
@@ -114,7 +114,7 @@ class BulkReads:
             room.close()
 
     async def pass_bytes(self, namespace: NamespaceName, size_bytes: int) -> None:
-        """Wait for the namespace's rate."""
+        """Wait until the namespace's rate permits so many bytes."""
         rate = self._config.bulk_read_throttling_rate_per_namespace_in_byte
         if rate <= 0:
             return

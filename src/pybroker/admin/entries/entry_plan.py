@@ -99,7 +99,6 @@ class PlanBudget:
 
     @property
     def wait_s(self) -> float:
-        """The time left for a topic to wait."""
         return max(0.0, self._waits_until_ms - self._runtime.clock.monotonic_ms()) / 1000
 
     @property

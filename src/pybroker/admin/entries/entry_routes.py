@@ -25,7 +25,7 @@ from pybroker.model.names import PERSISTENT, TopicName
 
 TOPIC = ENTRIES + "/{topic}"
 MAX_TOPICS = 2000
-"""In one request for plans."""
+"""Topics in one request for plans."""
 
 
 TOPICS_AT_ONCE = 16
@@ -110,7 +110,7 @@ _READ_ANSWERS = {
 
 
 def local_topic(call: Call, local_name: str) -> TopicName:
-    """412 when invalid."""
+    """Raises AdminError 412 for an invalid name."""
     try:
         return TopicName.parse(f"{PERSISTENT}://{call.namespace_name()}/{local_name}")
     except InvalidTopicName as error:

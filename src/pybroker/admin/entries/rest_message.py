@@ -17,7 +17,7 @@ from pybroker.schema.key_value import join_key_value
 from pybroker.schema.schema_data import InvalidSchema, SchemaData, SchemaType, schema_type_named
 
 DEFAULT_SCHEMA = SchemaData(SchemaType.STRING, b"", {"__charset": "UTF-8"})
-"""For messages without a schema."""
+"""The schema of messages without one."""
 
 
 MAX_DIGITS = 64
@@ -95,7 +95,7 @@ def schema_of(text: str) -> SchemaData:
 
 
 def _definition(info: _SchemaInfo) -> bytes:
-    """SchemaInfo has bytes, in base64 in its JSON."""
+    """Decode the definition, which the JSON of SchemaInfo has in base64."""
     return b64decode(info.schema or "", validate=True)
 
 

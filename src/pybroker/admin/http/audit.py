@@ -25,7 +25,6 @@ def is_act(method: str, route_path: str) -> bool:
 
 
 def write_down(scope: Scope, role: str | None, address: str, status: int) -> None:
-    """Log an answered call."""
     query = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] not in _SECRET]
     fields: dict[str, object] = {"role": "-" if role is None else role, "address": address, "method": scope["method"]}
     fields["path"] = scope["path"]

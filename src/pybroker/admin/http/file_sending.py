@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pybroker.ledgers.ledger_store import LedgerFile
 
 FILE_SENDER_KEY = "file_sender"
-"""In `scope["state"]`; absent for TLS."""
+"""Key in `scope["state"]`; absent for TLS."""
 _DRAIN_STEP_S = 0.005
 _POLL_MS = 200
 

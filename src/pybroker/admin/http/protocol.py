@@ -96,7 +96,7 @@ class HttpProtocol(H11Protocol):
         self._start_head_timer()
 
     def refuse(self) -> None:
-        """The limit is reached, or the connection was displaced."""
+        """Answer 503 and close, because the limit is reached or the connection was displaced."""
         self._all.refused += 1
         if not self.transport.is_closing():
             self.transport.write(
@@ -140,7 +140,6 @@ class HttpProtocol(H11Protocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer an invalid request, and close."""
         error = sys.exception()
         status = error.error_status_hint if isinstance(error, RemoteProtocolError) else 400
         if self.transport.is_closing():

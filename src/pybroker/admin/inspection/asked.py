@@ -45,7 +45,7 @@ def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
 
 
 def key_of(call: Call) -> bytes | None:
-    """Return `key` or `keyBase64` of the query; 412 for an invalid one."""
+    """Return `key` or `keyBase64` of the query. Raises AdminError 412."""
     text, encoded = call.query("key"), call.query("keyBase64")
     if text is not None and encoded is not None:
         raise AdminError(412, "key and keyBase64 were given: one of them is enough")

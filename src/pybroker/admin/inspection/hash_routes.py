@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _DRAINING, _WAITING = "draining", "waiting"
 MAX_KEYS_SHOWN = 10
-"""Of the keys that share a hash."""
+"""Shown keys that share a hash."""
 QUICK_BYTES = 64 * 1024
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bundle_lines(samples: Samples, broker: BrokerService, rates: RateSampler, host: str) -> Iterator[str]:
-    """Yields after each examined topic."""
+    """Yield lines, and an empty text after each examined topic."""
     loads: dict[str, BundleLoad] = {}
     for _ in bundle_loads(broker, rates, loads):
         yield ""

@@ -22,7 +22,6 @@ Number = int | float
 
 
 def escape(text: str) -> str:
-    """Escape a label value."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

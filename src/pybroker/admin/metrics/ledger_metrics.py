@@ -97,7 +97,7 @@ class LedgerSums:
 
 
 def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float) -> Iterator[str]:
-    """By namespace and domain. A bucket has only its own samples per second."""
+    """Yield lines by namespace and domain. A bucket has only its own samples per second."""
     if not sums:
         return
     for index, name in enumerate(LEDGER_NAMES):

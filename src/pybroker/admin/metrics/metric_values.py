@@ -219,7 +219,7 @@ def delivery_sums(subscriptions: Collection[SubscriptionBase], delivered: Sequen
 
 
 def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
-    """A non-persistent topic has no backlog quotas."""
+    """Return no backlog quotas for a non-persistent topic."""
     policies, is_stored = snapshot.policies, snapshot.ledger is not None
     return SingleValues(
         pulsar_average_msg_size=rates.average_message_bytes,

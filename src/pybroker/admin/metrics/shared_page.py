@@ -46,7 +46,7 @@ class WrittenPage:
 
     @property
     def size_bytes(self) -> int:
-        """Of the compressed parts."""
+        """Size of the compressed parts."""
         return sum(map(len, self._parts))
 
     @property
@@ -162,7 +162,7 @@ class SharedPage:
         return self._runtime.clock.monotonic_ms() / 1000
 
     def _forget(self, written: WrittenPage) -> None:
-        """Clients that receive the page still keep it."""
+        """Clear the current page. Clients that receive it still keep it."""
         if self._current is written:
             self._current = None
             written.let_go()

@@ -108,7 +108,7 @@ class Reading:
             yield
 
     def _topic_labels(self, topic: TopicBase) -> str:
-        """Without the closing brace: other labels may follow."""
+        """Return labels without the closing brace: other labels may follow."""
         name = topic.name
         begin = self._begins.get(name.namespace)
         if begin is None:

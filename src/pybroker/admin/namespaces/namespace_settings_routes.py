@@ -290,5 +290,5 @@ def _policies(call: Call) -> NamespacePolicies:
 
 
 def _text(value: str | None) -> Response:
-    """As Pulsar shows texts: bare, though it declares them as JSON."""
+    """Answer with bare text, as Pulsar does, though it declares the answer as JSON."""
     return empty_ok() if value is None else text_response(value, "application/json")

@@ -52,7 +52,6 @@ class LevelCalls:
         return [*found, route("DELETE", path, unset)] if self._level.can_be_unset else found
 
     def _shown(self, value: object) -> Response:
-        """Answer a GET."""
         shown = self._level.unset if value is None else value
         if shown is NO_CONTENT:
             return no_content()

@@ -58,7 +58,7 @@ class Level:
 
     path: str
     field: str
-    """Of the level's document."""
+    """Field of the level's document."""
     nothing: object = None
     """Set by a request without a body, or with `null`; None removes the policy."""
     unset: object = None

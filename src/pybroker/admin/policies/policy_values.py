@@ -89,7 +89,7 @@ def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
 
 
 def check_topic_creation(call: Call, override: AutoTopicCreationOverride) -> None:
-    """With automatic creation, the type of created topics is required."""
+    """Require the type of created topics if topics are created automatically."""
     count, most = override.defaultNumPartitions, call.config.max_num_partitions_per_partitioned_topic
     if not override.allowAutoTopicCreation:
         return
@@ -137,7 +137,7 @@ def check_clusters(call: Call, tenant: str, clusters: Sequence[str]) -> None:
 
 
 def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies | None:
-    """Return `retention`; 400 if it is contradictory."""
+    """Return `retention`. Raises AdminError 400 if it is contradictory."""
     refusal = "" if retention is None else retention_refusal(retention)
     if refusal:
         raise AdminError(400, refusal)
@@ -145,7 +145,7 @@ def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies 
 
 
 def checked_quota(quota: BacklogQuota | None) -> BacklogQuota | None:
-    """Return `quota`; 400 without a policy for an exceeded quota."""
+    """Return `quota`. Raises AdminError 400 without a policy for an exceeded quota."""
     if quota is not None and quota.policy not in set(BacklogQuotaPolicy):
         raise AdminError(400, f"The backlog quota's policy must be one of {', '.join(BacklogQuotaPolicy)}")
     return quota
@@ -155,7 +155,7 @@ QUOTA_TYPE = Query("backlogQuotaType", "which of the quotas", str, BacklogQuotaT
 
 
 def quota_type(call: Call) -> BacklogQuotaType:
-    """Return the query's `backlogQuotaType`, the size by default; 404 for anything else."""
+    """Return the query's `backlogQuotaType`, the size by default. Raises AdminError 404 for another value."""
     text = call.query("backlogQuotaType") or BacklogQuotaType.SIZE
     try:
         return BacklogQuotaType(text)

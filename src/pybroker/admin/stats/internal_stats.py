@@ -31,7 +31,7 @@ _NO_CURSOR = {
 
 
 def internal_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
-    """A non-persistent topic has no ledger, and its subscriptions no cursors."""
+    """Return no ledger for a non-persistent topic, and no cursors for its subscriptions."""
     if isinstance(topic, Topic):
         return _of_ledger(topic, with_metadata)
     return {

@@ -76,7 +76,7 @@ def cursor_stats(
 
 
 def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
-    """An open ledger has no counts yet, as in Pulsar."""
+    """Return no counts for an open ledger, as in Pulsar."""
     shown: dict[str, Any] = {
         "ledgerId": row.ledger_id,
         "entries": row.entry_count if row.is_sealed else 0,

@@ -33,7 +33,7 @@ class Usage(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """0 for an unknown limit."""
+        """Usage in percent of the limit; 0 for an unknown limit."""
         return 100 * self.usage / self.limit if self.limit > 0 else 0.0
 
 
@@ -78,13 +78,13 @@ class ResourceMeter:
 
     @property
     def max_percent(self) -> float:
-        """Of the resource that is used most."""
+        """Return the percentage of the resource that is used most."""
         usages = (self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out)
         return max(usage.percent for usage in usages)
 
 
 def _text(path: Path) -> str:
-    """Empty for a missing file."""
+    """Return an empty text for a missing file."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -92,7 +92,7 @@ def _text(path: Path) -> str:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Of all cores since boot: busy, and total."""
+    """Return the ticks of all cores since boot: busy, and total."""
     fields = _text(_PROC / "stat").partition("\n")[0].split()[1:9]
     ticks = [int(each) for each in fields]
     if len(ticks) < 5:
@@ -102,7 +102,6 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def process_cpu_ms() -> float:
-    """Return the CPU time of this process in user and kernel mode."""
     used = os.times()
     return (used.user + used.system) * 1000
 
@@ -113,7 +112,7 @@ def _resident_bytes() -> int:
 
 
 def _network_bytes() -> tuple[int, int]:
-    """Received and sent since boot."""
+    """Return received and sent bytes since boot."""
     received = sent = 0
     for line in _text(_PROC / "net/dev").splitlines()[2:]:
         name, _, figures = line.partition(":")

@@ -81,7 +81,7 @@ class StatsRequest:
     measured: Mapping[SubscriptionBase, Measured]
     """The subscriptions to show."""
     backlog_bytes: int
-    """Of the slowest subscription."""
+    """Backlog of the slowest subscription."""
     broker_id: str
     with_publishers: bool
     with_consumers: bool
@@ -159,7 +159,7 @@ def _traffic(snapshot: TopicSnapshot, incoming: TopicRates, subscriptions: Colle
 
 
 def _backlog_quotas(snapshot: TopicSnapshot) -> Document:
-    """Zeros for a non-persistent topic, which has no backlog."""
+    """Return zeros for a non-persistent topic, which has no backlog."""
     if snapshot.ledger is None:
         return {"backlogQuotaLimitSize": 0, "backlogQuotaLimitTime": 0, "oldestBacklogMessageAgeSeconds": 0}
     document: Document = {
@@ -187,7 +187,7 @@ def _earliest(measured: Collection[Measured]) -> int:
 
 
 def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -> Document:
-    """`now_ms` is of the monotonic clock."""
+    """`now_ms` is from the monotonic clock."""
     return {
         "accessMode": producer.access_mode.value,
         "msgRateIn": sent.messages_in.per_second,
@@ -285,7 +285,9 @@ def _beyond_pulsar(subscription: SubscriptionBase, snapshot: SubscriptionSnapsho
         document["lookAhead"] = _look_ahead(key_order.look_ahead(MAX_WAITING_HASHES))
     if snapshot.oldest_unacked_age_s >= 0:
         document["oldestUnackedMessageAgeSeconds"] = snapshot.oldest_unacked_age_s
-    if snapshot.redelivery_entries:  # Pulsar's `msgInReplay` also counts entries that were never sent
+    if (
+        snapshot.redelivery_entries
+    ):  # Return a member beyond Pulsar's, present only during the wait. Both times are from the monotonic clock.
         document["entriesToRedeliver"] = snapshot.redelivery_entries
     return document
 
@@ -304,7 +306,7 @@ def _delivery(counters: DeliveryCounters, rates: DeliveryRates) -> Document:
 
 
 def _hashes(snapshot: SubscriptionSnapshot) -> Document:
-    """Zeros for types that ignore keys."""
+    """Return zeros for types that ignore keys."""
     owners, key_order = snapshot.owners, snapshot.key_order
     joined = [] if key_order is None else key_order.recently_joined()
     document: Document = {

@@ -94,7 +94,7 @@ class TopicStatsRoutes:
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:
-    """404 if the topic is not partitioned."""
+    """Raises AdminError 404 if the topic is not partitioned."""
     name = call.topic_name()
     call.require_lookup(name)
     namespace_of_topics(call, name.namespace)

@@ -55,13 +55,13 @@ def routes() -> list[Route]:
 
 
 def require_enabled(call: Call) -> None:
-    """503 when transactions are off."""
+    """Raises AdminError 503 when transactions are disabled."""
     if not call.broker.transactions.is_enabled:
         raise AdminError(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
 
 
 def found_coordinator(call: Call, coordinator_id: int) -> Coordinator:
-    """404 for a coordinator that was not started."""
+    """Raises AdminError 404 for a coordinator that was not started."""
     try:
         return call.broker.transactions.find(coordinator_id)
     except TransactionCoordinatorNotFound as error:

@@ -106,7 +106,7 @@ def _sink_name(call: Call) -> str:
 
 
 def require_name(what: str, name: str) -> None:
-    """412 for a name that is too long, or invisible."""
+    """Raises AdminError 412 for a name that is too long, or invisible."""
     if len(name) > MAX_NAME or not name.isprintable():
         raise AdminError(412, f"The name of a {what} has up to {MAX_NAME} characters, and no control characters")
 

@@ -25,7 +25,6 @@ _LATEST_MS = (1 << 63) - 1
 
 
 def coordinator_stats(coordinator: Coordinator) -> dict[str, Any]:
-    """Return `coordinatorStats` of one."""
     state = coordinator.state
     shown: dict[str, Any] = {
         "state": str(coordinator.phase),

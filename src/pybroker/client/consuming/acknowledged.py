@@ -19,7 +19,9 @@ _WORD_MASK = (1 << _WORD_BITS) - 1
 
 
 class PartlyAcknowledged:
-    """Of one partition. Invariant: a batch is kept only while some, but not all, of it is acknowledged."""
+    """Partly acknowledged batches of one partition. Invariant: a batch is kept only while some, but not all, of it is
+    acknowledged.
+    """
 
     def __init__(self) -> None:
         self._left: OrderedDict[tuple[int, int], int] = OrderedDict()  # bits of the unacknowledged messages
@@ -70,7 +72,6 @@ class EntriesOfParts:
         return len(self._entries)
 
     def keep(self, entries: list[tuple[int, int]]) -> None:
-        """Keep the entries of a delivered message."""
         self._entries[entries[-1]] = entries
         self._entries.move_to_end(entries[-1])
         if len(self._entries) > MAX_PARTLY:

@@ -68,7 +68,7 @@ class ChunkedMessages:
         return self._parts.pop(uuid)
 
     def clear(self) -> None:
-        """The broker sends the incomplete messages again from their first chunk."""
+        """Drop all chunks: the broker sends the incomplete messages again from their first chunk."""
         self._parts.clear()
 
 

@@ -101,7 +101,6 @@ class PendingSends:
         return given_up
 
     def clear(self) -> list[PendingSend]:
-        """Remove and return all entries."""
         given_up = [*self._entries]
         self._entries.clear()
         self.size_bytes = 0

@@ -233,7 +233,7 @@ class _ReaderAliases:
     """Names of the writer's types and fields according to the aliases of the reader's schema. Schemas are not rewritten."""
 
     def __init__(self, reader: AvroType | None) -> None:
-        """None: no aliases apply."""
+        """`reader` is None if no aliases apply."""
         self._types: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
         for avro_type in all_types(reader) if reader is not None else ():
