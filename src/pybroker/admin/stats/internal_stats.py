@@ -92,7 +92,7 @@ def _state(topic: Topic) -> str:
 
 
 def _cursors(topic: Topic) -> dict[str, Any]:
-    """Return the cursors of subscriptions, and of deduplication or compaction."""
+    """Return the cursors of subscriptions and of deduplication."""
     shown = {
         name: cursor_stats(
             topic.ledger,
