@@ -43,7 +43,7 @@ class MemoryTransport(asyncio.Transport):
         self.written = b""
         self.is_reading_paused = False
         self.is_closed = False
-        self.is_aborted = False
+        self.aborted = asyncio.Event()
         self.unread_bytes = 0
 
     def write(self, data: Any) -> None:
@@ -56,7 +56,12 @@ class MemoryTransport(asyncio.Transport):
         self.is_closed = True
 
     def abort(self) -> None:
-        self.is_closed = self.is_aborted = True
+        self.is_closed = True
+        self.aborted.set()
+
+    @property
+    def is_aborted(self) -> bool:
+        return self.aborted.is_set()
 
     def is_closing(self) -> bool:
         return self.is_closed
