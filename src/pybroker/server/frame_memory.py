@@ -1,7 +1,7 @@
 """Memory of incomplete frames: counted in the broker's memory budget.
 
 Unauthenticated connections have one common limit. Above it, the broker closes the one whose frame has been incomplete
-for the longest time.
+for the longest time. A CONNECT that arrives in one piece holds no memory.
 """
 
 from __future__ import annotations

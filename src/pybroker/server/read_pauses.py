@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 # Plain integers: operators of an enum would be too slow here.
-BUDGET = 1  # of this event loop iteration is used up
+BUDGET = 1  # the connection has used its share of this event loop iteration
 PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
 PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
 OUTBOUND = 8  # the client does not read

@@ -115,7 +115,7 @@ class ServerContext:
     def refused(
         self, connection: Connection, command: str, cause: str, reason: str, topic: str = "", count: int = 1
     ) -> None:
-        """Count refusals of a `command`, and log one of each command and cause per minute.
+        """Count refusals of a `command`, with any kind of answer, and log one of each command and cause per minute.
 
         `cause` is an error name of the protocol.
         """

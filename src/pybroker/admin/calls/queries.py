@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Query(NamedTuple):
-    """Type: `str`, `int` (of 64 bits) or `bool` (`true`, else `false`)."""
+    """One parameter; the type is `str`, `int` (of 64 bits) or `bool` (`true`, else `false`)."""
 
     name: str
     text: str

@@ -1,8 +1,8 @@
-"""Settings that are stored without effect: a caller that sets one receives a warning in the answer, and the log has
-one.
+"""Settings that are stored without effect. The answer to a request that sets one contains a warning, and so does the log.
 
-docs/reference/differences.md lists the same ("Not here yet"), which a test compares; another test finds policy members that no
-code reads and that are in no row.
+docs/reference/differences.md lists the same ("Not here yet"), which a test compares; another test finds policy members
+that no code reads and that are in no row. A request that asks for nothing unserved causes no warning, for example
+replication to this cluster only.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ class LiveSampler:
 
 
 class LiveStream(Response):
-    """The points of one subject as server-sent events, until `refusal` raises."""
+    """The points of one subject as server-sent events, until `refusal` returns a reason."""
 
     def __init__(
         self, sampler: LiveSampler, subject: Subject, holder: Holder, refusal: Callable[[], str | None]

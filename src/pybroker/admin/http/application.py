@@ -42,7 +42,7 @@ PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
 """Probes have no credentials; Pulsar requires none at `/status.html`."""
 CONSOLE_PATHS = frozenset({"/console", "/docs"})
 CONSOLE_FILES = "/console/"
-"""The browser gets credentials from these files."""
+"""Served without credentials, because these pages ask the user for them."""
 
 # Keys of `scope["state"]`, set by `protocol.py`.
 PEER_CERTIFICATE_KEY = "peer_certificate"
