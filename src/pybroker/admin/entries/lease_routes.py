@@ -1,7 +1,7 @@
 """`/admin/v3/entries/...`: leases of readers of ledgers, and the data directory for readers on the broker's host.
 
-A lease keeps ledgers of a topic from being trimmed for a while, from a position on. Permission to consume from the topic is
-required.
+A lease keeps ledgers of a topic from being trimmed for a while, from a position on. Permission to consume from the
+topic is required.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
