@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzz.transactions.coordinator_world import TOPICS, Step, World
+from tests.fuzz.transactions.coordinator_world import CoordinatorWorld, Step
 from tests.support.planting import Plant, found_by_walk
 
 from pybroker.managed_ledger.retention import RetentionLimits
@@ -49,25 +49,7 @@ STEPS = st.lists(
 
 
 async def walk(steps: list[Step]) -> None:
-    world = World()
-    async with world.walked(steps, step):
-        assert not len(world.coordinator.state), "it came back after a restart"
-        assert world.highest_mark <= world.coordinator.state.last_least
-        world.new(1000)
-
-
-def step(world: World, name: str, which: int) -> None:
-    txns = list(world.known)
-    if name == "new":
-        world.new(1000 * (1 + which))
-    elif name == "time":
-        world.pass_time(700)
-    elif txns and name in ("add", "commit", "abort"):
-        txn = txns[-1 - which // 3 % len(txns)]
-        if name == "add":
-            world.add(txn, TOPICS[which % 3])
-        else:
-            world.end(txn, TxnAction.COMMIT if name == "commit" else TxnAction.ABORT)
+    await CoordinatorWorld().play(steps)
 
 
 @settings(max_examples=20)

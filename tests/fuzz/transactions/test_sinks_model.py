@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzz.transactions.coordinator_world import TOPICS, Step
+from tests.fuzz.transactions.coordinator_world import Step
 from tests.fuzz.transactions.sink_world import ANYBODY, SinkWorld
 from tests.support.planting import Plant, found_by_walk
 
@@ -31,34 +31,7 @@ STEPS = st.lists(
 
 
 async def walk(steps: Sequence[Step]) -> None:
-    world = SinkWorld()
-    async with world.walked(steps, step):
-        for driver in world.drivers:  # whatever became of them, they go on
-            world.restart(driver)
-            world.open(driver, TOPICS)
-            await world.settle()
-            world.together(driver, driver.batch, 0)
-    assert all(driver.answered >= 0 for driver in world.drivers), "a driver that cannot go on"
-
-
-def step(world: SinkWorld, name: str, which: int) -> None:
-    driver = world.drivers[which % 2]
-    if name == "open":
-        world.open(driver, TOPICS[: 1 + which % 3])
-    elif name == "together":
-        world.together(driver, driver.batch, 0)
-    elif name == "part":  # a task's transaction was lost, or was another attempt's
-        world.together(driver, driver.batch, 1)
-    elif name == "unheard":
-        world.together(driver, driver.batch, 0, is_heard=False)
-    elif name == "again":
-        world.together(driver, max(0, driver.batch - which // 2), which // 3)
-    elif name == "abort":
-        world.abort(driver)
-    elif name == "restart":
-        world.restart(driver)
-    elif name == "time":
-        world.pass_time(20_000)
+    await SinkWorld().play(steps)
 
 
 @settings(max_examples=15)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from pyroaring import BitMap
 from tests.support.planting import Plant, found_by_walk
-from tests.unit.transactions.buffer_world import finish, random_steps, walk
+from tests.unit.transactions.buffer_world import random_steps, walk
 
 from pybroker.broker.transactions.transaction_buffer import OpenTransaction, TransactionBuffer
 from pybroker.model.position import Position
@@ -20,7 +20,7 @@ STEP_COUNT = 150
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_walks_that_find_planted_bugs_pass_without_any(seed: int) -> None:
-    finish(walk(random_steps(seed, STEP_COUNT)))
+    walk(random_steps(seed, STEP_COUNT))
 
 
 def _hides_what_is_committed(patch: pytest.MonkeyPatch) -> None:
@@ -252,4 +252,4 @@ def test_a_planted_bug_is_found(plant: Plant) -> None:
 
 def _walk_all() -> None:
     for seed in SEEDS:
-        finish(walk(random_steps(seed, STEP_COUNT)))
+        walk(random_steps(seed, STEP_COUNT))
