@@ -130,7 +130,7 @@ class ManagedLedgerWorld(SyncWorld):
 
     # --- the frame of a step -----------------------------------------------------------------------------------------
 
-    def perform(self, name: str, arguments: dict[str, int]) -> None:  # type: ignore[override]
+    def perform(self, name: str, arguments: dict[str, int]) -> None:
         try:
             getattr(self, name)(**arguments)
         except Crashed:

@@ -72,7 +72,7 @@ class SingleMessagesWorld(AsyncWorld):
     async def start(self) -> None:
         await self.join()
 
-    async def perform(self, name: str) -> None:  # type: ignore[override]
+    async def perform(self, name: str) -> None:
         await super().perform(name)
         await self.settled()
 

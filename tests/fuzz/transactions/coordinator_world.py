@@ -35,7 +35,7 @@ class ManualRuntime(Runtime):
         super().__init__(BrokerConfig(), clock)
         self.timers: list[Callable[[], None]] = []
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:  # type: ignore[override]
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         self.timers.append(callback)
 
     def ring(self) -> None:
@@ -100,7 +100,7 @@ class CoordinatorWorld(AsyncWorld):
 
     # --- steps -----------------------------------------------------------------------------------------------------------
 
-    async def perform(self, name: str, which: int, turns: int) -> None:  # type: ignore[override]
+    async def perform(self, name: str, which: int, turns: int) -> None:
         if name in ("refuse", "allow"):
             (self.refusing.add if name == "refuse" else self.refusing.discard)(TOPICS[which % 3])
         elif name == "ring":

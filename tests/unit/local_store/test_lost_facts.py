@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.fault_disk import FaultDisk
-from tests.unit.local_store.faults import World, world
+from tests.unit.local_store.faults import FaultyStore, faulty_store
 from tests.unit.local_store.stores import DIRECTORY, SMALL, open_store, read_all
 
 from pybroker.errors import StoreError
@@ -21,7 +21,7 @@ LEDGERS = DIRECTORY / "ledgers"
 
 async def stopped() -> tuple[FaultDisk, int]:
     """The disk of a store that was closed in order, and its one ledger."""
-    it = await world()
+    it = await faulty_store()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 1000)
     await it.store.close()
@@ -67,7 +67,7 @@ async def test_a_store_without_facts_is_refused_with_a_text_that_says_what_to_do
     before = contents(disk)
     for _ in range(2):  # the first refusal has not made what the second one misses
         with pytest.raises(StoreError, match=f"checkpoint.db {what}, but /data holds .* files: .*Put it back.*move"):
-            await World(disk).open()
+            await FaultyStore(disk).open()
         assert contents(disk) == before
 
 
@@ -75,7 +75,7 @@ async def test_a_store_that_lost_one_fact_is_refused() -> None:
     disk, _ = await stopped()
     change_table(disk, "DELETE FROM facts WHERE name = 'sequence'")
     with pytest.raises(StoreError, match=r"checkpoint\.db is damaged: the facts sequence are missing"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
 
 
 async def test_a_file_of_a_ledger_that_was_never_made_shows_that_the_table_is_older() -> None:
@@ -87,9 +87,9 @@ async def test_a_file_of_a_ledger_that_was_never_made_shows_that_the_table_is_ol
         with pytest.raises(
             StoreError, match=r"checkpoint\.db is older than the ledgers: it does not know ledger 70000 yet"
         ):
-            await World(disk).open()
+            await FaultyStore(disk).open()
     disk.unlink(segment_path(LEDGERS, 70_000))
-    again = await World(disk).open()
+    again = await FaultyStore(disk).open()
     assert again.store.is_id_given(ledger_id)
     made = await again.store.create_ledger()
     assert not again.store.is_id_given(made), "it is of this run"
@@ -101,18 +101,18 @@ async def test_a_file_name_that_no_ledger_can_have_is_refused() -> None:
     disk, _ = await stopped()
     disk.open_for_write(LEDGERS / f"{'9' * 20}.ledger")
     with pytest.raises(StoreError, match=r"99999\.ledger has a name that no ledger can have"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
 
 
 async def test_a_segment_that_holds_more_than_the_table_and_the_journal_stops_the_start_and_stays_as_it_is() -> None:
     """The table and the journal are put back from a copy that is older than the segment."""
-    it = await world()
+    it = await faulty_store()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"first")
     assert await it.store._checkpointer.run()
     old = it.disk.after_kill()
     databases = contents(old, TABLE.name)
-    it = await World(old).open()
+    it = await FaultyStore(old).open()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"second")
     assert await it.store._checkpointer.run()
@@ -131,7 +131,7 @@ async def test_a_segment_that_holds_more_than_the_table_and_the_journal_stops_th
     name = segment_path(Path(), ledger_id).name
     before = disk.read_whole(name)
     with pytest.raises(UnknownEntries, match=rf"{name} is damaged at offset \d+: entry {ledger_id}:0 is there"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
     assert disk.read_whole(name) == before
 
 

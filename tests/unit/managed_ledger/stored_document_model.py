@@ -115,7 +115,7 @@ class StoredInfoWorld(AsyncWorld):
         self.is_over = False
         """After one step on the deleted document the versions would begin again."""
 
-    async def perform(self, kind: str, which: int, fault: str) -> None:  # type: ignore[override]
+    async def perform(self, kind: str, which: int, fault: str) -> None:
         if self.is_over:
             return
         self.is_over = self.is_deleted

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from tests.support.fault_disk import FaultDisk
-from tests.unit.local_store.faults import World, world
+from tests.unit.local_store.faults import FaultyStore, faulty_store
 from tests.unit.local_store.stores import DIRECTORY
 
 from pybroker.disk.disk import Disk
@@ -140,7 +140,7 @@ def test_what_is_lost_or_changed_is_told(statement: str, reason: str, tmp_path: 
 
 
 async def test_of_a_damaged_row_only_its_cursor_cannot_be_loaded(caplog: pytest.LogCaptureFixture) -> None:
-    it = await world()
+    it = await faulty_store()
     for cursor_id in ("a", "b", "c"):
         it.store.append_delta(cursor_id, b"delta", None)
     await it.store.flush()
@@ -169,7 +169,7 @@ async def test_of_a_damaged_row_only_its_cursor_cannot_be_loaded(caplog: pytest.
 async def test_a_cursor_whose_rows_are_not_found_any_more_is_not_taken_for_a_new_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    it = await world()
+    it = await faulty_store()
     it.store.append_delta("a", b"delta", None)
     await it.store.flush()
     assert await it.store._checkpointer.run()
@@ -247,9 +247,9 @@ async def test_a_conversion_without_room_changes_nothing_and_succeeds_afterwards
 
     disk.plan = full
     with pytest.raises(StoreError, match="No space left"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
     disk.plan = None
-    again = await World(disk.after_kill()).open()
+    again = await FaultyStore(disk.after_kill()).open()
     assert await again.store.load("b") == (None, [b"delta"])
     assert await again.store.create_ledger() == 1001
     await again.store.close()

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from tests.support.fault_disk import FaultDisk
-from tests.unit.local_store.faults import WRITERS, World, fails, world
+from tests.unit.local_store.faults import WRITERS, FaultyStore, fails, faulty_store
 from tests.unit.local_store.stores import DIRECTORY, SMALL, FilesAtOnce, Listener, read_all
 
 from pybroker.disk.disk import Disk
@@ -69,7 +69,7 @@ def test_notes_are_there_without_a_sync_and_after_it_on_the_device(tmp_path: Pat
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENODEV])
 async def test_a_store_works_without_it_where_it_cannot_be_had(number: int) -> None:
-    it = World(FaultDisk())
+    it = FaultyStore(FaultDisk())
     it.disk.plan = fails(number, "open", suffix=JOURNAL_END_NAME)
     await it.open()
     ledger_id = await it.store.create_ledger()
@@ -85,7 +85,7 @@ async def test_a_store_works_without_it_where_it_cannot_be_had(number: int) -> N
 async def test_a_torn_tail_is_cut_and_told_with_file_offset_and_bytes(
     writes_direct: bool, kept_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    it = await world(writes_direct=writes_direct)
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 1000)
     it.disk.cut_power_after(0, kept_bytes, of="write_durably")
