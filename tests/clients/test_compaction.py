@@ -8,7 +8,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
+from tests.clients.conftest import assert_nothing_arrives, receive_all, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.metrics import until_metric
 from tests.support.rest import Answer, call
@@ -149,36 +149,6 @@ def test_a_table_view_has_what_a_dictionary_has(broker: BrokerProcess, client: p
     table.close()
 
 
-def test_ledgers_go_and_the_view_stays_also_after_a_kill(own_broker: BrokerProcess, topic: str) -> None:
-    own_broker.stop()
-    own_broker.settings = SETTINGS
-    own_broker.start()
-    client = new_client(own_broker.url)
-    keep_everything(own_broker, topic)
-    publish(client, topic, *numbered(45, 4))
-    compact(own_broker, topic)
-    until(lambda: len(internal_stats(own_broker, topic)["ledgers"]) == 1)
-    wanted = [(f"k{index % 4}", b"%d" % index) for index in range(41, 45)]
-    assert read(client, topic) == wanted
-    assert len(read(client, topic, is_read_compacted=False)) < 45
-    client.close()
-    own_broker.restart_after_kill()
-    client = new_client(own_broker.url)
-    assert read(client, topic) == wanted
-    publish(client, topic, ("k0", b"new"), ("k1", b""))
-    compact(own_broker, topic)
-    until(lambda: len(internal_stats(own_broker, topic)["ledgers"]) == 1)
-    assert read(client, topic) == [wanted[1], wanted[2], ("k0", b"new")]
-    table = client.create_table_view(topic)
-    assert {key: table.get(key) for key in ("k0", "k2", "k3")} == {"k0": b"new", "k2": b"42", "k3": b"43"}
-    assert len(table) == 3
-    # This client may crash when it is closed while a table view is still being set up behind its first messages.
-    publish(client, topic, ("k2", b"live"))
-    until(lambda: table.get("k2") == b"live")
-    table.close()
-    client.close()
-
-
 def trimmed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> list[bytes]:
     """A topic whose view has messages in ledgers that are gone; their values."""
     keep_everything(broker, topic)
@@ -188,26 +158,18 @@ def trimmed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> list[by
     return [b"%d" % index for index in range(25)]
 
 
-@pytest.mark.parametrize("is_cumulative", [True, False])
-@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])
 def test_a_durable_subscription_goes_on_where_it_was_in_the_view(
-    broker: BrokerProcess, client: pulsar.Client, topic: str, kind: pulsar.ConsumerType, is_cumulative: bool
+    broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     values = trimmed(broker, client, topic)
 
     def subscribe() -> pulsar.Consumer:
-        return client.subscribe(
-            topic, "s", kind, is_read_compacted=True, initial_position=pulsar.InitialPosition.Earliest
-        )
+        return client.subscribe(topic, "s", is_read_compacted=True, initial_position=pulsar.InitialPosition.Earliest)
 
     consumer = subscribe()
     messages = receive_all(consumer, 25)
     assert [message.data() for message in messages] == values
-    if is_cumulative:
-        consumer.acknowledge_cumulative(messages[6])
-    else:
-        for message in messages[:7]:
-            consumer.acknowledge(message)
+    consumer.acknowledge_cumulative(messages[6])
     consumer.close()
     consumer = subscribe()
     messages = receive_all(consumer, 18)

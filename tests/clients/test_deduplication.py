@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
+from tests.clients.conftest import assert_nothing_arrives, receive_all, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import connected
 from tests.support.rest import call
@@ -134,22 +134,6 @@ def test_the_switch_acts_on_who_is_connected(broker: BrokerProcess, client: puls
         until(lambda wanted="Enabled" if is_on else "Disabled": status(broker, topic) == wanted)  # type: ignore[misc]
         assert position(producer.send(b"x", sequence_id=5)) != NOWHERE  # Nothing is known of what came before.
         assert (position(producer.send(b"x", sequence_id=5)) == NOWHERE) is is_on
-
-
-def test_what_is_known_survives_unloading_and_a_restart(own_broker: BrokerProcess, topic: str) -> None:
-    policy = f"{own_broker.http_url}/admin/v2/namespaces/public/default/deduplication"
-    assert call(policy, "POST", body=True).status == 204
-    client = new_client(own_broker.url)
-    producer = client.create_producer(topic, "fixed", batching_enabled=False)
-    producer.send(b"x", sequence_id=5)
-    assert call(f"{path_of(own_broker, topic)}/unload", "PUT").status == 204
-    assert position(producer.send(b"x", sequence_id=5)) == NOWHERE
-    producer.send(b"x", sequence_id=6)
-    own_broker.stop()
-    own_broker.start()
-    assert position(producer.send(b"x", sequence_id=6)) == NOWHERE
-    assert position(producer.send(b"x", sequence_id=7)) != NOWHERE
-    client.close()
 
 
 def test_a_producer_is_told_of_what_a_lost_connection_had_under_way(broker: BrokerProcess, topic: str) -> None:

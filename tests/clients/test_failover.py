@@ -107,22 +107,3 @@ def test_a_connection_that_breaks_makes_the_next_one_active(broker: BrokerProces
     publish(clients[other], topic, 2, first=3)
     assert numbers(receive_all(consumers[other], 5)) == [0, 1, 2, 3, 4]
     clients[other].close()
-
-
-def test_a_killed_broker_goes_on_with_all_that_is_not_acknowledged(own_broker: BrokerProcess, topic: str) -> None:
-    client = new_client(own_broker.url)
-    consumers = join(client, topic, "ab")
-    publish(client, topic, 10)
-    name, first = active_of(consumers)
-    messages = [first, *receive_all(consumers[name], 9)]
-    for message in messages[:5]:
-        consumers[name].acknowledge(message)
-    client.close()
-    own_broker.restart_after_kill()
-    client = new_client(own_broker.url)
-    consumers = join(client, topic, "ab")
-    name, first = active_of(consumers)
-    start = int(first.data())  # some of the last acknowledgements may not have reached the disk
-    assert start <= 5
-    assert numbers(receive_all(consumers[name], 9 - start)) == list(range(start + 1, 10))
-    client.close()

@@ -237,20 +237,6 @@ def read_lines(lines: IO[str], count: int) -> list[str]:
     return [next(lines) for _ in range(count)]
 
 
-def test_a_killed_broker_loses_nothing_and_keeps_the_order(own_broker: BrokerProcess, topic: str) -> None:
-    client = new_client(own_broker.url)
-    consumer = client.subscribe(topic, "s", KEY_SHARED, consumer_name="a")
-    publish(client.create_producer(topic), 90)
-    for message in receive_all(consumer, 90):
-        if int(message.data()) % 2:
-            consumer.acknowledge(message)
-    client.close()
-    own_broker.restart_after_kill()
-    with fleet_of(own_broker, topic, "ab") as fleet:
-        fleet.wait_for(range(0, 90, 2))
-    assert all(numbers == sorted(numbers) for numbers in fleet.seen.values())
-
-
 def test_a_subscription_changes_its_type_when_its_consumers_left(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", KEY_SHARED)
     with pytest.raises(pulsar.ConsumerBusy):

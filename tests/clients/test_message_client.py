@@ -137,7 +137,9 @@ async def test_cumulative_acknowledgement_inside_a_batch_keeps_the_rest(tmp_path
     settings = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
     with BrokerProcess(tmp_path, settings).running() as own:
         async with connect(own.url) as client:
-            consumer = await client.consumer("batched", "s", kind="failover", from_earliest=True, keeps_batch_bits=True)
+            consumer = await client.consumer(
+                "batched", "s", kind="exclusive", from_earliest=True, keeps_batch_bits=True
+            )
             producer = await client.producer("batched", batch_delay_s=0.2)
             await asyncio.gather(*(producer.send(b"%d" % index) for index in range(6)))
             messages = [await consumer.receive(TIMEOUT_S) for _ in range(6)]
@@ -145,7 +147,7 @@ async def test_cumulative_acknowledgement_inside_a_batch_keeps_the_rest(tmp_path
             await consumer.ack_cumulative(messages[3], wants_receipt=True)
             await consumer.close()
             own.restart_after_kill()
-            other = await client.consumer("batched", "s", kind="failover")
+            other = await client.consumer("batched", "s", kind="exclusive")
             assert await values(other, 2) == [b"4", b"5"]
             assert await until_quiet(other) == []
 

@@ -250,22 +250,6 @@ def test_encrypted_messages_pass_through_unread(
         assert b"secret" not in json.dumps(message).encode()
 
 
-def test_encryption_is_required_of_producers_where_the_namespace_says_so(
-    broker: BrokerProcess, client: pulsar.Client, keys: pulsar.CryptoKeyReader
-) -> None:
-    namespace = f"{broker.http_url}/admin/v2/namespaces/public/encrypted"
-    assert call(namespace, "PUT").status == 204
-    assert call(f"{namespace}/encryptionRequired", "POST", body=True).status == 204
-    topic = "persistent://public/encrypted/topic"
-    hasty = pulsar.Client(
-        broker.url, operation_timeout_seconds=2, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
-    with pytest.raises(pulsar.PulsarException):
-        hasty.create_producer(topic)
-    hasty.close()
-    client.create_producer(topic, encryption_key="key", crypto_key_reader=keys).send(b"secret")
-
-
 # --- what is not taken -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,11 @@
 """Retention, expiry, backlog quotas and termination, as connected clients meet them."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
-from tests.clients.conftest import admin, assert_nothing_arrives, new_client, path_of, receive_all, texts, until
+from tests.clients.conftest import admin, new_client, path_of, receive_all, texts, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.metrics import metric_values, until_metric
 from tests.support.raw_client import RawClient, Type
@@ -96,22 +95,6 @@ def test_unread_messages_expire_and_later_ones_are_delivered(
     assert texts(receive_all(client.subscribe(topic, "s"), 2)) == ["m-5", "m-6"]
 
 
-def test_what_expires_at_a_connected_consumer_is_not_delivered_again(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
-    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
-    send(client, topic, 5)
-    received = receive_all(consumer, 5)
-    admin(broker, "POST", f"{path_of(topic)}/messageTTL?messageTTL=1")
-    until(lambda: internal_stats(broker, topic)["cursors"]["s"]["messagesConsumedCounter"] == 5)
-    assert len(received) == 5
-    consumer.redeliver_unacknowledged_messages()
-    assert_nothing_arrives(consumer)
-    until_metric(
-        broker, lambda expired: expired == 5, "pulsar_subscription_total_msg_expired", topic=topic, subscription="s"
-    )
-
-
 # --- backlog quotas ------------------------------------------------------------------------------------------------------
 
 
@@ -167,20 +150,6 @@ def test_the_oldest_messages_are_evicted_and_producers_go_on(
     assert len(received) <= min(5, 11 - read)
     name = "pulsar_storage_backlog_quota_exceeded_evictions_total"
     until_metric(broker, lambda evictions: evictions >= 1, name, topic=topic, quota_type="size")
-
-
-def test_an_old_message_holds_producers_until_it_is_acknowledged(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, send_timeout_millis=0)
-    producer.send(b"old")
-    path = f"{path_of(topic)}/backlogQuota?backlogQuotaType=message_age"
-    admin(broker, "POST", path, {"policy": HOLD, "limitTime": 1})
-    until(lambda: not producer.is_connected())
-    consumer.acknowledge(consumer.receive(30_000))
-    producer.send(b"new")
-    assert consumer.receive(30_000).data() == b"new"
 
 
 # --- cursors and ends ----------------------------------------------------------------------------------------------------
@@ -239,31 +208,3 @@ def test_the_end_of_a_topic_does_not_cost_the_official_client_its_connection(
     until(lambda: internal_stats(broker, topic)["cursors"]["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == 0)
     consumer.get_last_message_id()  # behind what the broker said of the end, on the same connection or a new one
     assert connections_created(broker) == connections
-
-
-def test_policies_and_termination_survive_a_kill(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, SETTINGS).start()
-    held, ended = "persistent://public/default/held", "persistent://public/default/ended"
-    client = new_client(broker.url)
-    producer = fill_up(broker, client, held, HOLD)
-    admin(broker, "POST", "/namespaces/public/default/retention", FOR_EVER)
-    admin(broker, "POST", f"{path_of(held)}/messageTTL?messageTTL=3600")
-    client.create_producer(ended).send(b"last")
-    admin(broker, "POST", f"{path_of(ended)}/terminate")
-    producer.close()
-    client.close()
-    broker.restart_after_kill()
-    assert admin(broker, "GET", f"{path_of(held)}/retention?applied=true").json == FOR_EVER
-    assert admin(broker, "GET", f"{path_of(held)}/messageTTL").json == 3600
-    impatient = pulsar.Client(broker.url, operation_timeout_seconds=2)
-    with pytest.raises(pulsar.PulsarException) as held_back:
-        impatient.create_producer(held)
-    impatient.close()
-    client = new_client(broker.url)
-    assert type(held_back.value) in {pulsar.Timeout, pulsar.ProducerBlockedQuotaExceededError}
-    with pytest.raises(pulsar.TopicTerminated):
-        client.create_producer(ended)
-    reader = client.create_reader(ended, pulsar.MessageId.earliest)
-    assert reader.read_next(10_000).data() == b"last"
-    client.close()
-    assert broker.stop() == 0

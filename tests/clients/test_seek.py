@@ -92,35 +92,6 @@ def test_a_consumer_goes_into_a_batch(client: pulsar.Client, topic: str, batch_i
     assert_nothing_arrives(consumer)
 
 
-def test_all_consumers_of_a_subscription_go_back_when_one_asks(client: pulsar.Client, topic: str) -> None:
-    shared = pulsar.ConsumerType.Shared
-    consumers = [client.subscribe(topic, "s", shared, initial_position=EARLIEST) for _ in range(2)]
-    ids = send(client, topic, 20)
-    for consumer in consumers:
-        for message in receive_all(consumer, 10):
-            consumer.acknowledge(message)
-    consumers[0].seek(ids[9])
-    received: list[str] = []
-    while len(received) < 10:
-        for consumer in consumers:
-            try:
-                received.append(consumer.receive(200).data().decode())
-            except pulsar.Timeout:
-                continue
-    assert sorted(received) == sorted(numbers(10, 20))
-
-
-def test_a_seek_holds_over_a_crash(own_broker: BrokerProcess, topic: str) -> None:
-    client = new_client(own_broker.url)
-    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
-    ids = send(client, topic, 10)
-    consumer.acknowledge_cumulative(receive_all(consumer, 10)[-1])
-    consumer.seek(ids[6])
-    own_broker.restart_after_kill()
-    assert texts(receive_all(consumer, 3)) == numbers(7, 10)
-    client.close()
-
-
 def test_of_two_seeks_at_once_one_fails_and_the_other_counts(broker: BrokerProcess, topic: str) -> None:
     with connected(broker) as raw:
         raw.open_producer(topic)
