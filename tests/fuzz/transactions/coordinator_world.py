@@ -35,7 +35,7 @@ class ManualRuntime(Runtime):
         super().__init__(BrokerConfig(), clock)
         self.timers: list[Callable[[], None]] = []
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:  # type: ignore[override]
         self.timers.append(callback)
 
     def ring(self) -> None:

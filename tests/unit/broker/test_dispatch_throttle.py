@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.recording_peer import RecordingPeer
 from tests.unit.broker.one_topic import OneTopic, one_topic
@@ -33,7 +35,8 @@ async def delivered_in_turns(one: OneTopic, peer: RecordingPeer, turns: int) -> 
 
 @pytest.mark.parametrize("scope", ["", "per_topic_", "per_subscription_"])
 async def test_configured_rate_applies_without_a_policy(scope: str) -> None:
-    async with one_topic(**{f"dispatch_throttling_rate_{scope}in_msg": 10}) as one:
+    settings: dict[str, Any] = {f"dispatch_throttling_rate_{scope}in_msg": 10}
+    async with one_topic(**settings) as one:
         peer = RecordingPeer()
         one.consumer(await one.subscription(), peer)
         await one.publish(25)
