@@ -184,22 +184,6 @@ def test_a_durable_subscription_goes_on_where_it_was_in_the_view(
     consumer.close()
 
 
-def test_what_the_view_passes_over_counts_as_acknowledged(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
-    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Exclusive, is_read_compacted=True)
-    consumer.close()
-    publish(client, topic, *numbered(9, 2))
-    compact(broker, topic)
-    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Exclusive, is_read_compacted=True)
-    messages = receive_all(consumer, 2)
-    assert [message.data() for message in messages] == [b"7", b"8"]
-    for message in messages:
-        consumer.acknowledge(message)
-    until(lambda: admin(broker, "GET", topic, "stats").json["subscriptions"]["s"]["msgBacklog"] == 0)
-    consumer.close()
-
-
 def test_a_reader_seeks_in_the_view(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     values = trimmed(broker, client, topic)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
@@ -266,16 +250,6 @@ def test_readers_see_no_key_twice_and_miss_none_while_the_view_is_replaced(
     reader.close()
 
 
-def test_a_topic_is_compacted_when_it_has_grown_by_the_threshold(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
-    keep_everything(broker, topic)
-    publish(client, topic, *numbered(30, 2))
-    assert admin(broker, "POST", topic, "compactionThreshold", 500).status == 204
-    until(lambda: internal_stats(broker, topic)["compactedLedger"]["entries"] == 2)
-    assert read(client, topic) == [("k0", b"28"), ("k1", b"29")]
-
-
 def test_other_clients_go_on_while_a_large_topic_is_compacted(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
@@ -321,10 +295,3 @@ def test_giving_up_the_subscription_of_compaction_gives_up_the_view(
     assert admin(broker, "DELETE", topic, "subscription/__compaction").status == 204
     assert internal_stats(broker, topic)["compactedLedger"]["ledgerId"] == -1
     assert read(client, topic) == [("a", b"1"), ("a", b"2")]
-
-
-def test_truncating_a_topic_takes_the_view_along(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
-    trimmed(broker, client, topic)
-    assert admin(broker, "DELETE", topic, "truncate").status == 204
-    assert internal_stats(broker, topic)["compactedLedger"]["ledgerId"] == -1
-    assert len(read(client, topic)) < 25

@@ -139,24 +139,19 @@ def test_order_of_a_key_holds_while_consumers_join_and_leave(
     assert sorted({number for numbers in fleet.seen.values() for number in numbers}) == list(range(1200))
 
 
-@pytest.mark.parametrize("ring", ["true", "false"], ids=["ring", "ranges"])
-def test_a_newcomer_waits_for_the_keys_that_another_still_holds(tmp_path: Path, topic: str, ring: str) -> None:
-    process = BrokerProcess(tmp_path, {"subscriptionKeySharedUseConsistentHashing": ring})
-    with process.running():
-        client = new_client(process.url)
-        first = client.subscribe(topic, "s", KEY_SHARED, consumer_name="first")
-        producer = client.create_producer(topic)
-        publish(producer, len(KEYS))
-        held = receive_all(first, len(KEYS))
-        second = client.subscribe(topic, "s", KEY_SHARED, consumer_name="second")
-        publish(producer, len(KEYS), first=len(KEYS))
-        assert_nothing_arrives(second)
-        for message in held:
-            first.acknowledge(message)
-        moved = {second.receive(30_000).partition_key() for _ in range(5)}
-        stayed = {message.partition_key() for message in receive_all(first, 5)}
-        assert not moved & stayed
-        client.close()
+def test_a_newcomer_waits_for_the_keys_that_another_still_holds(client: pulsar.Client, topic: str) -> None:
+    first = client.subscribe(topic, "s", KEY_SHARED, consumer_name="first")
+    producer = client.create_producer(topic)
+    publish(producer, len(KEYS))
+    held = receive_all(first, len(KEYS))
+    second = client.subscribe(topic, "s", KEY_SHARED, consumer_name="second")
+    publish(producer, len(KEYS), first=len(KEYS))
+    assert_nothing_arrives(second)
+    for message in held:
+        first.acknowledge(message)
+    moved = {second.receive(30_000).partition_key() for _ in range(5)}
+    stayed = {message.partition_key() for message in receive_all(first, 5)}
+    assert not moved & stayed
 
 
 def test_sticky_consumers_get_their_ranges(client: pulsar.Client, topic: str) -> None:

@@ -44,17 +44,6 @@ def test_messages_arrive_in_order_and_in_time_under_publish_rate(
     until_metric(broker, lambda times: times > 0, "pulsar_publish_rate_limit_times", topic=topic)
 
 
-def test_a_publish_rate_in_bytes_lets_a_message_pass_that_is_larger(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
-    producer = client.create_producer(topic)
-    admin(broker, "POST", f"{path_of(topic)}/publishRate", {"publishThrottlingRateInByte": 100_000})
-    started_s = time.monotonic()
-    producer.send(b"x" * 200_000)
-    producer.send(b"y")
-    assert time.monotonic() - started_s >= 0.9, "the second one waits until the first is made up for"
-
-
 def test_a_publish_rate_that_is_removed_lets_go_who_waits(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:

@@ -1,22 +1,13 @@
 """Readers, more than what `test_seek` shows: many topics, restarts, hash ranges, names, and what they leave behind."""
 
-import time
-from pathlib import Path
-
 import pulsar
-import pytest
 from tests.clients.conftest import new_client, send_batch, texts
 from tests.clients.test_seek import admin, numbers, send
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import Type, connected
+from tests.support.raw_client import connected
 from tests.support.rest import call
 
-from pybroker.dispatch.selectors.hash_selector import fold_into_ranges
-from pybroker.model.hashing import key_hash
-from pybroker.wire import pulsar_api_pb2 as pb
-
 EARLIEST, LATEST = pulsar.MessageId.earliest, pulsar.MessageId.latest
-FROM_THE_BEGINNING = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 
 
 def subscriptions(broker: BrokerProcess, topic: str) -> list[str]:
@@ -136,17 +127,6 @@ def test_a_reader_has_a_subscription_of_its_own_until_it_is_closed(
     assert subscriptions(broker, topic) == []
 
 
-def test_of_a_reader_that_dies_nothing_is_left(broker: BrokerProcess, topic: str) -> None:
-    with connected(broker) as raw:
-        raw.open_producer(topic)
-        with connected(broker) as dying:
-            dying.subscribe(topic, durable=False, subscription="dead")
-            assert subscriptions(broker, topic) == ["dead"]
-        deadline = time.monotonic() + 10
-        while subscriptions(broker, topic):
-            assert time.monotonic() < deadline
-
-
 def test_a_marker_at_the_end_is_nothing_to_wait_for(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     with connected(broker) as raw:
         raw.open_producer(topic)
@@ -165,68 +145,4 @@ def test_a_marker_at_the_end_is_nothing_to_wait_for(broker: BrokerProcess, clien
 # --- hash ranges: only the Java client asks for them, on an Exclusive subscription --------------------------------------
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_readers_of_hash_ranges_divide_a_topic(broker: BrokerProcess, topic: str, durable: bool) -> None:
-    keys = [f"k{number}" for number in range(40)]
-    with connected(broker) as raw:
-        raw.open_producer(topic)
-        for number, key in enumerate(keys):
-            raw.send_message(1, number, key.encode(), metadata={"partition_key": key})
-            raw.reply()
-        read: list[set[str]] = []
-        for number, (start, end) in enumerate([(0, 20_000), (20_001, 65_535)]):
-            ranges = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.STICKY)
-            ranges.hashRanges.add(start=start, end=end)
-            raw.subscribe(
-                topic,
-                number,
-                durable=durable,
-                subscription=f"s{number}",
-                keySharedMeta=ranges,
-                start_message_id=FROM_THE_BEGINNING,
-            )
-            raw.send(Type.FLOW, consumer_id=number, messagePermits=50)
-            read.append({reply["payload"] for reply in raw.replies(0.3)})
-            hashes = fold_into_ranges(key_hash(key.encode()) for key in read[-1])
-            assert all(start <= each <= end for each in hashes)
-        assert not read[0] & read[1]
-        assert read[0] | read[1] == set(keys)
-        stats = call(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/stats").json["subscriptions"]
-        # The others are not for this subscription, and nobody says that they are done.
-        assert stats["s0"]["msgBacklog"] == len(keys)
-
-
-def test_ranges_that_overlap_are_refused(broker: BrokerProcess, topic: str) -> None:
-    ranges = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.STICKY)
-    ranges.hashRanges.add(start=0, end=10)
-    ranges.hashRanges.add(start=10, end=20)
-    with connected(broker) as raw:
-        answer = raw.subscribe(topic, durable=False, keySharedMeta=ranges)
-        assert answer["error"] == "ConsumerAssignError"
-        assert subscriptions(broker, topic) == []
-
-
 # --- what is gone -------------------------------------------------------------------------------------------------------
-
-
-def test_a_reader_whose_messages_are_trimmed_goes_on_with_what_is_there(tmp_path: Path, topic: str) -> None:
-    settings = {"managedLedgerMaxEntriesPerLedger": "5", "managedLedgerMinLedgerRolloverTimeMinutes": "0"}
-    with BrokerProcess(tmp_path, settings).running() as broker:
-        client = new_client(broker.url)
-        with connected(broker) as raw:
-            raw.subscribe(topic, subscription="late")
-            send(client, topic, 16)
-            raw.request(Type.UNSUBSCRIBE, consumer_id=1)
-            raw.subscribe(topic, 2, subscription="keep", initialPosition=pb.CommandSubscribe.Latest)
-        send(client, topic, 3, first=16)
-        path = f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/internalStats"
-        deadline = time.monotonic() + 20
-        before, stored = 0, 19
-        while stored == 19 or stored != before:  # until there are fewer, and no more of them go
-            assert time.monotonic() < deadline
-            before = stored
-            found = read_all(client.create_reader(topic, EARLIEST))
-            stored = call(path).json["numberOfEntries"]
-        assert stored >= 3
-        assert found == numbers(19 - stored, 19)
-        client.close()

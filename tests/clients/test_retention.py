@@ -8,9 +8,6 @@ import pytest
 from tests.clients.conftest import admin, new_client, path_of, receive_all, texts, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.metrics import metric_values, until_metric
-from tests.support.raw_client import RawClient, Type
-
-from pybroker.wire import pulsar_api_pb2 as pb
 
 SETTINGS = {
     "retentionCheckIntervalInSeconds": "1",
@@ -47,14 +44,6 @@ def send(client: pulsar.Client, topic: str, count: int, first: int = 0) -> None:
 
 
 # --- retention -----------------------------------------------------------------------------------------------------------
-
-
-def test_acknowledged_messages_go_by_whole_ledgers(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "s")
-    send(client, topic, 35)
-    for message in receive_all(consumer, 35):
-        consumer.acknowledge(message)
-    until(lambda: internal_stats(broker, topic)["numberOfEntries"] <= 10)
 
 
 def test_retention_keeps_acknowledged_messages_for_readers_until_it_is_unset(
@@ -179,22 +168,6 @@ def test_a_terminated_topic_refuses_producers_and_is_read_to_its_end(
     with pytest.raises(pulsar.TopicTerminated):
         client.create_producer(topic)
     assert consumer.receive(30_000).data() == b"last"
-
-
-def test_consumers_of_a_terminated_topic_are_told_when_nothing_is_left(broker: BrokerProcess, topic: str) -> None:
-    consuming = RawClient(broker.url)
-    consuming.connect()
-    consuming.subscribe(topic)
-    consuming.open_producer(topic)
-    receipt = consuming.publish(1, 1)[0]
-    admin(broker, "POST", f"{path_of(topic)}/terminate")
-    assert consuming.reply()["type"] == "CLOSE_PRODUCER"
-    consuming.send(Type.FLOW, consumer_id=1, messagePermits=10)
-    assert consuming.reply()["type"] == "MESSAGE"
-    position = pb.MessageIdData(**{key: int(receipt["message_id"][key]) for key in ("ledgerId", "entryId")})  # type: ignore[arg-type]
-    consuming.send(Type.ACK, consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[position])
-    assert consuming.reply() == {"type": "REACHED_END_OF_TOPIC", "consumer_id": "1"}
-    consuming.close()
 
 
 def test_the_end_of_a_topic_does_not_cost_the_official_client_its_connection(

@@ -188,6 +188,19 @@ async def test_ack_of_part_of_batch_survives_unload_only_with_batch_index_acks(i
 # --- delivered again -------------------------------------------------------------------------------------------------------
 
 
+async def test_delivery_counts_when_connection_of_consumer_ends(broker: MemoryBroker) -> None:
+    topic = await broker.topic(NAME)
+    await broker.publish(topic, 1)
+    async with binary_port(broker) as port:
+        for expected in range(3):
+            client = await port.connect()
+            await client.answer(client.subscribe(NAME))
+            client.send(Type.FLOW, consumer_id=1, messagePermits=1)
+            assert int((await client.next()).get("redelivery_count", 0)) == expected
+            await client.close()
+            await broker.until(lambda: not topic.subscriptions["s"].consumers)
+
+
 async def test_messages_carry_highest_consumer_epoch_requested(consumers: Consumers) -> None:
     await consumers.broker.publish(consumers.topic, 1)
     await consumers.subscribe(sub_type="Exclusive", consumer_epoch=3)
