@@ -86,7 +86,7 @@ def numbered(count: int, keys: int) -> list[tuple[str, bytes]]:
     return [(f"k{index % keys}", b"%d" % index) for index in range(count)]
 
 
-def test_of_each_key_the_last_message_is_left_then_comes_what_was_published_since(
+def test_compacted_read_returns_last_message_per_key_then_newer_messages(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     publish(client, topic, ("a", b"1"), ("b", b"1"), ("a", b"2"), (None, b"no key"), ("c", b"1"), ("b", b""))
@@ -104,7 +104,7 @@ def test_of_each_key_the_last_message_is_left_then_comes_what_was_published_sinc
     until_metric(broker, lambda compactions: compactions == 2, "pulsar_compaction_succeed_count", topic=topic)
 
 
-def test_message_ids_stay_what_they_were(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_compaction_keeps_message_ids(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     ids = [producer.send(b"%d" % index, partition_key=f"k{index % 2}") for index in range(6)]
     compact(broker, topic)
@@ -122,7 +122,7 @@ def test_message_ids_stay_what_they_were(broker: BrokerProcess, client: pulsar.C
     "codec",
     [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD],
 )
-def test_a_batch_keeps_the_messages_that_are_left_of_it(
+def test_compacted_batch_keeps_last_message_of_each_key(
     broker: BrokerProcess, client: pulsar.Client, topic: str, codec: pulsar.CompressionType
 ) -> None:
     batching = {"batching_enabled": True, "batching_max_publish_delay_ms": 1000, "compression_type": codec}
@@ -133,7 +133,7 @@ def test_a_batch_keeps_the_messages_that_are_left_of_it(
     assert [each for each in read(client, topic) if each[1]] == [("b", b"b1"), ("a", b"a2"), ("c", b"c2")]
 
 
-def test_a_table_view_has_what_a_dictionary_has(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_table_view_equals_dictionary(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     keep_everything(broker, topic)
     publish(client, topic, *numbered(50, 7))
     compact(broker, topic)
@@ -158,7 +158,7 @@ def trimmed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> list[by
     return [b"%d" % index for index in range(25)]
 
 
-def test_a_durable_subscription_goes_on_where_it_was_in_the_view(
+def test_durable_subscription_resumes_in_compacted_view(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     values = trimmed(broker, client, topic)
@@ -184,7 +184,7 @@ def test_a_durable_subscription_goes_on_where_it_was_in_the_view(
     consumer.close()
 
 
-def test_a_reader_seeks_in_the_view(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_reader_seeks_in_compacted_view(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     values = trimmed(broker, client, topic)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     ids = [reader.read_next(10_000).message_id() for _ in values]
@@ -196,7 +196,7 @@ def test_a_reader_seeks_in_the_view(broker: BrokerProcess, client: pulsar.Client
     reader.close()
 
 
-def test_the_last_message_id_is_that_of_the_view_for_who_reads_compacted(
+def test_last_message_id_of_compacted_consumer_is_that_of_the_view(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     publish(client, topic, ("a", b"1"), ("b", b"1"), ("b", b""))
@@ -210,7 +210,7 @@ def test_the_last_message_id_is_that_of_the_view_for_who_reads_compacted(
     assert read(client, topic) == []
 
 
-def test_readers_see_no_key_twice_and_miss_none_while_the_view_is_replaced(
+def test_reader_sees_each_key_in_order_while_view_is_replaced(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     keep_everything(broker, topic)
@@ -250,7 +250,7 @@ def test_readers_see_no_key_twice_and_miss_none_while_the_view_is_replaced(
     reader.close()
 
 
-def test_other_clients_go_on_while_a_large_topic_is_compacted(
+def test_compaction_of_large_topic_does_not_block_other_clients(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     keep_everything(broker, topic)
@@ -266,7 +266,7 @@ def test_other_clients_go_on_while_a_large_topic_is_compacted(
     assert len(read(client, topic)) >= 3_000
 
 
-def test_a_chunked_message_is_left_whole(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_compaction_keeps_chunked_message_whole(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
     large = b"x" * (6 * 1024 * 1024)
     for value in (large, b"small", large[::-1] + b"y"):
@@ -275,7 +275,9 @@ def test_a_chunked_message_is_left_whole(broker: BrokerProcess, client: pulsar.C
     assert [(key, len(value)) for key, value in read(client, topic)] == [("small", 5), ("large", len(large) + 1)]
 
 
-def test_partitions_are_compacted_one_by_one(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_compaction_of_partitioned_topic_compacts_each_partition(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
     keep_everything(broker, topic, 2)
     publish(client, topic, *numbered(40, 8))
     assert admin(broker, "PUT", topic, "compaction").status == 204
@@ -286,7 +288,7 @@ def test_partitions_are_compacted_one_by_one(broker: BrokerProcess, client: puls
     assert sorted(read(client, topic)) == sorted((f"k{index % 8}", b"%d" % index) for index in range(32, 40))
 
 
-def test_giving_up_the_subscription_of_compaction_gives_up_the_view(
+def test_deleting_compaction_subscription_deletes_the_view(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     publish(client, topic, ("a", b"1"), ("a", b"2"))

@@ -44,7 +44,7 @@ def topics(broker: BrokerProcess) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=str)
-def test_what_fails_too_often_goes_to_the_dead_letter_topic(
+def test_message_over_redelivery_limit_goes_to_dead_letter_topic(
     client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
 ) -> None:
     name = f"{topic}-{kind}"
@@ -65,7 +65,7 @@ def test_what_fails_too_often_goes_to_the_dead_letter_topic(
     assert_nothing_arrives(client.subscribe(name, "s", kind))
 
 
-def test_of_a_batch_only_what_fails_is_delivered_until_it_dies(client: pulsar.Client, topic: str) -> None:
+def test_only_failing_message_of_batch_is_redelivered(client: pulsar.Client, topic: str) -> None:
     """This client then writes all of the batch to the dead-letter topic, whoever the broker is."""
     consumer = client.subscribe(
         topic,
@@ -86,7 +86,7 @@ def test_of_a_batch_only_what_fails_is_delivered_until_it_dies(client: pulsar.Cl
     assert_nothing_arrives(consumer)
 
 
-def test_a_chunked_message_comes_again_whole_and_counts(client: pulsar.Client, topic: str) -> None:
+def test_chunked_message_is_redelivered_whole_with_its_count(client: pulsar.Client, topic: str) -> None:
     """This client cannot have it redelivered while it is connected: it asks for the last chunk only."""
     body = b"x" * (6 * 1024 * 1024)
     client.create_producer(topic, chunking_enabled=True).send(body)
@@ -98,7 +98,7 @@ def test_a_chunked_message_comes_again_whole_and_counts(client: pulsar.Client, t
         consumer.close()
 
 
-def test_a_dead_letter_topic_may_have_any_name(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_dead_letter_topic_may_have_any_name(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     consumer = subscribe(client, topic, dead_letter_topic=f"{topic}-cemetery", initial_subscription_name="keeper")
     client.create_producer(topic).send(b"m")
     fail_until_dead(consumer, {"m"}, 1)
@@ -109,7 +109,7 @@ def test_a_dead_letter_topic_may_have_any_name(broker: BrokerProcess, client: pu
 # --- what is created, and what is not --------------------------------------------------------------------------------------
 
 
-def test_a_retry_goes_out_later_and_dies_in_the_end(client: pulsar.Client, topic: str) -> None:
+def test_retry_letter_is_delayed_and_ends_in_dead_letter_topic(client: pulsar.Client, topic: str) -> None:
     """A retry letter as the Java client writes it: a delayed copy with properties, then the original acknowledged."""
     retry, dead = f"{topic}-s-RETRY", f"{topic}-s-DLQ"
     main = client.subscribe([topic, retry], "s", SHARED, initial_position=EARLIEST)

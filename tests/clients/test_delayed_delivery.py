@@ -59,7 +59,7 @@ def test_delayed_message_arrives_when_due_and_delays_no_other(client: pulsar.Cli
     assert late.redelivery_count() == 0
 
 
-def test_after_kill_nine_a_large_index_is_read_back_instead_of_the_topic(
+def test_large_index_is_restored_after_kill_nine_without_reading_topic(
     uncached_broker: BrokerProcess, topic: str
 ) -> None:
     """Delayed messages lie between acknowledged ones; after the restart nearly nothing of them is read."""

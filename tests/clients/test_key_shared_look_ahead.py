@@ -41,7 +41,7 @@ def is_once_and_in_order(taken: dict[str, list[int]]) -> bool:
 
 
 @pytest.mark.parametrize("settings", [DEFAULT_ROOM, LITTLE_ROOM], ids=["room for all", "little room"])
-def test_six_draining_keys_with_half_of_the_traffic_stop_no_other_key(
+def test_draining_keys_with_half_of_traffic_block_no_other_key(
     tmp_path: Path, topic: str, settings: dict[str, str]
 ) -> None:
     with running_with_client(tmp_path, **settings) as (broker, client):
@@ -82,9 +82,7 @@ def test_six_draining_keys_with_half_of_the_traffic_stop_no_other_key(
             assert taken_by_all([first, *others]) == numbers_by_key(keys)
 
 
-def test_a_consumer_that_takes_nothing_leaves_the_others_what_is_theirs_also_across_a_restart(
-    tmp_path: Path, topic: str
-) -> None:
+def test_consumer_without_capacity_blocks_no_other_across_restart(tmp_path: Path, topic: str) -> None:
     keys = [f"key-{index % 1999}" for index in range(MESSAGES)]
     low = {key for key in set(keys) if (key_hash(key.encode()) % 65_536 or 1) <= LOW_HALF[0][1]}
     expected = numbers_by_key(keys)
@@ -114,7 +112,7 @@ def test_a_consumer_that_takes_nothing_leaves_the_others_what_is_theirs_also_acr
 
 
 @pytest.mark.long
-def test_a_million_messages_wait_within_the_bound_and_come_once_and_in_order(tmp_path: Path, topic: str) -> None:
+def test_million_messages_wait_within_limit_and_arrive_once_in_order(tmp_path: Path, topic: str) -> None:
     keys = [f"key-{index % 1999}" for index in range(1_000_000)]
     with running_with_client(tmp_path) as (broker, client):
         dead = Taker(new_client(broker.url), topic, "dead", 10, LOW_HALF)

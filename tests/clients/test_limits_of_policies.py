@@ -44,7 +44,7 @@ def test_messages_arrive_in_order_and_in_time_under_publish_rate(
     until_metric(broker, lambda times: times > 0, "pulsar_publish_rate_limit_times", topic=topic)
 
 
-def test_a_publish_rate_that_is_removed_lets_go_who_waits(
+def test_removed_publish_rate_releases_waiting_producer(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     producer = client.create_producer(topic)
@@ -56,7 +56,9 @@ def test_a_publish_rate_that_is_removed_lets_go_who_waits(
     assert not wait(results, 10).not_done
 
 
-def test_a_connection_that_waits_may_be_closed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_connection_waiting_for_publish_rate_can_close(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
     admin(broker, "PUT", path_of(topic))
     admin(broker, "POST", f"{path_of(topic)}/publishRate", {"publishThrottlingRateInMsg": 1})
     leaving = new_client(broker.url)
@@ -66,9 +68,7 @@ def test_a_connection_that_waits_may_be_closed(broker: BrokerProcess, client: pu
     client.create_producer(topic).send(b"still there")
 
 
-def test_the_limits_of_counts_are_errors_of_the_client(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
+def test_count_limits_raise_client_errors(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     admin(broker, "PUT", path_of(topic))
     for policy in ("maxProducers", "maxConsumers", "maxSubscriptionsPerTopic"):
         admin(broker, "POST", f"{path_of(topic)}/{policy}", 1)

@@ -23,7 +23,7 @@ def read_all(reader: pulsar.Reader) -> list[str]:
     return found
 
 
-def test_a_reader_says_whether_there_is_more_wherever_it_begins(client: pulsar.Client, topic: str) -> None:
+def test_reader_reports_available_messages_from_any_start(client: pulsar.Client, topic: str) -> None:
     ids = send(client, topic, 4)
     for start, is_inclusive, expected in (
         (EARLIEST, False, numbers(0, 4)),
@@ -40,7 +40,7 @@ def test_a_reader_says_whether_there_is_more_wherever_it_begins(client: pulsar.C
         reader.close()
 
 
-def test_the_last_batch_is_read_to_its_end(client: pulsar.Client, topic: str) -> None:
+def test_last_batch_is_read_to_its_end(client: pulsar.Client, topic: str) -> None:
     send_batch(client, topic, 3)
     reader = client.create_reader(topic, EARLIEST)
     assert read_all(reader) == numbers(0, 3)
@@ -50,7 +50,7 @@ def test_the_last_batch_is_read_to_its_end(client: pulsar.Client, topic: str) ->
     assert read_all(reader) == read_all(last) == numbers(0, 2)
 
 
-def test_a_reader_goes_on_after_the_broker_was_killed(own_broker: BrokerProcess, topic: str) -> None:
+def test_reader_continues_after_broker_is_killed(own_broker: BrokerProcess, topic: str) -> None:
     client = new_client(own_broker.url)
     send(client, topic, 3)
     reader = client.create_reader(topic, EARLIEST)
@@ -65,7 +65,7 @@ def test_a_reader_goes_on_after_the_broker_was_killed(own_broker: BrokerProcess,
     client.close()
 
 
-def test_a_reader_seeks_by_message_and_by_time_and_back_to_both_ends(
+def test_reader_seeks_by_message_time_earliest_and_latest(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     with connected(broker) as raw:
@@ -88,7 +88,7 @@ def test_a_reader_seeks_by_message_and_by_time_and_back_to_both_ends(
         assert read_all(reader) == expected, target
 
 
-def test_a_reader_reads_all_partitions_each_in_order(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_reader_reads_all_partitions_each_in_order(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     admin(broker, "PUT", topic, "partitions", 3)
     producer = client.create_producer(
         topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution, batching_enabled=False
@@ -109,9 +109,7 @@ def test_a_reader_reads_all_partitions_each_in_order(broker: BrokerProcess, clie
     assert len(read_all(reader)) == 12
 
 
-def test_a_reader_has_a_subscription_of_its_own_until_it_is_closed(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
+def test_reader_has_its_own_subscription_until_closed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     send(client, topic, 2)
     plain = client.create_reader(topic, EARLIEST)
     prefixed = client.create_reader(topic, EARLIEST, subscription_role_prefix="role", reader_name="named")
@@ -127,7 +125,7 @@ def test_a_reader_has_a_subscription_of_its_own_until_it_is_closed(
     assert subscriptions(broker, topic) == []
 
 
-def test_a_marker_at_the_end_is_nothing_to_wait_for(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_marker_at_end_is_no_available_message(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     with connected(broker) as raw:
         raw.open_producer(topic)
         raw.publish(1, 1)

@@ -46,7 +46,7 @@ def send(client: pulsar.Client, topic: str, count: int, first: int = 0) -> None:
 # --- retention -----------------------------------------------------------------------------------------------------------
 
 
-def test_retention_keeps_acknowledged_messages_for_readers_until_it_is_unset(
+def test_retention_keeps_acknowledged_messages_until_it_is_unset(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s")
@@ -72,7 +72,7 @@ def test_retention_keeps_acknowledged_messages_for_readers_until_it_is_unset(
 # --- expiry --------------------------------------------------------------------------------------------------------------
 
 
-def test_unread_messages_expire_and_later_ones_are_delivered(
+def test_unread_messages_expire_and_later_messages_are_delivered(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     client.subscribe(topic, "s").close()
@@ -97,9 +97,7 @@ def fill_up(broker: BrokerProcess, client: pulsar.Client, topic: str, policy: st
     return producer
 
 
-def test_a_held_producer_goes_on_by_itself_once_the_backlog_is_read(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
+def test_held_producer_resumes_when_backlog_is_read(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     producer = fill_up(broker, client, topic, HOLD)
     until(lambda: not producer.is_connected())
     sent: list[pulsar.Result] = []
@@ -113,7 +111,7 @@ def test_a_held_producer_goes_on_by_itself_once_the_backlog_is_read(
     until(lambda: sent == [pulsar.Result.Ok])
 
 
-def test_a_failed_producer_hears_why(broker: BrokerProcess, topic: str) -> None:
+def test_producer_over_quota_receives_quota_exception(broker: BrokerProcess, topic: str) -> None:
     client = new_client(broker.url)
     producer = fill_up(broker, client, topic, FAIL)
     until(lambda: not producer.is_connected())
@@ -124,7 +122,7 @@ def test_a_failed_producer_hears_why(broker: BrokerProcess, topic: str) -> None:
     client.close()
 
 
-def test_the_oldest_messages_are_evicted_and_producers_go_on(
+def test_eviction_drops_oldest_messages_and_keeps_producers(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     producer = fill_up(broker, client, topic, EVICT)
@@ -144,7 +142,7 @@ def test_the_oldest_messages_are_evicted_and_producers_go_on(
 # --- cursors and ends ----------------------------------------------------------------------------------------------------
 
 
-def test_a_connected_consumer_that_is_reset_gets_everything_again(
+def test_cursor_reset_redelivers_all_to_connected_consumer(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s")
@@ -155,7 +153,7 @@ def test_a_connected_consumer_that_is_reset_gets_everything_again(
     assert texts(receive_all(consumer, 3)) == ["m-0", "m-1", "m-2"]
 
 
-def test_a_terminated_topic_refuses_producers_and_is_read_to_its_end(
+def test_terminated_topic_refuses_producers_and_is_read_to_its_end(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s")
@@ -170,7 +168,7 @@ def test_a_terminated_topic_refuses_producers_and_is_read_to_its_end(
     assert consumer.receive(30_000).data() == b"last"
 
 
-def test_the_end_of_a_topic_does_not_cost_the_official_client_its_connection(
+def test_end_of_topic_keeps_connection_of_official_client(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s")

@@ -126,9 +126,7 @@ def test_after_unload_unacknowledged_messages_are_redelivered_in_key_order(
     assert_nothing_arrives(consumer)
 
 
-def test_publishing_goes_on_across_unloads_without_loss(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
+def test_publishing_across_unloads_loses_no_message(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     consumer = subscribed(client, topic, "Exclusive")
     producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
     results: list[pulsar.Result] = []
@@ -147,7 +145,7 @@ def test_publishing_goes_on_across_unloads_without_loss(
     assert sorted(set(seen)) == list(range(300))
 
 
-def test_all_partitions_are_unloaded_and_their_clients_come_back(
+def test_clients_reconnect_after_unload_of_all_partitions(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     path = topic.replace("://", "/")

@@ -74,7 +74,7 @@ class Client(PublishWaiter):
             self.blocked_reason = self.throttle.wait(self)  # type: ignore[assignment]
 
 
-def test_one_client_gets_a_second_s_worth_at_once_and_the_rest_evenly() -> None:
+def test_one_client_publishes_one_second_of_rate_at_once_then_evenly() -> None:
     runtime = ManualRuntime()
     client = Client(runtime, runtime.throttle(runtime.blocked_reason(5)), 20)
     client.publish_again()
@@ -83,7 +83,7 @@ def test_one_client_gets_a_second_s_worth_at_once_and_the_rest_evenly() -> None:
     assert runtime.counters.publish_rate_limited == 15
 
 
-def test_clients_take_turns_however_much_each_has_to_send() -> None:
+def test_waiting_clients_publish_round_robin() -> None:
     runtime = ManualRuntime()
     throttle = runtime.throttle(runtime.blocked_reason(10))
     clients = [Client(runtime, throttle, 1000) for _ in range(3)]
@@ -95,7 +95,7 @@ def test_clients_take_turns_however_much_each_has_to_send() -> None:
     assert max(counts) - min(counts) <= 10
 
 
-def test_a_message_larger_than_a_second_s_worth_passes_and_the_next_one_waits_for_it() -> None:
+def test_message_above_one_second_of_rate_passes_and_next_waits() -> None:
     runtime = ManualRuntime()
     client = Client(runtime, runtime.throttle(runtime.blocked_reason(size_bytes=100)), 2, size_bytes=5000)
     client.publish_again()
@@ -106,7 +106,7 @@ def test_a_message_larger_than_a_second_s_worth_passes_and_the_next_one_waits_fo
     assert runtime.counters.publish_rate_limited == 1
 
 
-def test_who_is_under_two_limits_goes_by_the_slower_one() -> None:
+def test_slower_of_two_limits_applies() -> None:
     runtime = ManualRuntime()
     own, shared = runtime.blocked_reason(10), runtime.blocked_reason(2)
     slow = Client(runtime, runtime.throttle(own, [shared]), 100)
@@ -119,7 +119,7 @@ def test_who_is_under_two_limits_goes_by_the_slower_one() -> None:
     assert abs(len(slow.published_ms) - len(other.published_ms)) <= 2
 
 
-def test_all_who_wait_look_again_when_a_limit_is_opened() -> None:
+def test_opened_limit_wakes_all_waiters() -> None:
     runtime = ManualRuntime()
     blocked_reason = runtime.blocked_reason(1)
     clients = [Client(runtime, runtime.throttle(blocked_reason), 50) for _ in range(3)]
@@ -133,7 +133,7 @@ def test_all_who_wait_look_again_when_a_limit_is_opened() -> None:
     assert clients[2].left < 50, "who is still under the limit waits on"
 
 
-def test_nobody_who_left_is_called_and_the_others_are() -> None:
+def test_waiter_that_left_is_not_called() -> None:
     runtime = ManualRuntime()
     blocked_reason = runtime.blocked_reason(1)
     gone, stays = (Client(runtime, runtime.throttle(blocked_reason), 5) for _ in range(2))
@@ -146,7 +146,7 @@ def test_nobody_who_left_is_called_and_the_others_are() -> None:
     assert stays.left == 0
 
 
-def test_a_gate_stays_the_same_while_its_rate_does() -> None:
+def test_limit_is_kept_while_rate_is_unchanged() -> None:
     runtime = ManualRuntime()
     blocked_reason = runtime.blocked_reason(5)
     assert renewed_publish_limit(cast(Any, runtime), blocked_reason, PublishRate(5, -1)) is blocked_reason

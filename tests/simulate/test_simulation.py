@@ -92,7 +92,7 @@ def test_broker_starts_again_after_kills_and_power_cuts() -> None:
         assert simulation.crashes >= 2
 
 
-def test_what_clients_and_a_broker_leave_behind_is_found() -> None:
+def test_leftovers_of_clients_and_broker_are_found() -> None:
     async def scenario(simulation: Simulation) -> None:
         await simulation.start()
         wire = await opened(simulation)
@@ -105,12 +105,12 @@ def test_what_clients_and_a_broker_leave_behind_is_found() -> None:
     Simulation.run(1, scenario)
 
 
-def test_a_seed_gives_the_same_bytes_at_the_same_times() -> None:
+def test_same_seed_gives_same_bytes_at_same_times() -> None:
     assert Simulation.run(3, lives).digest == Simulation.run(3, lives).digest
     assert Simulation.run(3, lives).digest != Simulation.run(4, lives).digest
 
 
-def test_another_process_gives_the_same_bytes_whatever_its_hashes() -> None:
+def test_other_process_gives_same_bytes_for_any_hash_seed() -> None:
     command = (
         "from tests.simulate.test_simulation import Simulation, lives; "
         "print(*(Simulation.run(seed, lives).digest for seed in range(4)))"

@@ -54,7 +54,7 @@ async def walk(steps: list[Step]) -> None:
 
 @settings(max_examples=20)
 @given(STEPS)
-def test_whatever_is_interrupted_transactions_end_once_everywhere_and_in_one_way(steps: list[Step]) -> None:
+def test_interrupted_transactions_end_once_and_in_one_way(steps: list[Step]) -> None:
     asyncio.run(walk(steps))
 
 
@@ -89,7 +89,7 @@ LONG: list[Step] = [
 ]
 
 
-def test_the_long_walk_that_finds_planted_bugs_passes_without_any() -> None:
+def test_long_script_passes_without_mutant() -> None:
     asyncio.run(walk(LONG))
 
 
@@ -243,12 +243,12 @@ BUGS = [
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__.strip("_"))
-def test_a_planted_bug_is_found(plant: Plant) -> None:
+def test_model_finds_mutant(plant: Plant) -> None:
     with found_by_walk(plant):
         asyncio.run(asyncio.wait_for(walk(LONG), 20))
 
 
-def test_ids_are_those_of_the_coordinator() -> None:
+def test_transaction_ids_carry_coordinator_id() -> None:
     state = CoordinatorState(7)
     state.apply(state.new(0, 1, None))
     assert [each.id for each in state.transactions()] == [TxnId(7, 1)]

@@ -19,7 +19,7 @@ STEP_COUNT = 150
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_walks_that_find_planted_bugs_pass_without_any(seed: int) -> None:
+def test_scripts_pass_without_mutant(seed: int) -> None:
     walk(random_steps(seed, STEP_COUNT))
 
 
@@ -245,7 +245,7 @@ BUGS = {
 
 
 @pytest.mark.parametrize("plant", BUGS.values(), ids=list(BUGS))
-def test_a_planted_bug_is_found(plant: Plant) -> None:
+def test_model_finds_mutant(plant: Plant) -> None:
     with found_by_walk(plant):
         _walk_all()
 

@@ -189,7 +189,7 @@ async def compacted_once() -> CompactionStack:
     return stack
 
 
-async def test_positions_stay_and_what_follows_the_horizon_comes_from_the_topic() -> None:
+async def test_compacted_read_keeps_positions_and_continues_in_topic() -> None:
     stack = await compacted_once()
     places = stack.listener.positions
     assert await stack.seen() == [
@@ -202,7 +202,7 @@ async def test_positions_stay_and_what_follows_the_horizon_comes_from_the_topic(
     assert await stack.values() == TABLE
 
 
-async def test_keys_that_take_more_than_there_is_for_compaction_end_it_with_what_to_do_and_leave_the_old_view() -> None:
+async def test_compaction_without_memory_for_keys_fails_and_keeps_old_view() -> None:
     stack = CompactionStack()
     await stack.open()
     await stack.publish(*(single(Said(f"k{number}", b"v")) for number in range(30)))
@@ -220,7 +220,7 @@ async def test_keys_that_take_more_than_there_is_for_compaction_end_it_with_what
     assert stack.view.entries > 0
 
 
-async def test_a_compaction_waits_for_memory_before_it_begins() -> None:
+async def test_compaction_waits_for_memory_before_it_begins() -> None:
     stack = CompactionStack()
     await stack.open()
     await stack.publish(single(Said("k", b"v")))
@@ -239,7 +239,7 @@ async def test_a_compaction_waits_for_memory_before_it_begins() -> None:
     assert memory.budget.used_bytes == 0
 
 
-async def test_an_entry_of_the_view_is_found_by_its_position() -> None:
+async def test_entry_of_view_is_found_by_position() -> None:
     stack = await compacted_once()
     await stack.compact()
     places = [place for place, _ in await stack.seen()]
@@ -249,7 +249,7 @@ async def test_an_entry_of_the_view_is_found_by_its_position() -> None:
     assert await first_at(stack.store, stack.view, EARLIEST) == 0
 
 
-async def test_after_a_crash_at_any_step_there_is_the_old_view_or_the_new_one_and_nothing_else() -> None:
+async def test_crash_at_any_step_leaves_old_or_new_view_and_no_garbage() -> None:
     views = set()
     for steps in range(100):
         stack = await compacted_once()
@@ -276,7 +276,7 @@ async def test_after_a_crash_at_any_step_there_is_the_old_view_or_the_new_one_an
     assert views == {True, False}
 
 
-async def test_the_ledgers_that_were_compacted_go_and_nothing_before() -> None:
+async def test_compacted_ledgers_are_trimmed_only_after_compaction() -> None:
     stack = await compacted_once()
     before = stack.ledger.ledgers.ledger_ids()
     await stack.ledger.trim()
@@ -289,7 +289,7 @@ async def test_the_ledgers_that_were_compacted_go_and_nothing_before() -> None:
     assert stack.ledger.position_before(EARLIEST) == EARLIEST
 
 
-async def test_a_view_that_is_dropped_meanwhile_is_not_replaced() -> None:
+async def test_view_dropped_during_compaction_is_not_replaced() -> None:
     stack = await compacted_once()
 
     async def interrupted(act: Callable[[], Awaitable[None]]) -> None:
@@ -311,7 +311,7 @@ async def test_a_view_that_is_dropped_meanwhile_is_not_replaced() -> None:
     assert not await stack.garbage()
 
 
-async def test_a_compaction_that_is_cancelled_leaves_nothing_behind() -> None:
+async def test_cancelled_compaction_leaves_no_ledger() -> None:
     stack = await compacted_once()
     old = stack.view
     for turns in range(0, 60, 3):
@@ -328,13 +328,13 @@ async def test_a_compaction_that_is_cancelled_leaves_nothing_behind() -> None:
     assert await stack.values() == TABLE
 
 
-async def test_everything_of_a_deleted_managed_ledger_goes_the_view_as_well() -> None:
+async def test_deletion_of_managed_ledger_deletes_view() -> None:
     stack = await compacted_once()
     await stack.factory.delete(stack.ledger)
     assert await stack.store.list_ledgers() == []
 
 
-async def test_a_large_entry_is_opened_and_left() -> None:
+async def test_large_batch_is_compacted() -> None:
     stack = CompactionStack()
     await stack.open()
     large = b"x" * (2 << 20)
