@@ -1,4 +1,4 @@
-"""Dead letters and retries as clients make them: the broker counts deliveries, and creates what they ask for or nothing."""
+"""Dead letters and retries as clients send them; the broker counts deliveries."""
 
 import pulsar
 import pytest
@@ -104,9 +104,6 @@ def test_dead_letter_topic_may_have_any_name(broker: BrokerProcess, client: puls
     fail_until_dead(consumer, {"m"}, 1)
     assert client.subscribe(f"{topic}-cemetery", "keeper").receive(20_000).data() == b"m"
     assert f"{topic.rpartition('/')[2]}-s-DLQ" not in topics(broker)
-
-
-# --- what is created, and what is not --------------------------------------------------------------------------------------
 
 
 def test_retry_letter_is_delayed_and_ends_in_dead_letter_topic(client: pulsar.Client, topic: str) -> None:

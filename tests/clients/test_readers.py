@@ -1,4 +1,4 @@
-"""Readers, more than what `test_seek` shows: many topics, restarts, hash ranges, names, and what they leave behind."""
+"""Readers, more than what `test_seek` shows: many topics, restarts and names. Hash ranges: `tests/protocol/test_hash_range_readers.py`."""
 
 import pulsar
 from tests.clients.conftest import new_client, send_batch, texts
@@ -138,9 +138,3 @@ def test_marker_at_end_is_no_available_message(broker: BrokerProcess, client: pu
         raw.send_message(2, 0, b"marker", metadata={"marker_type": 10})
         raw.reply()
         assert read_all(client.create_reader(empty, EARLIEST)) == []
-
-
-# --- hash ranges: only the Java client asks for them, on an Exclusive subscription --------------------------------------
-
-
-# --- what is gone -------------------------------------------------------------------------------------------------------

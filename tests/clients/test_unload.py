@@ -17,7 +17,6 @@ from tests.support.rest import call
 EARLIEST = pulsar.InitialPosition.Earliest
 TYPES = {
     "Exclusive": pulsar.ConsumerType.Exclusive,
-    "Failover": pulsar.ConsumerType.Failover,
     "Shared": pulsar.ConsumerType.Shared,
     "Key_Shared": pulsar.ConsumerType.KeyShared,
 }
