@@ -1,4 +1,4 @@
-"""Readers, more than what `test_seek` shows: many topics, restarts and names. Hash ranges: `tests/protocol/test_hash_range_readers.py`."""
+"""Readers beyond `test_seek`: many topics, restarts and names. Hash ranges: `tests/protocol/test_hash_range_readers.py`."""
 
 import pulsar
 from tests.clients.conftest import new_client, send_batch, texts

@@ -28,7 +28,7 @@ def has_reserve(it: FaultyStore) -> bool:
 
 
 @both_writers
-async def test_everything_that_was_receipted_fits_when_the_disk_is_filled_by_publishing(writes_direct: bool) -> None:
+async def test_all_receipted_entries_fit_when_publishing_fills_disk(writes_direct: bool) -> None:
     it = await small_store(writes_direct=writes_direct)
     ledger_id, payload = await it.store.create_ledger(), bytes(100_000)
     count = 0
@@ -55,7 +55,7 @@ async def test_everything_that_was_receipted_fits_when_the_disk_is_filled_by_pub
 
 
 @both_writers
-async def test_a_disk_filled_by_others_refuses_appends_and_takes_acknowledgements_until_there_is_space(
+async def test_full_disk_refuses_appends_and_takes_acks_until_space_returns(
     writes_direct: bool,
 ) -> None:
     it = await small_store(writes_direct=writes_direct)
@@ -84,7 +84,7 @@ async def test_a_disk_filled_by_others_refuses_appends_and_takes_acknowledgement
     await again.store.close()
 
 
-async def test_appends_are_taken_again_only_with_some_room_to_spare() -> None:
+async def test_appends_resume_only_with_spare_space() -> None:
     it = await small_store()
     watermark = it.store._space.options.min_free_bytes
     it.fill_disk(watermark - MIB)
@@ -128,7 +128,7 @@ def test_next_journal_file_fits_into_the_space_that_is_kept_free(total_mib: int)
     assert 64 * 1024 <= fitted.journal_file_bytes <= fitted.min_free_bytes
 
 
-async def test_runs_that_wait_for_a_checkpoint_are_refused_when_there_is_no_space() -> None:
+async def test_runs_waiting_for_checkpoint_are_refused_without_space() -> None:
     options = dataclasses.replace(OPTIONS, checkpoint_max_bytes=4000, journal_max_bytes=10_000)
     it = await faulty_store(options=options)
     ledger_id = await it.store.create_ledger()
@@ -147,7 +147,7 @@ async def test_runs_that_wait_for_a_checkpoint_are_refused_when_there_is_no_spac
     await it.store.close()
 
 
-async def test_a_full_disk_is_started_on_and_what_is_stored_is_read() -> None:
+async def test_start_on_full_disk_serves_stored_entries() -> None:
     it = await small_store()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"kept")
@@ -162,7 +162,7 @@ async def test_a_full_disk_is_started_on_and_what_is_stored_is_read() -> None:
     await again.store.close()
 
 
-async def test_a_start_without_any_room_says_so() -> None:
+async def test_start_without_any_space_reports_it() -> None:
     disk = FaultDisk(capacity_bytes=CAPACITY_BYTES)
     it = FaultyStore(disk, FULL)
     it.fill_disk()
@@ -173,7 +173,7 @@ async def test_a_start_without_any_room_says_so() -> None:
     await it.store.close()
 
 
-async def test_a_slow_look_at_the_space_holds_up_nothing() -> None:
+async def test_slow_space_query_does_not_block_the_loop() -> None:
     it = await small_store()
     ledger_id = await it.store.create_ledger()
     blocked_reason = it.disk.plan = BlockedReason("unlink", suffix=RESERVE_NAME)
@@ -189,7 +189,7 @@ async def test_a_slow_look_at_the_space_holds_up_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT])
-async def test_without_the_reserve_no_append_is_taken(number: int) -> None:
+async def test_appends_are_refused_without_reserve(number: int) -> None:
     it = await small_store()
     ledger_id = await it.store.create_ledger()
     it.fill_disk()
@@ -205,7 +205,7 @@ async def test_without_the_reserve_no_append_is_taken(number: int) -> None:
     await it.store.close()
 
 
-def test_a_small_file_system_sets_little_aside() -> None:
+def test_small_file_system_reserves_little() -> None:
     options = fit_to_file_system(LocalStoreOptions(), 300 * MIB)
     assert options.min_free_bytes + options.reserve_bytes < 30 * MIB
     assert options.journal_file_bytes == 9 * MIB

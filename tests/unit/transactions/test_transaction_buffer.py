@@ -17,7 +17,7 @@ from pybroker.model.txn_id import TxnId
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from(TXNS), st.integers(1, 3)), max_size=60))
-def test_what_readers_see_follows_from_the_ledger_alone_through_snapshots_and_crashes(steps: list[Step]) -> None:
+def test_transaction_buffer_equals_model_through_crashes(steps: list[Step]) -> None:
     walk(steps)
 
 
