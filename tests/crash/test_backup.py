@@ -156,21 +156,24 @@ def test_stopped_broker_can_be_backed_up(loaded: BrokerProcess, target: Path) ->
 
 
 def test_snapshot_is_exclusive_renewable_and_expires(tmp_path: Path, target: Path) -> None:
-    with BrokerProcess(tmp_path, {"dataSnapshotTimeoutSeconds": "2"}).running_well() as broker:
+    with BrokerProcess(tmp_path).running_well() as broker:
         snapshot = json.loads(call(broker, "POST", SNAPSHOTS))
         path = Path(snapshot["path"])
         assert path.is_dir()
         assert f"Data snapshot {snapshot['id']} exists" in backup(broker, target, code=1)
         assert json.loads(broker.get(SNAPSHOTS))[0]["id"] == snapshot["id"]
-        for _ in range(3):
-            time.sleep(1)
-            call(broker, "PUT", f"{SNAPSHOTS}/{snapshot['id']}")
-        assert path.is_dir(), "renewed"
-        deadline = time.monotonic() + 20
-        while path.exists():
+        timeout_ms = 300_000
+        assert 0 < json.loads(call(broker, "PUT", f"{SNAPSHOTS}/{snapshot['id']}"))["expiresInMillis"] <= timeout_ms
+        call(broker, "DELETE", f"{SNAPSHOTS}/{snapshot['id']}")
+        assert not path.exists()
+        assert rest.call(f"{broker.http_url}{SNAPSHOTS}/{snapshot['id']}", "PUT").status == 404
+        call(broker, "POST", "/admin/v2/brokers/configuration/dataSnapshotTimeoutSeconds/1")
+        path = Path(json.loads(call(broker, "POST", SNAPSHOTS))["path"])
+        deadline = time.monotonic() + 60
+        while path.exists() or broker.get(SNAPSHOTS) != "[]":
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert broker.get(SNAPSHOTS) == "[]"
+        call(broker, "DELETE", "/admin/v2/brokers/configuration/dataSnapshotTimeoutSeconds")
         left = Path(json.loads(call(broker, "POST", SNAPSHOTS))["path"])
         broker.kill()
         assert left.is_dir()
