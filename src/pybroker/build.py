@@ -14,7 +14,8 @@ from pybroker.ledgers.cursor_store import CursorStore
 from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.runtime.runtime import Runtime

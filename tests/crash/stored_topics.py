@@ -40,7 +40,8 @@ from pybroker.managed_ledger.orphaned_ledgers import (
     lost_names_text,
     named_entry_counts,
 )
-from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata.metadata_paths import JOURNAL_MARK
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.model.position import Position

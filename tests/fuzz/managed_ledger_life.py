@@ -23,7 +23,8 @@ from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata.metadata_store import Versioned
 from pybroker.runtime import logs
 from pybroker.runtime.clock import Clock

@@ -28,7 +28,7 @@ from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.orphaned_ledgers import find_orphaned_ledgers
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.metadata.metadata_store import Versioned
 from pybroker.model import ack_set
 from pybroker.model.position import Position

@@ -27,7 +27,7 @@ from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.orphaned_ledgers import delete_orphaned_ledgers, find_orphaned_ledgers
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.metadata.metadata_store import ANY_VERSION, Versioned
 

@@ -15,7 +15,7 @@ from tests.support.transactions import send, txn
 from pybroker.broker.delivery.acknowledgement import Acknowledged
 from pybroker.broker.topic.topic import Topic
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 
 AT = "/persistent/public/default/t"
 ENTRIES = 5

@@ -19,7 +19,7 @@ from tests.support.rest import call
 
 from pybroker.broker.context.added_entry_metadata import added_metadata
 from pybroker.config import ConfigError
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.broker_entry_metadata import broker_metadata

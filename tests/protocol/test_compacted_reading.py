@@ -14,7 +14,7 @@ from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.topic import Topic
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.ledgers.ledger_store import EntryRun
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.events import Ack
 from pybroker.model.position import EARLIEST, Position
 

@@ -14,7 +14,7 @@ from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.topic_deduplication import DEDUPLICATION_CURSOR, DeduplicationStatus
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import DamagedEntries, PersistenceError, ProducerBusy, ServiceNotReady, StorageFull, StoreError
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -14,7 +14,7 @@ from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.delayed import delayed_entries
 from pybroker.errors import NotAllowedError
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb

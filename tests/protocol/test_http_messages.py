@@ -12,7 +12,7 @@ from tests.support.memory_broker import PAYLOAD, START_MS, MemoryBroker, acknowl
 from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.topic.topic import Topic
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.position import Position
 
 NAME = "persistent://public/default/t"

@@ -14,7 +14,7 @@ from pybroker.broker.topic.topic import Topic
 from pybroker.cluster.bundles import find_bundle
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import EntryRun
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 

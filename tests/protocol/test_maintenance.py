@@ -18,7 +18,7 @@ from pybroker.errors import (
     TopicTerminatedError,
 )
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.position import EARLIEST
 
 TOPIC = "persistent://public/default/t"

@@ -14,7 +14,7 @@ from tests.support.recording_peer import RecordingPeer
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.position import EARLIEST
 from pybroker.wire import pulsar_api_pb2 as pb
 

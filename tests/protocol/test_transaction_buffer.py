@@ -24,7 +24,7 @@ from pybroker.errors import (
     TopicFenced,
 )
 from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
 from pybroker.model.txn_id import TxnAction

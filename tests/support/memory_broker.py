@@ -28,7 +28,7 @@ from pybroker.build import build
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.embedding.stores import Fullness, MemoryStores
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.events import Ack, SendRun
 from pybroker.model.names import TopicName
 from pybroker.model.position import Position

@@ -9,7 +9,7 @@ from tests.support.rest import Answer, call
 from pybroker.broker.topic.topic import Topic
 from pybroker.client.access import Access
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.reading.leases import Leases
 from pybroker.reading.positions import Place
 from pybroker.reading.read_options import SourceOptions

@@ -9,7 +9,7 @@ from tests.support.memory_broker import memory_broker
 from pybroker.admin.entries import entry_plan
 from pybroker.client.access import Access
 from pybroker.managed_ledger.retention import KEEP_ALL
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.reading import plans as reading_plans
 from pybroker.reading.positions import Place, TopicPlan
 from pybroker.reading.read_options import SourceOptions

@@ -6,7 +6,7 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 
 from pybroker.client.access import Access
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.reading.positions import Place, TopicPlan
 from pybroker.reading.read_options import SourceOptions
 from pybroker.reading.transports.bulk_source import BulkSource

@@ -178,7 +178,6 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 # Modules that decide and never perform; a name stands for everything below it.
 PURE = (
     "version",
-    "local_store.segments.index_cache",
     "local_store.segments.ledger_location",
     "errors",
     "config.broker_config",
@@ -211,6 +210,7 @@ PURE = (
     "managed_ledger.ledger_listener",
     "managed_ledger.trimmed_ledgers",
     "managed_ledger.retention",
+    "managed_ledger.rollover",
     "managed_ledger.max_read_position",
     "managed_ledger.pending_transaction_acks",
     "compaction.messages",

@@ -1,5 +1,4 @@
-"""Bundles: ranges of the hash of topic names into which a namespace is divided. Functions find, check and split
-bundles.
+"""Bundles: ranges of the hash of topic names into which a namespace is divided.
 
 The bundles of a namespace cover every hash exactly once. They are defined by their ascending boundaries alone, from
 `0x00000000` to `0xffffffff`. A bundle contains its lower boundary and not its upper one; the last contains both. The
@@ -41,7 +40,7 @@ class Bundle(NamedTuple):
 
 
 def hash_position(topic: TopicName | str) -> int:
-    """Return the topic's position among the bundles: the CRC-32 of its full name, which may be a string."""
+    """Return the CRC-32 of the topic's full name."""
     return crc32(str(topic).encode())
 
 
@@ -58,9 +57,7 @@ def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> Bundle:
 
 
 def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
-    """Return the bundle that a path names, as `0x00000000_0x40000000`. Refuse with 412 if the namespace has no such
-    bundle.
-    """
+    """Parse a bundle such as `0x00000000_0x40000000`. Refuse with 412 if the namespace has no such bundle."""
     lower, separator, upper = text.partition("_")
     try:
         named = Bundle(int(lower, 16), int(upper, 16))
@@ -87,8 +84,8 @@ def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) ->
 def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[int], wanted: Sequence[int]) -> list[int]:
     """Return the positions at which to split `bundle`, ascending; empty if it stays whole.
 
-    `topic_positions` are the hashes of its topics, `wanted` the positions in the request. Positions outside the
-    bundle are ignored, as in Pulsar.
+    `topic_positions` are the hashes of its topics, `wanted` the positions in the request. Positions outside the bundle
+    are ignored, as in Pulsar.
     """
     if algorithm == RANGE_EQUALLY_DIVIDE:
         candidates: Iterable[int] = [bundle.lower + (bundle.upper - bundle.lower) // 2]
@@ -104,9 +101,7 @@ def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[in
 
 
 def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Sequence[int]) -> list[str]:
-    """Return `boundaries` with `bundle` split at `positions`. Refuse with 412 if the namespace would have too many
-    bundles.
-    """
+    """Refuse with 412 if the namespace would have too many bundles."""
     cut = sorted({*(int(boundary, 16) for boundary in boundaries), *positions})
     if len(cut) - 1 > MAX_BUNDLE_COUNT:
         raise AdminError(412, f"A namespace has {MAX_BUNDLE_COUNT} bundles at most")

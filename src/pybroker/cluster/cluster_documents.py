@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ClusterDocuments:
-    """Cluster documents, owned by the broker service."""
+    """Owned by the broker service."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class ClusterDocuments:
         return await self._read(metadata_paths.failure_domains(cluster), dict[str, FailureDomain]) or {}
 
     async def put_failure_domain(self, cluster: str, name: str, domain: FailureDomain) -> None:
-        """Create or replace a failure domain. Refuse with 409 if one of its brokers is in another one."""
+        """Refuse with 409 if one of the domain's brokers is in another one."""
         async with self._writing:
             domains = await self.failure_domains(cluster)
             for other, others in domains.items():
@@ -52,7 +52,7 @@ class ClusterDocuments:
             await self._put_named(metadata_paths.failure_domains(cluster), {**domains, name: domain})
 
     async def delete_failure_domain(self, cluster: str, name: str) -> None:
-        """Delete a failure domain. Refuse with 404 if it does not exist."""
+        """Refuse with 404 if the domain does not exist."""
         async with self._writing:
             domains = await self.failure_domains(cluster)
             if domains.pop(name, None) is None:
@@ -60,7 +60,7 @@ class ClusterDocuments:
             await self._put_named(metadata_paths.failure_domains(cluster), domains)
 
     async def isolation_policies(self, cluster: str) -> dict[str, NamespaceIsolationData] | None:
-        """Return the isolation policies of a cluster by name; None if it never had any."""
+        """Return the policies by name; None if the cluster never had any."""
         return await self._read(metadata_paths.isolation_policies(cluster), dict[str, NamespaceIsolationData])
 
     async def put_isolation_policy(self, cluster: str, name: str, data: NamespaceIsolationData) -> None:
@@ -69,25 +69,23 @@ class ClusterDocuments:
             await self._put_named(metadata_paths.isolation_policies(cluster), {**policies, name: data})
 
     async def delete_isolation_policy(self, cluster: str, name: str) -> None:
-        """Delete an isolation policy; no effect if it does not exist."""
+        """No effect if the policy does not exist."""
         async with self._writing:
             policies = await self.isolation_policies(cluster) or {}
             policies.pop(name, None)
             await self._put_named(metadata_paths.isolation_policies(cluster), policies)
 
     async def migration(self, cluster: str) -> ClusterPolicies | None:
-        """Return the migration state of a cluster; None if it was never set."""
+        """Return None if the migration state was never set."""
         return await self._read(metadata_paths.migration(cluster), ClusterPolicies)
 
     async def put_migration(self, cluster: str, policies: ClusterPolicies) -> None:
         await self._store.put(metadata_paths.migration(cluster), encode(policies))
 
     async def default_quota(self) -> ResourceQuota:
-        """Return the quota of bundles without their own."""
         return await self._read(metadata_paths.RESOURCE_QUOTAS, ResourceQuota) or DEFAULT_RESOURCE_QUOTA
 
     async def quota(self, namespace: NamespaceName, bundle: str) -> ResourceQuota:
-        """Return the quota of a bundle."""
         return await self._read(_quota(namespace, bundle), ResourceQuota) or await self.default_quota()
 
     async def put_default_quota(self, quota: ResourceQuota) -> None:

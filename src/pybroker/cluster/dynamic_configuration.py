@@ -1,9 +1,9 @@
 """Configuration overrides set at run time: stored, effective immediately, and applied again after a restart.
 
-A change by `set` or `unset` is durable before it becomes visible to readers of the configuration. An override takes
-precedence over file, environment and command line. As in Pulsar, every key that is dynamic there is accepted and
-stored as text. This includes keys without effect here, and values that do not fit; for these the value from the
-start stays in force. Both cases are logged, now and at each start. `config.dynamic` applies the change.
+A change is durable before it becomes visible to readers of the configuration. An override takes precedence over file,
+environment and command line. As in Pulsar, every key that is dynamic there is accepted and stored as text. This
+includes keys without effect here, and values that do not fit; for these the value from the start stays in force. Both
+cases are logged, now and at each start. `config.dynamic` applies the change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DynamicConfiguration:
         self._store = store
         self._keys = dynamic_keys()
         self._texts: dict[str, str] = {}
-        self._from_start: dict[str, Value] = {}  # Values of overridden keys before the override; `unset` restores them.
+        self._from_start: dict[str, Value] = {}  # values of overridden keys before the override; `unset` restores them
         self._checks: dict[str, Check] = {}
         self._listeners: list[Listener] = []
         self._writing = asyncio.Lock()
@@ -62,7 +62,7 @@ class DynamicConfiguration:
             self._put_in_force(key, text)
 
     def overrides(self) -> dict[str, str]:
-        """Return the overrides as they were set; secrets masked."""
+        """Secrets are masked."""
         return {key: MASK if is_secret(key) else text for key, text in self._texts.items()}
 
     async def set(self, key: str, text: str) -> None:
@@ -119,7 +119,7 @@ class DynamicConfiguration:
             raise AdminError(412, f"Can't {what} non-dynamic configuration")
 
     def _put_in_force(self, key: str, text: str) -> None:
-        """Apply the value of `text` to `key`, or log why it cannot be applied."""
+        """Apply the value of `text`, or log why it cannot be applied."""
         info = self._keys.get(key)
         if info is None:
             logs.warning("config.override_ignored", key=key, reason="changed at run time it has no effect here")
@@ -127,7 +127,7 @@ class DynamicConfiguration:
         try:
             value = self._checked(info, text)
         except ConfigError as error:
-            self._take_back(key)  # As it would be after a restart.
+            self._take_back(key)  # as it would be after a restart
             in_force = MASK if info.secret else format_value(getattr(self._config, info.field))
             logs.warning("config.override_ignored", key=key, reason=str(error), in_force=in_force)
         else:

@@ -1,7 +1,7 @@
 """Addresses in lookup responses: the advertised address, or the listener that the client names.
 
 This module owns the format of `advertisedListeners`. Invariant: a lookup never returns an address that is reachable
-only from this machine, unless the broker listens nowhere else. Finding the owner of a bundle is done elsewhere.
+only from this machine, unless the broker listens nowhere else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WILDCARD_ADDRESSES = frozenset({"", "0.0.0.0", "::", "[::]", "*"})
 
 
 class BoundPorts(NamedTuple):
-    """Ports on which the broker listens; None if it does not."""
+    """The ports on which the broker listens; None for a port that is not bound."""
 
     broker: int | None
     broker_tls: int | None
@@ -34,7 +34,7 @@ class BoundPorts(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """URLs at which a topic is served; empty where there is none of that kind."""
+    """URLs at which a topic is served; empty for a kind that does not exist."""
 
     broker_url: str
     broker_url_tls: str
@@ -67,8 +67,8 @@ class AdvertisedAddresses:
             raise ConfigError("internalListenerName is set, but advertisedListeners is empty")
 
     def resolve(self, listener_name: str | None) -> LookupResult:
-        """Return the addresses of a listener. Without a name, return for each scheme that of the internal listener,
-        else of the first with that scheme. Raise ServiceNotReady for an unknown name.
+        """Without a name, return for each scheme the address of the internal listener, else of the first with that
+        scheme. Raise ServiceNotReady for an unknown name.
         """
         if not listener_name:
             return self._default
@@ -120,7 +120,6 @@ def _parse_entry(entry: str) -> tuple[str, str, str]:
 
 
 def url_host(host: str) -> str:
-    """Return `host` for a URL: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 

@@ -1,11 +1,11 @@
 """The view of compaction on an entry: its messages, their keys, and whether they delete a key.
 
-A batch is decoded message by message, without copying payloads. An entry that cannot be decoded, such as an encrypted batch, counts
-as one unit that stays unchanged, because its keys are unknown.
+A batch is decoded message by message, without copying payloads. An entry that cannot be decoded, such as an encrypted
+batch, counts as one unit that stays unchanged, because its keys are unknown.
 
-The cost of decoding is the uncompressed size of the batch, which can be thousands of times the stored size: `opening_cost`
-determines it from the metadata, so callers know it in advance. Memory is limited to that size and 16 bytes for each message; equal
-consecutive keys are kept once.
+The cost of decoding is the uncompressed size of the batch, which can be thousands of times the stored size:
+`opening_cost` determines it from the metadata in advance. Memory is limited to that size and 16 bytes for each message;
+equal consecutive keys are kept once.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from pybroker.wire.metadata_head_pb2 import MetadataHead
 from pybroker.wire.stored_entry import messages_of_batch
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
-"""A batch that claims to be larger, uncompressed, is not opened."""
+"""A batch with a larger uncompressed size is not opened."""
 MAX_BATCH_MESSAGES = 1_000_000
-"""Nor one of more messages, which was stored before such batches were refused."""
+"""A batch with more messages, stored before such batches were refused, is not opened."""
 _MESSAGE_COST_BYTES = 128
-"""The cost of one message, in bytes that could be decompressed in the same time: about a microsecond."""
+"""In bytes that could be decompressed in the same time: about a microsecond."""
 _IS_TOMBSTONE = 1
 _IS_REMOVED = 2
 _SIZE_BYTES = 4
 _MAGIC = MAGIC_CRC32C.to_bytes(2, "big")
 _NO_LONGER_THERE = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _REMOVED_MESSAGE = len(_NO_LONGER_THERE).to_bytes(_SIZE_BYTES, "big") + _NO_LONGER_THERE
-"""The placeholder in a batch for a removed message, so that the others keep their indexes."""
+"""Replaces a removed message, so that the others keep their indexes."""
 
 
 class Message(NamedTuple):
-    """One message of a batch; [start, end) are its bytes in the opened payload. `key` None: it has none."""
+    """[start, end) are its bytes in the opened payload."""
 
     key: bytes | None
     is_tombstone: bool
@@ -67,12 +67,12 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A note between brokers, which no client gets."""
+    """A marker for brokers, which clients do not receive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """One message, or, with `chunk_uuid`, a part of a larger one."""
+    """One message, or, with `chunk_uuid`, a chunk of a larger one."""
 
     key: bytes | None
     is_tombstone: bool
@@ -86,10 +86,10 @@ class Batch:
     __slots__ = ("_ends", "_flags", "_keys", "metadata", "payload")
 
     def __init__(self, metadata: pb.MessageMetadata, payload: bytes) -> None:
-        """Raises DamagedPayload and DecodeError when `payload` does not hold the messages that `metadata` says."""
+        """Raises DamagedPayload and DecodeError if `payload` does not match `metadata`."""
         self.metadata = metadata
         self.payload = payload
-        self._ends = array("I")  # message i begins where the one before it ends
+        self._ends = array("I")  # message i begins where the previous one ends
         self._keys: list[bytes | None] = []
         self._flags = bytearray()
         previous: pb.SingleMessageMetadata | None = None
@@ -111,7 +111,6 @@ class Batch:
 
     @property
     def messages(self) -> Iterator[Message]:
-        """One after the other."""
         start = 0
         for key, flags, end in zip(self._keys, self._flags, self._ends, strict=True):
             yield Message(key, bool(flags & _IS_TOMBSTONE), bool(flags & _IS_REMOVED), start, end)
@@ -124,7 +123,7 @@ Content = Whole | Marker | Single | Batch
 
 
 def read_entry(entry: bytes) -> Content:
-    """Return the contents of `entry`; never raises."""
+    """Never raises."""
     try:
         start, end = metadata_span(entry)
         head = metadata_head(entry, start, end)
@@ -177,7 +176,7 @@ def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
 
 
 def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
-    """`entry` with only the messages of `kept`, compressed as before; the others are marked as gone."""
+    """Return `entry` with only the messages of `kept`, compressed as before; the others become placeholders."""
     view = memoryview(batch.payload)
     payload = bytearray()
     for keeps, run in groupby(zip(batch.messages, kept, strict=True), key=lambda row: row[1]):

@@ -1,8 +1,8 @@
-"""An entry of a compacted ledger: the entry as clients get it, and behind it where it stood in the topic.
+"""An entry of a compacted ledger: the entry as clients receive it, followed by its position in the topic.
 
     entry bytes | ledger id i64 | entry id i64        little-endian
 
-What looks at the beginning of an entry (its publish time, its metadata) reads these like any other.
+Readers of the beginning of an entry (publish time, metadata) need not know about the position.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLACE = struct.Struct("<qq")
 
 
 class CompactedEntry(NamedTuple):
-    """An entry of the view; `position` is its own, in the topic."""
+    """An entry of the view; `position` is that in the topic."""
 
     position: Position
     payload: bytes
@@ -29,7 +29,7 @@ def encode_stored(position: Position, payload: bytes) -> bytes:
 
 
 def decode_stored(stored: bytes, message_count: int) -> CompactedEntry:
-    """Raises StoreError when it is too short to be one."""
+    """Raises StoreError if `stored` is too short."""
     if len(stored) < _PLACE.size:
         raise StoreError(f"an entry of {len(stored)} bytes is none of a compacted ledger")
     position = Position(*_PLACE.unpack_from(stored, len(stored) - _PLACE.size))

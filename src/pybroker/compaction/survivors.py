@@ -1,9 +1,10 @@
 """The remaining messages: of each key the last one, unless it deletes the key.
 
-Two passes over the same entries in the same order: `note` records the messages, `kept` returns the remainder of each entry.
+Two passes over the same entries in the same order: `note` records the messages, `kept` returns the remainder of each
+entry.
 
-Memory: one dictionary entry for each key with a value, whatever its messages contain: the key (a digest of 32 bytes instead of a
-longer one) and a number for its last message, about 200 bytes together; and one for each chunked message.
+Memory: about 200 bytes for each key with a value (a key of more than 32 bytes is kept as a digest) and for each chunked
+message.
 """
 
 from __future__ import annotations
@@ -28,23 +29,20 @@ class Survivors:
         self._last: dict[bytes, int] = {}
         self._last_chunks: dict[
             bytes, int | None
-        ] = {}  # by the message's uuid, as short; None: the last chunk is yet to come
+        ] = {}  # by the message's uuid, shortened; None: the last chunk is yet to come
         self.removed_messages = 0
 
     @property
     def key_count(self) -> int:
-        """Keys that have a value."""
         return len(self._last)
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory."""
         return KEY_BYTES * len(self._last) + CHUNKED_BYTES * len(self._last_chunks)
 
     # --- the first pass ----------------------------------------------------------------------------------------------
 
     def note(self, position: Position, entry: bytes) -> None:
-        """The next entry."""
         content = read_entry(entry)
         if isinstance(content, Batch):
             for index, message in enumerate(content.messages):
@@ -100,7 +98,7 @@ class Survivors:
     def _keeps_single(self, single: Single, number: int) -> bool:
         if not single.chunk_uuid or single.key is None:
             return self._keeps(single.key, number)
-        # A chunk stays with its message, whose position is that of its last chunk, which may be behind the compacted range.
+        # A chunk stays with its message, whose position is that of its last chunk, perhaps behind the compacted range.
         last = self._last_chunks.get(_short(single.chunk_uuid))
         return last is None or self._keeps(single.key, last)
 
@@ -109,7 +107,7 @@ class Survivors:
 
 
 def _number(position: Position, index: int) -> int:
-    """One number for a message: less memory than a tuple of three."""
+    """Return one number for a message, which takes less memory than a tuple of three."""
     return (position.ledger_id << 64) | (position.entry_id << 32) | index
 
 

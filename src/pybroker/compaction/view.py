@@ -1,7 +1,7 @@
-"""Looks into a compacted ledger: its entries by number, and the number of the first one at or behind a position of the topic.
+"""Reads of a compacted ledger, by number or by position of the topic.
 
-Entries stand there in the order of their positions, so a search is by bisection: it reads as many single entries as their number
-has binary digits, and only where a reader begins. Nothing is kept in memory.
+Entries are in the order of their positions. A search by bisection reads as many single entries as their number has
+binary digits, and only where a reader begins. Nothing is kept in memory.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.model.position import Position
 
 COMPACTION_SUBSCRIPTION = "__compaction"
-"""Which durable cursor stands where the last compaction of a topic ended; shown as a subscription, as Pulsar does."""
+"""The durable cursor at the end of the last compaction; shown as a subscription, as Pulsar does."""
 
 
 async def read_view(
     store: LedgerStore, view: CompactedInfo, index: int, max_entries: int, max_bytes: int
 ) -> list[CompactedEntry]:
-    """Entries from the `index`-th on, at least one; there are so many. Raises StoreError."""
+    """Return entries from the existing `index`-th on, at least one. Raises StoreError."""
     count = min(max_entries, view.entries - index)
     assert count > 0, f"compacted ledger {view.ledger} has no entry {index}"
     run = store.read_buffered(view.ledger, index, count, max_bytes)
@@ -31,7 +31,9 @@ async def read_view(
 
 
 async def first_at(store: LedgerStore, view: CompactedInfo, position: Position) -> int:
-    """The number of the first entry at or behind `position`; that of all entries when there is none. Raises StoreError."""
+    """Return the number of the first entry at or behind `position`, or of all entries if there is none. Raises
+    StoreError.
+    """
     low, high = 0, view.entries
     while low < high:
         middle = (low + high) // 2

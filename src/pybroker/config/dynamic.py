@@ -1,7 +1,7 @@
 """Changes of the configuration at run time: its dynamic keys, through `change`.
 
-Code that reads `config.some_key` on each use sees a change automatically. Code that derives state from a key
-registers a listener with `cluster.dynamic_configuration`, which decides on changes and stores them.
+Code that reads `config.some_key` on each use sees a change automatically. Code that derives state from a key registers
+a listener with `cluster.dynamic_configuration`.
 """
 
 from pybroker.config.broker_config import KEYS, BrokerConfig
@@ -10,7 +10,7 @@ from pybroker.config.only_in_pulsar import ONLY_IN_PULSAR
 
 
 def dynamic_keys() -> dict[str, KeyInfo]:
-    """Return the keys that may be changed at run time and have an effect, by name."""
+    """Return the keys that may be changed at run time and have an effect."""
     return {key: info for key, info in KEYS.items() if info.dynamic and info.supported}
 
 
@@ -35,7 +35,7 @@ def is_secret(key: str) -> bool:
 
 
 def change(config: BrokerConfig, info: KeyInfo, value: Value) -> None:
-    """Set a dynamic key to a new value, as returned by `parse_value`."""
+    """`value` is a result of `parse_value`."""
     assert info.dynamic, f"{info.key} is read once, at start"
     # The configuration is frozen for all other code.
     config.__dict__[info.field] = value

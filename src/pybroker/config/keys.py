@@ -1,8 +1,7 @@
 """Descriptions of configuration keys, conversion of texts to values, and the base class of a typed configuration.
 
-This module owns the value types of `conf/broker.conf`. A text that does not fit is refused with the key, the text,
-the expected type and its origin in one sentence. The generated module `broker_config` lists the keys; `parse` reads
-the sources.
+A text that does not fit is refused with the key, the text, the expected type and its origin in one sentence. The
+generated module `broker_config` lists the keys; `parse` reads the sources.
 """
 
 import math
@@ -26,7 +25,7 @@ class ConfigError(Exception):
 
 
 class Problems:
-    """Problems of a configuration, collected by checks that continue after the first one."""
+    """Collects problems, so that checks continue after the first one."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -46,7 +45,7 @@ class Problems:
 
 
 class ValueType(StrEnum):
-    """Type of a key's value; the names are those of the tags in `conf/broker.conf`."""
+    """The names are those of the tags in `conf/broker.conf`."""
 
     INT = "int"
     FLOAT = "float"
@@ -73,7 +72,6 @@ class KeyInfo(NamedTuple):
 
     @property
     def expectation(self) -> str:
-        """Return the expected format of a value, for an error message."""
         words = {
             ValueType.INT: "a whole number",
             ValueType.FLOAT: "a number",
@@ -112,20 +110,22 @@ class _Declared(NamedTuple):
 
 
 def setting(key: str, *, default: Value, doc: str, **facts: Any) -> Any:
-    """Declare a field of a `Settings` class; `facts` are the other attributes of KeyInfo. The annotation gives the type."""
+    """Declare a field of a `Settings` class; `facts` are the other attributes of KeyInfo. The annotation gives the
+    type.
+    """
     return _Declared(key, default, doc, facts)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
 class Settings:
-    """Base of a frozen configuration class with fields declared by `setting`, one statement per key.
+    """Base of a frozen configuration class with fields declared by `setting`.
 
-    Not a dataclass: generating its constructor and comparison at import would add 30 ms to each start. There is no
-    repr of the values, which would show secrets in logs.
+    Not a dataclass: generating its constructor and comparison at import would add 30 ms to each start. There is no repr
+    of the values, which would show secrets in logs.
     """
 
     INFOS: ClassVar[tuple[KeyInfo, ...]] = ()
-    """The descriptions of all fields, in the order of their declaration."""
+    """In the order of their declaration."""
     _defaults: ClassVar[dict[str, Value]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -154,15 +154,15 @@ class Settings:
     __hash__ = None  # type: ignore[assignment]
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with changed fields. Raise TypeError for an unknown field."""
+        """Raise TypeError for an unknown field."""
         return type(self)(**{**self.__dict__, **changes})
 
 
 def parse_value(info: KeyInfo, text: str, origin: str) -> Value:
-    """Return the value of `text` for a key; `origin` is the location of the text, for errors.
+    """Return the value of `text`; `origin` is the location of the text, for errors.
 
-    An empty text means "not set": the default of a number or flag, None for an optional key, otherwise an empty text
-    or list. Pulsar's own files leave keys empty in that sense.
+    An empty text means "not set": the default of a number or flag, None for an optional key, otherwise an empty text or
+    list. Pulsar's own files leave keys empty in that sense.
     """
     text = text.strip()
     if not text:
@@ -182,7 +182,6 @@ def parse_value(info: KeyInfo, text: str, origin: str) -> Value:
 
 
 def format_value(value: Value) -> str:
-    """Return the value's text as in the file."""
     match value:
         case None:
             return ""

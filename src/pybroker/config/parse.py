@@ -1,9 +1,8 @@
 """Reader of file, environment and command line into a `BrokerConfig`.
 
-This module owns the file format (Java properties, as far as Pulsar's files use it) and the precedence: default,
-file, environment, command line. A value that does not fit is refused and never replaced by a default. A key that is
-unknown or without effect is reported. All errors are reported together. This module reads one file; the caller
-outputs the warnings.
+This module owns the file format (Java properties, as far as Pulsar's files use it) and the precedence: default, file,
+environment, command line. A value that does not fit is refused and never replaced by a default. A key that is unknown
+or without effect is reported. All errors are reported together; the caller outputs the warnings.
 """
 
 import re
@@ -30,7 +29,7 @@ _ESCAPED_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Configuration with the settings of its sources that have no effect.
+    """Configuration with the settings that have no effect.
 
     Do not use it if it has `problems`: keys with invalid values, `refused_keys`, have their defaults.
     """
@@ -49,7 +48,7 @@ class _Setting:
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration. Later sources win: defaults, the file, the environment, `overrides`. Raise ConfigError."""
+    """Later sources win: defaults, the file, the environment, `overrides`. Raise ConfigError."""
     loaded = read(path, environ, overrides)
     if loaded.problems:
         raise ConfigError(*loaded.problems)
@@ -91,7 +90,7 @@ def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def similar_key(unknown_key: str) -> str | None:
-    """Return the known key that was probably meant; None if none is similar."""
+    """Return the known key that was probably meant."""
     for key in KEYS:
         if key.lower() == unknown_key.lower():
             return key
@@ -131,7 +130,7 @@ def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _file_settings(path: Path, problems: Problems) -> dict[str, _Setting]:
-    """Return the file's settings, and add invalid lines to `problems`. Raise ConfigError if the file cannot be read."""
+    """Add invalid lines to `problems`. Raise ConfigError if the file cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -160,7 +159,6 @@ def _environment_settings(environ: Mapping[str, str]) -> dict[str, _Setting]:
 
 
 def _continues(line: str) -> bool:
-    """Return whether the line ends with an unescaped backslash."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 

@@ -1,7 +1,5 @@
 """SQLite databases with durable commits: settings, errors, transactions, the check of pages, and the end of the log.
 
-Both databases of a data directory, `checkpoint.db` and `metadata.db`, are opened by `Disk.open_database` and use these functions.
-
 Concurrency: one thread at a time for each connection.
 """
 
@@ -18,7 +16,7 @@ from pybroker.runtime import logs
 
 # The second one: SQLite's messages quote a damaged schema, which may not be valid UTF-8.
 SQLITE_FAILURES = (sqlite3.Error, UnicodeDecodeError)
-# SQLite's codes for no space: in the file itself, and in the memory that its processes share.
+# No space in the file itself, and in the memory that SQLite's processes share.
 _NO_SPACE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 # These files may contain messages and secrets of other users.
 OWNER_ONLY_FILE = 0o600
@@ -50,7 +48,7 @@ class Database(sqlite3.Connection):
     _path = Path()
 
     def bind(self, disk: LogFiles, path: Path) -> None:
-        """Set the files of the log; must be the first call on a new connection."""
+        """Must be the first call on a new connection."""
         self._disk = disk
         self._path = path
 
@@ -132,7 +130,6 @@ def make_private_file(path: Path) -> None:
 
 
 def log_of(database: Path) -> Path:
-    """Return the path of SQLite's log of that file."""
     return database.with_name(database.name + "-wal")
 
 
@@ -142,7 +139,6 @@ def parked_log(log: Path) -> Path:
 
 
 def lacks_space(error: BaseException) -> bool:
-    """Return whether SQLite failed because the file system is full."""
     return getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES
 
 
@@ -160,7 +156,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def page_damage(connection: sqlite3.Connection, *, max_findings: int = 1, with_indexes: bool = False) -> str:
-    """Let SQLite check all pages of the file. Return its findings in one line, empty if there are none.
+    """Return SQLite's findings about all pages in one line, empty if there are none.
 
     Raises SQLITE_FAILURES if the check cannot begin.
     """

@@ -13,7 +13,7 @@ else:
 
 
 def sync_to_device(descriptor: int) -> None:
-    """Sync the file's content and size to the device. Raise OSError."""
+    """Raise OSError."""
     if _FULL_SYNC is not None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
     else:

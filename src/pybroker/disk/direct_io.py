@@ -1,8 +1,8 @@
 """Durable writes in the background: Linux asynchronous IO that bypasses the page cache, with completion by an eventfd.
 
-A writer thread needs the interpreter lock twice for each batch and competes with a busy loop for it: a write of 0.4
-ms took 5 ms from submission to completion while one connection flooded the broker and another caught up. Here the
-loop submits the write to the kernel and is woken when the device has the bytes: 2 to 3 ms under that load.
+A writer thread needs the interpreter lock twice for each batch and competes with a busy loop for it: a write of 0.4 ms
+took 5 ms from submission to completion while one connection flooded the broker and another caught up. Here the loop
+submits the write and is woken when the device has the bytes: 2 to 3 ms under that load.
 
 Owned by the journal. Concurrency: one thread; one write at a time. The file's blocks must be allocated and written,
 since only then the kernel really works in the background. Offsets and lengths are multiples of `ALIGNMENT`.
@@ -74,7 +74,7 @@ class DirectWriter:
     """
 
     def __init__(self) -> None:
-        """Create the writer. Raise OSError if this system has no such IO, or forbids it."""
+        """Raise OSError if this system has no such IO, or forbids it."""
         calls = _CALLS.get(platform.machine())
         if sys.platform != "linux" or sys.byteorder != "little" or calls is None or not hasattr(os, "eventfd"):
             raise OSError(errno.ENOSYS, "no asynchronous direct IO on this system")
@@ -98,7 +98,7 @@ class DirectWriter:
         self.is_busy = False
 
     def submit(self, file: DirectFile, pieces: Sequence[bytes], offset: int) -> None:
-        """Submit a write of `pieces`, zero-padded to the alignment, at `offset`. Raise OSError."""
+        """Submit a write of `pieces`, zero-padded to the alignment. Raise OSError."""
         assert not self.is_busy, "one write at a time"
         assert offset % ALIGNMENT == 0
         length = sum(map(len, pieces))
@@ -163,7 +163,7 @@ class DirectWriter:
 
 
 def open_direct(path: Path) -> DirectFile | None:
-    """Open a file for `DirectWriter.submit`; None if the file system or the device's sectors do not allow it."""
+    """Return None if the file system or the device's sectors do not allow direct writes."""
     flag = getattr(os, "O_DIRECT", None)
     if flag is None:
         return None

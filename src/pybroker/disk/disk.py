@@ -1,8 +1,8 @@
 """File system operations of the stores. No other module opens files of ledgers, the journal, checkpoints or metadata.
 
-A call that promises durability returns only when the device has the bytes, or raises. Nothing is retried here: after
-a failed sync the kernel may have dropped the bytes, so only the caller can decide. `tests/support/fault_disk.py` is
-a twin that loses, tears, refuses and delays writes.
+A call that promises durability returns only when the device has the bytes, or raises. Nothing is retried here: after a
+failed sync the kernel may have dropped the bytes, so only the caller can decide. `tests/support/fault_disk.py` is a
+twin that loses, tears, refuses and delays writes.
 
 Concurrency: every method may be called from any thread; one thread at a time writes to a handle.
 """
@@ -28,7 +28,7 @@ from pybroker.runtime.threads import Threads
 Pieces = Sequence["bytes | memoryview"]
 
 _OWNER_ONLY_DIRECTORY = 0o700
-# More pieces are joined first: the kernel accepts at most this many in one call.
+# The kernel accepts at most this many in one call; more are joined first.
 _MAX_PIECES = 1000
 _DURABLE_WRITE = getattr(os, "RWF_DSYNC", None)
 _WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
@@ -44,7 +44,7 @@ class DiskFile:
         self._descriptor = descriptor
 
     def write_at(self, pieces: Pieces, offset: int, *, durable: bool) -> None:
-        """Write all pieces consecutively at `offset`; with `durable`, to the device (one call where possible)."""
+        """Write all pieces consecutively; with `durable`, to the device (one call where possible)."""
         if len(pieces) > _MAX_PIECES:
             pieces = (b"".join(pieces),)
         flags = _DURABLE_WRITE if durable and _DURABLE_WRITE is not None else 0
@@ -59,7 +59,7 @@ class DiskFile:
             self.sync()
 
     def read_at(self, length: int, offset: int) -> bytes:
-        """Return up to `length` bytes; fewer only at the end of the file."""
+        """Return fewer than `length` bytes only at the end of the file."""
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
             return data
@@ -71,9 +71,9 @@ class DiskFile:
         return b"".join(parts)
 
     def read_into(self, buffer: bytearray) -> int:
-        """Fill `buffer` from the start of the file. Return the number of bytes, fewer only at the end of the file.
+        """Fill `buffer` from the start of the file. Return the number of bytes.
 
-        For reading several large files: touching new memory costs more than the copy.
+        For several large files: touching new memory costs more than the copy.
         """
         view = memoryview(buffer)
         done = 0
@@ -92,7 +92,7 @@ class DiskFile:
         sync_to_device(self._descriptor)
 
     def allocate(self, size: int) -> None:
-        """Allocate `size` bytes in the file system; their content is undefined."""
+        """Allocate `size` bytes, with undefined content."""
         if _ALLOCATE is not None:
             _ALLOCATE(self._descriptor, 0, size)
         else:
@@ -127,7 +127,7 @@ class Disk:
     """The real file system."""
 
     def open_for_write(self, path: Path) -> DiskFile:
-        """Open for reading and writing; a missing file is created empty."""
+        """A missing file is created empty."""
         return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
     def open_for_read(self, path: Path) -> DiskFile:
@@ -155,7 +155,7 @@ class Disk:
             raise
 
     def open_direct(self, path: Path) -> DirectFile | None:
-        """Open for writes past the page cache (see `direct_io.py`); None where the file system does not support it."""
+        """Open for writes past the page cache (see `direct_io.py`); None if the file system does not support it."""
         return open_direct(path)
 
     def direct_writer(self) -> DirectWriter:
@@ -163,7 +163,6 @@ class Disk:
         return DirectWriter()
 
     def space(self, directory: Path) -> SpaceFigures | None:
-        """Return the figures of the file system with `directory`; None if it has none."""
         figures = os.statvfs(directory)
         return SpaceFigures(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 
@@ -177,7 +176,7 @@ class Disk:
                 os.close(descriptor)
 
     def thread_of(self, threads: Threads, name: str) -> Executor:
-        """Return a single-thread executor of `threads`, for operations beside those of the caller."""
+        """Return a single-thread executor for operations beside those of the caller."""
         return threads.pool(name)
 
     def make_directory(self, path: Path) -> None:
@@ -193,7 +192,6 @@ class Disk:
         return [entry.name for entry in os.scandir(directory)]
 
     def file_sizes(self, directory: Path) -> dict[str, int]:
-        """Return the sizes of the files in `directory` by name."""
         return {entry.name: entry.stat().st_size for entry in os.scandir(directory)}
 
     def exists(self, path: Path) -> bool:
@@ -203,7 +201,7 @@ class Disk:
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove the file; a missing one is allowed."""
+        """A missing file is allowed."""
         path.unlink(missing_ok=True)
 
     def sync_directory(self, directory: Path) -> None:
@@ -221,8 +219,8 @@ class Disk:
     def rewrite_log(self, database: Path) -> None:
         """Rewrite SQLite's log of `database`, if any, to the device as it reads now.
 
-        After a failed sync the system returns data that the device never received, and no later sync writes it.
-        SQLite would consider such a frame committed and append to it, and a power failure would lose all of these.
+        After a failed sync the system returns data that the device never received, and no later sync writes it. SQLite
+        would consider such a frame committed and append to it, and a power failure would lose all of these.
         """
         path = log_of(database)
         if self.exists(aside := parked_log(path)):

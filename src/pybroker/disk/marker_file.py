@@ -1,7 +1,7 @@
 """Marker files: a few numbers in a small file of mapped memory, which survive the process without a sync.
 
-Operation: each write goes to the next slot of the layout. It is a copy in memory, without a system call, so after `kill -9` the
-page cache still contains it. A sync puts it onto the device; without one a power failure may lose the last writes.
+Each write goes to the next slot of the layout. It needs no system call, and after `kill -9` the page cache still
+contains it. A sync puts it onto the device; without one a power failure may lose the last writes.
 
 Concurrency: one thread at a time, except `sync`.
 """
@@ -17,7 +17,7 @@ from pybroker.storage_format.marker_layout import MarkerLayout
 
 
 class MappedFile:
-    """Small memory-mapped file. Writing needs no system call, and the bytes remain if the process is killed."""
+    """A small memory-mapped file."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Take over the descriptor of a file of that size. Raise OSError."""
@@ -31,7 +31,7 @@ class MappedFile:
         self._bytes[offset : offset + len(data)] = data
 
     def sync(self) -> None:
-        """Sync all writes so far to the device. Raise OSError."""
+        """Raise OSError."""
         if sys.platform != "linux":
             self._bytes.flush()  # other systems do not include mapped pages in a sync of the file
         sync_to_device(self._descriptor)
@@ -45,7 +45,7 @@ class MarkerFile:
     """A mapped file with the slots of a layout."""
 
     def __init__(self, memory: MappedFile, layout: MarkerLayout) -> None:
-        """Take over the mapped file, which has the layout's size."""
+        """`memory` has the layout's size."""
         self._memory = memory
         self._layout = layout
         self._slot = 0
@@ -58,7 +58,7 @@ class MarkerFile:
         self._memory.write(self._layout.encode(*values), self._layout.slot_offset(self._slot))
 
     def sync(self) -> None:
-        """Sync the slots written so far to the device. Raise OSError."""
+        """Raise OSError."""
         self._memory.sync()
 
     def close(self) -> None:

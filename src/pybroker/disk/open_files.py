@@ -1,8 +1,8 @@
 """Cache of open segment files, of bounded size. Opening costs as much as a small read, and the kernel reads ahead for a
 descriptor that continues where it stopped.
 
-Invariant: a dropped file is closed when its last read ends, so that the space of a deleted ledger is freed
-immediately; no closed file is read. Concurrency: any thread; the lock is held for bookkeeping only.
+Invariant: a dropped file is closed when its last read ends, so that the space of a deleted ledger is freed immediately;
+no closed file is read. Concurrency: any thread; the lock is held for bookkeeping only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pybroker.disk.shortage import lacks_descriptors
 
 
 class _OpenFile:
-    """One descriptor, its number of current reads, and whether it is closed after them."""
+    """A descriptor, its number of current reads, and whether it is closed after them."""
 
     __slots__ = ("file", "is_dropped", "users")
 
@@ -29,7 +29,7 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """Open files; the least recently used one is closed first. Files being read do not count."""
+    """The least recently used file is closed first. Files being read do not count."""
 
     def __init__(self, disk: Disk, max_files: int) -> None:
         self._disk = disk

@@ -6,10 +6,10 @@ import errno
 
 
 def lacks_room(error: OSError) -> bool:
-    """Return whether `error` is a lack of space or of descriptors. Both are transient, unlike all other write errors."""
+    """Return whether `error` is a lack of space or of descriptors."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or lacks_descriptors(error)
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
-    """Return whether the process, or the whole machine, has reached its limit of open files."""
+    """Return whether the process, or the machine, has reached its limit of open files."""
     return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}

@@ -37,6 +37,6 @@ class Stall:
     __slots__ = ("blocked_reason", "since_ms")
 
     def __init__(self, blocked_reason: BlockedReason, since_ms: float) -> None:
-        """Create the stall. `since_ms` is monotonic."""
+        """`since_ms` is monotonic."""
         self.blocked_reason = blocked_reason
         self.since_ms = since_ms

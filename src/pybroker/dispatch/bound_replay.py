@@ -1,8 +1,7 @@
 """Waiting entries of a Shared subscription: *free* for any consumer, or, for chunks of a message, *bound* to the
 consumer that has the others.
 
-Bound entries are not taken out while their consumer cannot receive any, which avoids repeated reads. A position in a
-bitmap takes at most ENTRY_BYTES.
+Bound entries are not taken out while their consumer cannot receive any, which avoids repeated reads.
 
 Invariants: a bound entry has one consumer and is not free; each consumer with bound entries has a start time.
 """
@@ -23,7 +22,7 @@ CONSUMER_BYTES = 400
 
 
 class BoundReplay(Waiting):
-    """Free and bound entries of one Shared dispatcher."""
+    """Owned by one Shared dispatcher."""
 
     __slots__ = ("_bound", "_free", "_since_ms", "now_ms")
 
@@ -32,7 +31,7 @@ class BoundReplay(Waiting):
         self._bound: dict[ConsumerState, ReplaySet] = {}  # no set is empty
         self._since_ms: dict[ConsumerState, int] = {}
         self.now_ms = 0
-        """The current time for new bindings, set by the owner."""
+        """Set by the owner."""
 
     def __len__(self) -> int:
         return len(self._free) + sum(map(len, self._bound.values()))
@@ -55,33 +54,27 @@ class BoundReplay(Waiting):
         return bool(self._bound)
 
     def bound_to(self, position: Position) -> ConsumerState | None:
-        """Return the consumer to which the entry is bound; None if it is free or not listed."""
         return next((consumer for consumer, bound in self._bound.items() if position in bound), None)
 
     def bound_bytes(self) -> int:
-        """The approximate memory of bound entries."""
         return sum(map(_size_bytes, self._bound.values()))
 
     def bound_bytes_of(self, consumer: ConsumerState) -> int:
-        """Return the part of that memory for this consumer."""
         bound = self._bound.get(consumer)
         return 0 if bound is None else _size_bytes(bound)
 
     def bound_since_ms(self, consumer: ConsumerState) -> int | None:
-        """Return since when entries have been bound to this consumer without a break; None if there are none."""
+        """Return the time since which this consumer has had bound entries without a break."""
         return self._since_ms.get(consumer)
 
     def bound_counts(self) -> dict[ConsumerState, int]:
-        """Return the number of entries bound to each consumer."""
         return {consumer: len(bound) for consumer, bound in self._bound.items()}
 
     def unbind_able(self) -> None:
-        """Free the entries bound to consumers that can take entries."""
         for consumer in [consumer for consumer in self._bound if consumer.can_take()]:
             self.unbind(consumer)
 
     def add(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        """Add free entries."""
         self._free.add(ledger_id, entry_ids)
 
     def bind(self, consumer: ConsumerState, position: Position) -> None:
@@ -89,25 +82,23 @@ class BoundReplay(Waiting):
         self._bound.setdefault(consumer, ReplaySet()).add(position.ledger_id, (position.entry_id,))
 
     def is_behind_bound(self, consumer: ConsumerState, position: Position) -> bool:
-        """Return whether an entry before `position` is bound to `consumer`."""
         bound = self._bound.get(consumer)
         return bound is not None and bound.first() < position
 
     def take(self, max_entries: int) -> list[Position]:
-        """Remove and return the lowest positions that a consumer may take, ascending."""
+        """Take the lowest positions, ascending."""
         if self._bound:
             self.unbind_able()
         return self._free.take(max_entries)
 
     def unbind(self, consumer: ConsumerState) -> None:
-        """Free all entries bound to `consumer`."""
         bound = self._bound.pop(consumer, None)
         if bound is not None:
             del self._since_ms[consumer]
             self._free.add_all(bound)
 
     def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
-        """Remove entries bound to `consumer` at or after the position, because they are parked."""
+        """Remove entries that are parked from the position on."""
         for each in [each for each in self._bound.get(consumer, ()) if each >= position]:
             self.discard(each.ledger_id, (each.entry_id,))
 

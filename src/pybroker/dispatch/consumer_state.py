@@ -1,7 +1,7 @@
 """State of one attached consumer.
 
-The dispatcher that the consumer was added to owns it and alone changes the counts. The code that watches the
-connection's outbound buffer sets `writable`. `peer` belongs to the caller and is not used here.
+Its dispatcher alone changes the counts. The code that watches the connection's outbound buffer sets `writable`. `peer`
+belongs to the caller and is not used here.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from math import ceil
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.model.position import Position
 
-# Weight of the past in the moving average of messages per entry. The average adapts to a new batch size within about
-# ten reads.
+# Weight of the past in the moving average of messages per entry, which adapts to a new batch size within about ten
+# reads.
 _AVERAGE_DECAY = 0.9
 
 
 class KeySharedOptions:
     """Options of a Key_Shared consumer.
 
-    `ranges` are the inclusive (start, end) pairs of mode STICKY as on the wire; None in mode AUTO_SPLIT.
+    `ranges` are inclusive (start, end) pairs in mode STICKY; None in mode AUTO_SPLIT.
     """
 
     __slots__ = ("allow_out_of_order_delivery", "ranges")
@@ -30,7 +30,6 @@ class KeySharedOptions:
 
 
 AUTO_SPLIT = KeySharedOptions(None, False)
-"""The default options."""
 
 
 class ConsumerState:
@@ -65,7 +64,7 @@ class ConsumerState:
         peer: object,
         key_shared: KeySharedOptions = AUTO_SPLIT,
     ) -> None:
-        """Create the state. `max_unacked_messages` 0 means no limit. A lower `priority_level` is served first."""
+        """`max_unacked_messages` 0 means no limit. A lower `priority_level` is served first."""
         self.name = name
         self.priority_level = priority_level
         self.max_unacked_messages = max_unacked_messages
@@ -79,18 +78,17 @@ class ConsumerState:
         self.messages_per_entry = 0.0
         """Moving average; 0 before the first delivery."""
         self.redelivered_messages = 0
-        """Messages taken back from this consumer for redelivery since it connected."""
+        """Since the consumer connected."""
         self.draining_hashes_cleared_total = 0
-        """Hashes that this consumer drained since it connected."""
+        """Since the consumer connected."""
         self.read_position_when_joining: Position | None = None
         """Classic Key_Shared: the cursor's read position when the consumer joined; None once it receives all entries."""
 
     def can_take(self) -> bool:
-        """Return whether an entry may be sent to this consumer now."""
         return self.permits > 0 and self.writable and not self.blocked
 
     def blocked_reason(self) -> BlockedReason:
-        """Return why this consumer receives no entries. Call only if it cannot take one."""
+        """Call only if the consumer cannot take an entry."""
         if self.blocked:
             return BlockedReason.UNACKED_CONSUMER
         return BlockedReason.NO_PERMITS if self.permits <= 0 else BlockedReason.CONNECTION_FULL
@@ -100,7 +98,6 @@ class ConsumerState:
         return self.permits if self.messages_per_entry <= 1.0 else ceil(self.permits / self.messages_per_entry)
 
     def spend(self, message_count: int, entry_count: int) -> None:
-        """Subtract permits for `entry_count` entries with `message_count` messages to acknowledge."""
         self.permits -= message_count
         average = message_count / entry_count
         if self.messages_per_entry:
@@ -114,9 +111,7 @@ class ConsumerState:
             self.blocked = True
 
     def limit_unacked(self, max_unacked_messages: int) -> bool:
-        """Change the limit. Return True if that unblocked the consumer, which happens below the new limit, not only at
-        half of it.
-        """
+        """Return True if the new limit unblocks the consumer: at once below it, not only at half of it."""
         was_blocked = self.blocked
         self.max_unacked_messages = max_unacked_messages
         self.blocked = 0 < max_unacked_messages <= self.unacked_messages
@@ -134,8 +129,8 @@ class ConsumerState:
     def take_back(self, message_count: int) -> None:
         """Count messages taken back for redelivery.
 
-        This unblocks the consumer below the limit, not at half of it: otherwise a blocked consumer that needs
-        exactly these messages would never receive them.
+        Unblocks the consumer below the limit, not at half of it: otherwise a blocked consumer that needs exactly these
+        messages would never receive them.
         """
         self.release(message_count)
         self.redelivered_messages += message_count

@@ -1,10 +1,9 @@
 """Delivery times of a subscription with one active consumer, recorded by first position, for display.
 
-Such a subscription keeps no state per entry. Positions of deliveries ascend, so the time of an entry is that of the
-last delivery that began at it or before it. Deliveries within RESOLUTION_MS of a recorded one are not recorded. At
-MAX_NOTES records, older ones are thinned out so that each gap is at most a share of its age, the smallest share that
-frees capacity. The last minute stays exact; after a day of continuous deliveries, a time is too early by less than
-two thirds of its age.
+The time of an entry is that of the last delivery that began at it or before it. Deliveries within RESOLUTION_MS of a
+recorded one are not recorded. At MAX_NOTES records, older ones are thinned out so that each gap is at most a share of
+its age. The last minute stays exact; after a day of continuous deliveries, a time is too early by less than two thirds
+of its age.
 
 Invariant: records ascend by position.
 """
@@ -17,14 +16,14 @@ from pybroker.model.position import Position
 
 RESOLUTION_MS = 1000
 MAX_NOTES = 64
-"""Less than 2 kB per subscription, regardless of its deliveries."""
+"""Less than 2 kB per subscription."""
 _MOST_LEFT = 44
 _FIRST_GAP = 0.1
 _PARTS = 3
 
 
 class DeliveryLog:
-    """Delivery log of one dispatcher. The owner passes times, in milliseconds since 1970."""
+    """Owned by one dispatcher, which passes times in milliseconds since 1970."""
 
     __slots__ = ("_last_ms", "_notes")
 
@@ -36,7 +35,6 @@ class DeliveryLog:
         return len(self._notes) // _PARTS
 
     def delivered(self, ledger_id: int, first_entry_id: int, now_ms: int) -> None:
-        """Record a delivery that begins at this entry."""
         if self._last_ms <= now_ms < self._last_ms + RESOLUTION_MS:
             return
         notes = self._notes
@@ -48,7 +46,6 @@ class DeliveryLog:
             self._thin_out(now_ms)
 
     def at(self, position: Position) -> int | None:
-        """Return the approximate delivery time of a delivered entry; None if unknown."""
         notes = self._notes
         for index in range(len(notes) - _PARTS, -1, -_PARTS):
             if (notes[index], notes[index + 1]) <= position:
@@ -56,7 +53,6 @@ class DeliveryLog:
         return None
 
     def first_after(self, time_ms: int) -> Position | None:
-        """Return the first entry delivered after that time; None if there is none."""
         notes = self._notes
         for index in range(0, len(notes), _PARTS):
             if notes[index + 2] > time_ms:
@@ -64,7 +60,6 @@ class DeliveryLog:
         return None
 
     def forget_up_to(self, position: Position) -> None:
-        """Forget deliveries up to the position, which are no longer queried."""
         notes = self._notes
         while len(notes) > _PARTS and (notes[_PARTS], notes[_PARTS + 1]) <= position:
             del notes[:_PARTS]
@@ -87,9 +82,7 @@ class DeliveryLog:
         self._notes = array("q", [part for index in reversed(kept) for part in self._notes[index : index + _PARTS]])
 
     def _with_gaps(self, gap: float, now_ms: int) -> list[int]:
-        """Return the indexes of the records to keep, newest first: those needed to keep each gap within that share of
-        its age.
-        """
+        """Return the indexes of the records to keep, newest first."""
         notes = self._notes
         kept = [len(notes) - _PARTS]
         for index in range(len(notes) - 2 * _PARTS, 0, -_PARTS):

@@ -107,9 +107,6 @@ class AssignInput:
         )
 
     def unacked_counts(self) -> list[int]:
-        """Return the number of messages left to acknowledge in each entry. Acknowledged messages of a batch do not
-        count.
-        """
         if self.ack_sets is None:
             return self.message_counts
         return [
@@ -121,7 +118,7 @@ class AssignInput:
 class Delivery:
     """Entries of one ledger to send to one consumer, in this order.
 
-    `message_count` is the cost in permits: all messages except those of a batch that are already acknowledged.
+    `message_count` is the cost in permits: all messages but those of a batch that are already acknowledged.
     """
 
     __slots__ = (
@@ -179,14 +176,13 @@ class Redelivery:
 
 
 class Dispatcher(ABC):
-    """Assigns the entries of one subscription to its consumers. The subscription owns the dispatcher.
+    """Assigns the entries of one subscription, which owns the dispatcher, to its consumers.
 
-    `redelivery_counts` outlives the dispatcher: if all consumers leave and the next one has another type, the
-    subscription passes the counts to the new dispatcher.
+    `redelivery_counts` outlives the dispatcher: the subscription passes it to the next one if the type changes.
     """
 
     kind: ClassVar[str]
-    """The subscription type's name in stats and in the protocol."""
+    """The name in stats and in the protocol."""
 
     needs_key_hashes: bool = False
     """Whether `AssignInput.key_hashes` must be given."""
@@ -201,20 +197,18 @@ class Dispatcher(ABC):
         self.consumers: list[ConsumerState] = []
         self.redelivery_counts = redelivery_counts
         self.unacked_messages = 0
-        """Messages delivered and not acknowledged, over all consumers; 0 for types that do not track them."""
+        """Over all consumers; 0 for types that do not track unacknowledged messages."""
         self.blocked = False
         """Whether the subscription's limit of unacknowledged messages blocks dispatch."""
         self.has_unblocked = False
         """Whether blocked entries have become deliverable and no read was planned since."""
         self.now_ms = 0
         """The time that the subscription sets before each `assign`; for display only."""
-        # Replaced on every rewind, so that no plan from before a rewind, or of another dispatcher, counts as current.
+        # Replaced on every rewind, so that no plan from before a rewind, or of another dispatcher, is current.
         self._epoch = object()
 
     def is_void(self, plan: ReadPlan) -> bool:
-        """Return whether the cursor was rewound after the plan was made. The plan's entries are read again and must not
-        be delivered.
-        """
+        """Return whether the cursor was rewound since: the plan's entries are read again and must not be delivered."""
         return plan.epoch is not self._epoch
 
     # --- views: each is None unless the type tracks these things -----------------------------------------------------
@@ -241,7 +235,7 @@ class Dispatcher(ABC):
 
     @property
     def has_parked(self) -> bool:
-        """Whether parked entries exist, which the dispatcher reads again later."""
+        """Whether the dispatcher will read parked entries again."""
         return False
 
     @property
@@ -250,27 +244,23 @@ class Dispatcher(ABC):
         return 0
 
     def limit_look_ahead(self, size_bytes: int) -> None:  # noqa: B027 - most types keep nothing that could be limited
-        """Limit the look-ahead memory. The configured limit stays the maximum; entries that are already listed stay
-        listed.
-        """
+        """Limit the look-ahead memory. The configured limit stays the maximum; listed entries stay listed."""
 
     # --- the contract ------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def replay_entry_count(self) -> int:
-        """Number of entries that wait to be sent: entries to be redelivered, and entries that were read but could not
-        be sent."""
+        """Entries to be redelivered, and entries that were read but could not be sent."""
 
     @property
     def redelivery_entry_count(self) -> int:
-        """Number of these entries that a consumer has already received."""
         return 0
 
     @property
     @abstractmethod
     def active_consumer(self) -> ConsumerState | None:
-        """The one consumer that receives entries; None for types that serve several, and if there is no consumer."""
+        """The one consumer that receives entries; always None for types that serve several."""
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:

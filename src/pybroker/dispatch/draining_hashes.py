@@ -1,16 +1,14 @@
 """Hashes that moved to a new consumer while the previous consumer still holds unacknowledged entries of them (PIP-379).
 
-A key must not be unacknowledged at two consumers. When hashes change owner, those of which the former owner holds
-entries begin to drain: no other consumer receives entries of them until the last held entry is acknowledged, taken
-back, or released because its consumer left. All other hashes continue.
+A key must not be unacknowledged at two consumers. So no other consumer receives entries of such a hash until the last
+held entry is acknowledged, taken back, or released because its consumer left.
 
 The count that must reach zero is of entries, as in the pending acks; a batch is one entry. The number of messages is
-kept for display only. If a hash returns to the consumer that drains it, it no longer needs protection. It is removed
-when its next entry is to be sent, so that a change of owners needs no scan of all hashes.
+for display only. If a hash returns to the consumer that drains it, it is removed when its next entry is to be sent, so
+that a change of owners needs no scan of all hashes.
 
-Invariants: a listed hash has one consumer and at least one unacknowledged entry; while it is listed, only that
-consumer receives entries of it. The table is empty, and costs nothing, while the consumers of a subscription do not
-change.
+Invariants: a listed hash has one consumer and at least one unacknowledged entry; while it is listed, only that consumer
+receives entries of it. The table is empty, and costs nothing, while the consumers of a subscription do not change.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from pybroker.dispatch.consumer_state import ConsumerState
 class DrainingHash(NamedTuple):
     """One draining hash, for display.
 
-    `consumer` drains it and holds `unacked_entries` with `unacked_messages`. `blocked_attempts` counts the refused
-    deliveries to other consumers. `since_ms` is the start of draining, in milliseconds since 1970.
+    `consumer` holds `unacked_entries` with `unacked_messages`. `blocked_attempts` counts the refused deliveries to
+    other consumers. `since_ms` is the start of draining, in milliseconds since 1970.
     """
 
     consumer: ConsumerState
@@ -35,13 +33,13 @@ class DrainingHash(NamedTuple):
     since_ms: int = 0
 
 
-# Draining consumer, its number of entries, and the start time. Equal values share one object: there may be 65,535
-# hashes, and an object for each would cost more than the table.
+# Draining consumer, its number of entries, and the start time. Equal values share one object, because there may be
+# 65,535 hashes.
 _Held = tuple[ConsumerState, int, int]
 
 
 class DrainingHashes:
-    """Draining hashes of one Key_Shared dispatcher; the pending acks decrement the counts.
+    """Owned by a Key_Shared dispatcher; the pending acks decrement the counts.
 
     `freed` collects hashes that are free again. The dispatcher takes them and checks for entries that wait for them.
     """
@@ -55,7 +53,7 @@ class DrainingHashes:
         self._more_messages: dict[int, int] = {}  # messages beyond one per entry, for hashes with batches
         self.freed: list[int] = []
         self.cleared_total = 0
-        """Number of hashes that were drained, over all consumers."""
+        """Hashes that were drained, over all consumers."""
 
     def __len__(self) -> int:
         return len(self._by_hash)
@@ -68,7 +66,6 @@ class DrainingHashes:
         return list(self._by_hash)
 
     def of(self, sticky_hash: int) -> DrainingHash | None:
-        """Return the state of one hash, for display; None if it does not drain."""
         return self._shown(sticky_hash) if sticky_hash in self._by_hash else None
 
     def drain(
@@ -79,8 +76,8 @@ class DrainingHashes:
         unacked_messages: int | None = None,
         now_ms: int = 0,
     ) -> None:
-        """Start draining `sticky_hash`, which `consumer` lost while it holds `unacked_entries` of it. By default each
-        entry has one message.
+        """Start draining `sticky_hash`, which `consumer` lost while it holds `unacked_entries` of it, by default with
+        one message each.
 
         If the hash returned and moved away again before its entry was removed, the counts start again from these
         values.
@@ -93,7 +90,7 @@ class DrainingHashes:
         self._add_messages(sticky_hash, 0 if unacked_messages is None else unacked_messages - unacked_entries)
 
     def blocks(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether an entry of `sticky_hash` must not be sent to `consumer`, its owner. If so, count the blocked
+        """Return whether an entry must not be sent to `consumer`, the owner of its hash. If so, count the blocked
         attempt.
         """
         held = self._by_hash.get(sticky_hash)
@@ -106,7 +103,7 @@ class DrainingHashes:
         return True
 
     def is_held_by_other(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether another consumer than `consumer` drains the hash, without counting an attempt."""
+        """As `blocks`, without counting an attempt."""
         held = self._by_hash.get(sticky_hash)
         return held is not None and held[0] is not consumer
 
@@ -123,12 +120,10 @@ class DrainingHashes:
             self._add_messages(sticky_hash, message_count - 1)
 
     def lowered(self, sticky_hash: int, message_count: int) -> None:
-        """Count acknowledged messages of a batch that is still held."""
         if sticky_hash in self._more_messages:
             self._add_messages(sticky_hash, -message_count)
 
     def released(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
-        """Count one entry with `message_count` messages that `consumer` no longer holds."""
         held = self._by_hash.get(sticky_hash)
         if held is None:
             return
@@ -143,7 +138,6 @@ class DrainingHashes:
         self.freed.append(sticky_hash)
 
     def take_freed(self) -> list[int]:
-        """Return and clear the hashes freed since the last call."""
         freed, self.freed = self.freed, []
         return freed
 
@@ -154,7 +148,6 @@ class DrainingHashes:
         return self.unacked_entries() + sum(self._more_messages.values())
 
     def by_consumer(self) -> dict[ConsumerState, list[tuple[int, DrainingHash]]]:
-        """Return the hashes that each consumer drains, ascending; consumers without one are absent."""
         listed: dict[ConsumerState, list[tuple[int, DrainingHash]]] = {}
         for sticky_hash in sorted(self._by_hash):
             shown = self._shown(sticky_hash)
@@ -162,7 +155,7 @@ class DrainingHashes:
         return listed
 
     def clear(self) -> None:
-        """Forget all draining hashes, since no entry is unacknowledged; keep the totals."""
+        """Forget all hashes, since no entry is unacknowledged; keep the totals."""
         self._by_hash = {}
         self._alike = {}
         self._blocked_attempts = {}

@@ -1,12 +1,12 @@
 """Dispatcher of Failover subscriptions: one consumer is active and receives everything, the others stand by.
 
 Only consumers of the best priority level are eligible. On a partition, the consumers are ordered by name and the
-partition's number modulo their count is elected, so that partitions spread over the consumers. On other topics, and
-on partitions if so configured, a hash ring of the consumer names is used, with the topic's name as key.
+partition's number modulo their count is elected, so that partitions spread over the consumers. On other topics, and on
+partitions if so configured, a hash ring of the consumer names is used, with the topic's name as key.
 
-A change of the active consumer stops dispatch at once. After a delay, in which acknowledgements of the former active
-consumer still arrive, the new one starts at the first unacknowledged entry. Only then are all consumers notified, as
-in Pulsar. A new consumer that does not become active is notified immediately.
+A change of the active consumer stops dispatch at once. After a delay for acknowledgements of the former active
+consumer, the new one starts at the first unacknowledged entry. Only then are all consumers notified, as in Pulsar. A
+new consumer that does not become active is notified immediately.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         partition: int | None,
         is_flow_precise: bool = False,
     ) -> None:
-        """Create the dispatcher. `topic_name` is the full name; `partition` is None for the hash ring."""
+        """`topic_name` is the full name; `partition` is None for the hash ring."""
         super().__init__(redelivery_counts, max_read_batch_entries, max_read_size_bytes, is_flow_precise)
         self._topic_name = topic_name
         self._partition = partition
@@ -61,7 +61,6 @@ class FailoverDispatcher(SingleActiveDispatcher):
         return BlockedReason.STARTING if self._is_starting else super().blocked_reason()
 
     def start(self) -> Redelivery:
-        """Start the consumer that is active now, if any."""
         if not self._is_starting:
             return Redelivery(rewind=False, wake=False)
         self._is_starting = False
@@ -92,7 +91,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
 
 def elect(consumers: Sequence[ConsumerState], topic_name: str, partition: int | None) -> ConsumerState | None:
-    """Return the consumer to be active. `topic_name` is the full name; `partition` is None for the hash ring."""
+    """`topic_name` is the full name; `partition` is None for the hash ring."""
     if not consumers:
         return None
     best_level = min(consumer.priority_level for consumer in consumers)

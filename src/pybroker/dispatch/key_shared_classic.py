@@ -1,8 +1,8 @@
 """Key_Shared as before Pulsar 4.0: a new consumer waits until all entries read before it joined are acknowledged.
 
-The cursor's read position is recorded when a consumer joins. Until the mark-delete position reaches it, the consumer
-receives only earlier entries that others returned and that belong to its hashes now. With several new consumers the
-oldest position limits all, because later entries may still be held by an earlier consumer.
+Until the mark-delete position reaches the cursor's read position at its joining, a consumer receives only earlier
+entries that others returned and that belong to its hashes now. With several new consumers the oldest position limits
+all, because later entries may still be held by an earlier consumer.
 
 Draining hashes are used as well: positions alone do not keep a key with one consumer if entries are returned
 individually while new consumers wait.
@@ -21,7 +21,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
     position.
 
     The subscription calls `mark_delete_moved` before it adds a consumer and whenever the mark-delete position has
-    moved. It sets the consumer's `read_position_when_joining` before it adds it.
+    moved. It sets `read_position_when_joining` before it adds the consumer.
     """
 
     follows_mark_delete = True
@@ -58,7 +58,6 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         return self._can_move()
 
     def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
-        """Return the consumers that still wait, each with its position."""
         return [
             (consumer, consumer.read_position_when_joining)
             for consumer in self.consumers

@@ -1,38 +1,34 @@
 """Dispatcher of Key_Shared subscriptions: each key goes to one consumer at a time, in order, and no key delays another.
 
-A selector assigns each hash an owner. An entry goes to its hash's owner, unless the hash drains at its former owner,
-an earlier entry of the hash waits, or the owner cannot take it now. Then the entry waits, and the dispatcher reads
-ahead for the other consumers.
+An entry goes to its hash's owner, unless the hash drains at its former owner, an earlier entry of the hash waits, or
+the owner cannot take it now. Then the entry waits, and the dispatcher reads ahead for the other consumers.
 
-*Look-ahead.* Waiting entries are listed by position and hash (`keyed_replay.py`), within `look_ahead_bytes`. An
-entry may be listed while the entries that the same consumer delays cost less than the free memory. So one stuck
-consumer can fill half of the memory, two a third each, and some always remains for others. An entry that does not
-fit is parked with all later entries of its hash (`parked_hashes.py`) until the hash's owner has received all listed
-entries and can take more. Then a scan rereads from the parked position. Scans alternate with other plans, so that
-the other consumers keep half of their throughput. Entries taken back for redelivery are always listed: their number
-is limited by the unacknowledged entries.
+*Look-ahead.* Waiting entries are listed by position and hash (`keyed_replay.py`), within `look_ahead_bytes`. An entry
+may be listed while the entries that the same consumer delays cost less than the free memory. So one stuck consumer can
+fill half of the memory, two a third each. An entry that does not fit is parked with all later entries of its hash
+(`parked_hashes.py`) until the hash's owner has received all listed entries and can take more. Then a scan rereads from
+the parked position. Scans alternate with other plans, so that the other consumers keep half of their throughput.
+Entries taken back for redelivery are always listed: their number is limited by the unacknowledged entries.
 
 For every delivery, even if consumers join, leave, acknowledge or return entries:
 
 * no other consumer holds an unacknowledged entry of the hash, unless out-of-order delivery was requested;
 * every earlier entry of the hash is acknowledged or held: redelivered entries precede new ones.
 
-All chunks of a large message have the same key and hash. If the hash moves while a consumer has some of the chunks,
-the hash stays with that consumer until it has the rest: no other consumer could assemble the message, and the hash
-would never drain.
-
-Keys that share a hash are delayed together, which does not affect order.
+If a hash moves while a consumer has some chunks of a large message, it stays with that consumer until it has the rest
+(`kept_hashes.py`). Keys that share a hash are delayed together, which does not affect order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from heapq import nlargest
 
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared.hash_owners import HashOwners
+from pybroker.dispatch.key_shared.kept_hashes import KeptHashes
 from pybroker.dispatch.key_shared.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
 from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
 from pybroker.dispatch.look_ahead import LookAhead, WaitingOfHash
@@ -45,7 +41,7 @@ _NO_LIMIT = 1 << 62
 
 
 class KeySharedSettings:
-    """Key_Shared settings of the configuration; 0 switches a look-ahead limit off.
+    """Settings of the configuration; 0 switches a look-ahead limit off.
 
     At `look_ahead_bytes` entries are parked. At the entry limits, per consumer and per subscription, the dispatcher
     reads no new entries.
@@ -60,16 +56,13 @@ class KeySharedSettings:
         look_ahead_per_subscription: int,
         look_ahead_bytes: int = 0,
     ) -> None:
-        """Create the settings. `ring_points` is per consumer; with 0, AUTO_SPLIT halves ranges instead of using a hash
-        ring.
-        """
+        """`ring_points` is per consumer; with 0, AUTO_SPLIT halves ranges instead of using a hash ring."""
         self.ring_points = ring_points
         self.look_ahead_per_consumer = look_ahead_per_consumer
         self.look_ahead_per_subscription = look_ahead_per_subscription
         self.look_ahead_bytes = look_ahead_bytes
 
     def look_ahead_entries(self, consumer_count: int) -> int:
-        """Return the number of waiting entries at which reading stops."""
         limits = (self.look_ahead_per_consumer * consumer_count, self.look_ahead_per_subscription)
         return min((limit for limit in limits if limit), default=_NO_LIMIT)
 
@@ -88,10 +81,7 @@ class _Either(Container[int]):
 
 
 class KeySharedDispatcher(MultiConsumerDispatcher):
-    """Key_Shared dispatcher.
-
-    Invariants: those of the module; each waiting entry is in the set to which its hash currently belongs.
-    """
+    """Invariants: those of the module; each waiting entry is in the set to which its hash currently belongs."""
 
     kind = "Key_Shared"
     needs_key_hashes = True
@@ -117,15 +107,13 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self.owners = HashOwners(settings.ring_points)
         self._settings = settings
         self._look_ahead_bytes = settings.look_ahead_bytes
-        # Consumers that receive only entries before a position; always empty except in classic mode.
+        # Consumers that receive only entries before a position; empty except in classic mode.
         self._limits: dict[ConsumerState, Position] = {}
         # Hashes that began to wait since the last plan; the plan's entries of these hashes must follow the waiting
         # ones.
         self._held_back: set[int] = set()
         self._hashes_in_plan: dict[Position, int] = {}  # hashes of entries taken out for redelivery
-        self._kept: dict[
-            int, ConsumerState
-        ] = {}  # moved hashes that stay with the former owner until it has all chunks of a message
+        self._kept = KeptHashes(self.owners, self._chunked)
         self._turn = 0  # index of the consumer that is served first in the next replay
         self._parked = ParkedHashes(self._place)
         self._is_scans_turn = False  # whether the next plan may be a scan
@@ -141,7 +129,6 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return bool(self._parked)
 
     def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
-        """Return the consumers that joined recently, with the position before which they wait; none but in the classic mode."""
         return []
 
     @property
@@ -154,16 +141,13 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
 
     @property
     def look_ahead_size_bytes(self) -> int:
-        """The approximate memory of waiting entries."""
         return self._replay.size_bytes + self._parked.size_bytes
 
     @property
     def newcomers_wait_at(self) -> dict[ConsumerState, Position]:
-        """The consumers that receive only entries before a position; empty except in classic mode."""
         return self._limits
 
     def place(self, sticky_hash: int) -> ConsumerState | None:
-        """Return the consumer that may receive entries of this hash now; None while the hash drains or has no owner."""
         return self._place(sticky_hash)
 
     @property
@@ -172,18 +156,14 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return None if limit == _NO_LIMIT else limit
 
     def limit_look_ahead(self, size_bytes: int) -> None:
-        """Limit the look-ahead memory; the setting stays the maximum. Entries listed beyond the limit stay until they
-        can be delivered.
-        """
+        """The setting stays the maximum. Entries listed beyond the limit stay until they can be delivered."""
         own_bytes = self._settings.look_ahead_bytes
         self._look_ahead_bytes = min(own_bytes, size_bytes) if own_bytes else size_bytes
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Attach a consumer.
-
-        Raise ConsumerBusy if its mode or flag differs from that of the connected consumers, ConsumerAssignError for
+        """Raise ConsumerBusy if mode or flag differs from that of the connected consumers, ConsumerAssignError for
         invalid ranges.
         """
         assert consumer not in self.consumers, "consumer attached twice"
@@ -192,25 +172,22 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         for loser in losers:
             if not self.owners.allows_out_of_order_delivery:
                 self._drain(loser)
-            self._keep_unfinished(loser)
+            self._kept.keep_unfinished(loser)
         self._replace_all()
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach a consumer; its unacknowledged entries go to the new owners of their hashes. No other consumer loses a
-        hash.
+        """Pass unacknowledged entries to the new owners of their hashes. No other consumer loses a hash.
 
-        After the last consumer, only the redelivery counts are kept, as in every type.
+        After the last consumer, only the redelivery counts are kept.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)
-        released = [sticky_hash for sticky_hash, keeper in self._kept.items() if keeper is consumer]
-        for sticky_hash in released:
-            del self._kept[sticky_hash]
+        released = self._kept.release(consumer)
         self._replace_all()
         self._take_back_all(consumer)
         self._forget_consumer(consumer)
-        if released and self._keep_for_holders(released):
+        if released and self._kept.keep_at_holders(released):
             self._replace_all()
         if not self.consumers:
             self._forget_deliveries()
@@ -251,7 +228,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return self._scan_for([consumer for consumer in self.consumers if consumer.can_take()])
 
     def _scan_for(self, able: list[ConsumerState]) -> ReadPlan | None:
-        """Plan a scan for parked hashes if one of `able` wants it; an active scan is finished first."""
+        """Plan a scan if one of `able` wants it; an active scan is finished first."""
         wanting = [consumer for consumer in able if self._wants_scan(consumer)]
         if not wanting:
             return None
@@ -310,6 +287,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             waiting = _Either(waiting, self._parked.hashes)
         chosen, kept = self._choose(run, sticky_hashes, unacked_counts, waiting)
         deliveries = []
+        kept_hashes = self._kept.by_hash
         for consumer, indexes in chosen.items():
             if len(indexes) == len(sticky_hashes):
                 part, counts, hashes = run, unacked_counts, sticky_hashes
@@ -318,20 +296,20 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
                 counts = [unacked_counts[index] for index in indexes]
                 hashes = [sticky_hashes[index] for index in indexes]
             deliveries.append(self._deliver(consumer, part, counts, hashes))
-            if self._kept:
+            if kept_hashes:
                 for sticky_hash, unacked_count in zip(hashes, counts, strict=True):
-                    if sticky_hash in self._kept:
+                    if sticky_hash in kept_hashes:
                         self.draining.delivered(consumer, sticky_hash, unacked_count)
         if kept:
             self._keep(plan, run.ledger_id, [(run.entry_ids[index], sticky_hashes[index]) for index in kept])
         if plan.scan is not None and self._parked.position is not None:
             self._parked.advance_scan(Position(run.ledger_id, last_entry_id + 1))
-        if self._kept:
-            self._give_up_kept()
+        if kept_hashes:
+            self._release_finished()
         return deliveries
 
     def _scanned_rows(self, run: AssignInput, sticky_hashes: list[int]) -> tuple[AssignInput, list[int]]:
-        """Return the rows that the scan looks for; its other rows are listed or already planned."""
+        """Return the rows that the scan looks for; the others are listed or already planned."""
         found = [
             index
             for index, sticky_hash in enumerate(sticky_hashes)
@@ -343,7 +321,6 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return run.rows(found), [sticky_hashes[index] for index in found]
 
     def look_ahead(self, max_hashes: int) -> LookAhead:
-        """Return a snapshot of the waiting entries and of the hashes with most of them."""
         replay, parked = self._replay, self._parked
         most = nlargest(max_hashes, replay.waiting.items(), key=lambda each: each[1].count)
         return LookAhead(
@@ -367,7 +344,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         )
 
     def _keep(self, plan: ReadPlan, ledger_id: int, entries: Sequence[tuple[int, int]]) -> None:
-        """Keep these (entry id, sticky hash) pairs: list them while capacity is available, otherwise park their hashes."""
+        """List these (entry id, sticky hash) pairs, or park their hashes without capacity."""
         self._replay.now_ms = self.now_ms
         bound = self._look_ahead_bytes
         free = bound - self.look_ahead_size_bytes
@@ -395,7 +372,6 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self._replay.unlist(unlisted)
 
     def _has_room(self, sticky_hash: int) -> bool:
-        """Return whether one more entry of this hash may be listed."""
         free = self._look_ahead_bytes - self.look_ahead_size_bytes
         return self._replay.bytes_of(self._replay.filler_of(sticky_hash)) < free
 
@@ -415,17 +391,19 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         kept: list[int] = []
         chunks = run.chunks if self.owners.allows_out_of_order_delivery else None
         chosen_before: dict[bytes, ConsumerState] = {}  # by message uuid, for messages with chunks in this run
+        kept_hashes = self._kept.by_hash
         left = _NO_LIMIT
         if self._max_unacked_messages:
             left = 0 if self.blocked else self._max_unacked_messages - self.unacked_messages
         for index, sticky_hash in enumerate(sticky_hashes):
-            keeper = self._kept.get(sticky_hash) if self._kept else None
+            keeper = kept_hashes.get(sticky_hash) if kept_hashes else None
             consumer = keeper or owner(sticky_hash)
             chunk = None if chunks is None else chunks[index]
             if chunk is not None:
                 holder = chosen_before.get(chunk.uuid) or self._chunked.holder(chunk.uuid)
                 if holder is not None and holder is not consumer:
-                    self._keep_at(holder, sticky_hash)
+                    self._kept.keep(holder, sticky_hash)
+                    self._replace_all()
                     keeper = consumer = holder
             if consumer is not None and (
                 keeper is not None or draining is None or not draining.blocks(consumer, sticky_hash)
@@ -449,9 +427,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return {consumer: indexes for consumer, indexes in chosen.items() if indexes}, kept
 
     def _next_replay(self, able: list[ConsumerState]) -> list[Position]:
-        """Return the first ready entries of these consumers, in ascending order. Each call starts with a different
-        consumer.
-        """
+        """Return the first ready entries, ascending. Each call starts with a different consumer."""
         self._turn = (self._turn + 1) % len(able)
         left = self._max_read_batch_entries
         for consumer in able[self._turn :] + able[: self._turn]:
@@ -467,10 +443,12 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         if positions is not None and self._chunked and self.owners.allows_out_of_order_delivery:
             # Chunks that cannot return to this consumer go to another one, together with all other chunks of their
             # message.
-            others = self._chunked.other_chunks(consumer, positions, lambda each: self._is_elsewhere(consumer, each))
+            others = self._chunked.other_chunks(
+                consumer, positions, lambda each: self._kept.is_elsewhere(consumer, each)
+            )
             positions = [*positions, *others]
         redelivery = super().redeliver(consumer, positions)
-        if self._chunked and self._keep_unfinished(consumer):
+        if self._chunked and self._kept.keep_unfinished(consumer):
             self._replace_all()
         return redelivery
 
@@ -516,22 +494,19 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- where entries belong ----------------------------------------------------------------------------------------
 
     def _place(self, sticky_hash: int) -> ConsumerState | None:
-        """Return the consumer that may receive entries of this hash now."""
-        keeper = self._kept.get(sticky_hash)
+        keeper = self._kept.by_hash.get(sticky_hash)
         if keeper is not None:
             return keeper
         owner = self.owners.selector.owner(sticky_hash)
         return None if owner is None or self.draining.is_held_by_other(owner, sticky_hash) else owner
 
     def _drain(self, loser: ConsumerState) -> None:
-        """Start draining the hashes that `loser` lost while it holds entries of them."""
         unacked_messages = self._pending.hash_messages(loser)
         for sticky_hash, unacked_entries in self._pending.hash_counts(loser).items():
             if self.owners.selector.owner(sticky_hash) is not loser:
                 self.draining.drain(loser, sticky_hash, unacked_entries, unacked_messages[sticky_hash], self.now_ms)
 
     def _replace_all(self) -> None:
-        """Place all waiting entries again after owners of hashes changed."""
         self._replay.replace_all()
         self._parked.replace_all()
 
@@ -546,69 +521,15 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             entry_ids, sticky_hashes = [each[0] for each in rows], [each[1] for each in rows]
         self._replay.add(ledger_id, entry_ids, sticky_hashes)
 
-    def _keep_at(self, holder: ConsumerState, sticky_hash: int) -> None:
-        """Keep the hash at `holder`, which must receive the next chunk.
-
-        With out-of-order delivery, several consumers may have incomplete messages of one hash.
-        """
-        self._kept[sticky_hash] = holder
-        self._replace_all()
-
-    def _keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Keep hashes that `loser` lost while it has an incomplete message of them. Return whether there are such
-        hashes.
-        """
-        unfinished = self._chunked.unfinished_hashes(loser)
-        lost = [sticky_hash for sticky_hash in unfinished if self.owners.selector.owner(sticky_hash) is not loser]
-        kept = {sticky_hash: loser for sticky_hash in lost if not self._is_elsewhere(loser, sticky_hash)}
-        self._kept.update(kept)
-        return bool(kept)
-
-    def _is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether another consumer must receive the entries of this hash.
-
-        With ordered delivery, one consumer has the hash. With out-of-order delivery, several consumers may have
-        incomplete messages of it, because chunks are acknowledged individually. The hash then stays with the
-        consumer that keeps it, or with its owner if that has an incomplete message too.
-        """
-        keeper = self._kept.get(sticky_hash)
-        if keeper is not None or not self.owners.allows_out_of_order_delivery:
-            return keeper is not None and keeper is not consumer
-        owner = self.owners.selector.owner(sticky_hash)
-        return owner is not consumer and owner in self._chunked.unfinished_holders(sticky_hash)
-
-    def _keep_for_holders(self, sticky_hashes: Iterable[int]) -> bool:
-        """Keep each of these released hashes at another consumer with an incomplete message of it. Return whether one
-        was kept.
-
-        Needed only for out-of-order delivery; otherwise a hash is with one consumer.
-        """
-        found = False
-        for sticky_hash in sticky_hashes if self.owners.allows_out_of_order_delivery else ():
-            holders = self._chunked.unfinished_holders(sticky_hash)
-            if holders and self.owners.selector.owner(sticky_hash) not in holders:
-                self._kept[sticky_hash] = holders[0]
-                found = True
-        return found
-
-    def _give_up_kept(self) -> None:
-        """Hand hashes without incomplete messages back to their owners."""
-        finished = [
-            sticky_hash
-            for sticky_hash, keeper in self._kept.items()
-            if sticky_hash not in self._chunked.unfinished_hashes(keeper)
-        ]
-        for sticky_hash in finished:
-            del self._kept[sticky_hash]
-        self._keep_for_holders(finished)
-        if finished and (self._replay or self._parked):
+    def _release_finished(self) -> None:
+        if self._kept.release_finished() and (self._replay or self._parked):
             self._replace_all()
             self.has_unblocked = True
 
     def _released(self, unblocked: bool) -> bool:
-        """Make entries of drained hashes deliverable. The caller dispatches a little later, once for many hashes."""
-        if self._kept:
-            self._give_up_kept()
+        """The caller dispatches a little later, once for many hashes."""
+        if self._kept.by_hash:
+            self._release_finished()
         if self.draining.freed:
             for sticky_hash in self.draining.take_freed():
                 is_unparked = self._replay.unpark(sticky_hash)
@@ -617,7 +538,6 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return super()._released(unblocked)
 
     def is_full(self) -> bool:
-        """Return whether so many entries wait that the dispatcher reads no new ones."""
         return bool(self._replay) and len(self._replay) >= self._settings.look_ahead_entries(len(self.consumers))
 
     def _is_beyond_limit(self, consumer: ConsumerState, ledger_id: int, entry_id: int) -> bool:

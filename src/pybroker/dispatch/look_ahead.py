@@ -11,8 +11,8 @@ from pybroker.model.position import Position
 class WaitingOfHash(NamedTuple):
     """Listed entries of one hash.
 
-    `consumer` is the consumer that delays them, `is_draining` whether it drains the hash. `since_ms` is the time of
-    the first listed entry, on the subscription's clock. If `parked_from` is set, later entries are not listed.
+    `consumer` delays them; `is_draining`: it drains the hash. `since_ms` is the time of the first listed entry, on the
+    subscription's clock. If `parked_from` is set, later entries are not listed.
     """
 
     sticky_hash: int
@@ -26,8 +26,8 @@ class WaitingOfHash(NamedTuple):
 class LookAhead(NamedTuple):
     """Waiting entries of a Key_Shared subscription.
 
-    `scan_position` is the position of the active rescan, if any. `is_full`: so many entries wait that the dispatcher
-    reads no new ones (`BlockedReason.LOOK_AHEAD`).
+    `scan_position` is set during a rescan. `is_full`: so many entries wait that the dispatcher reads no new ones
+    (`BlockedReason.LOOK_AHEAD`).
     """
 
     entries: int

@@ -1,8 +1,7 @@
 """Common base of the types that serve several consumers: Shared and Key_Shared.
 
-Each entry goes to one consumer, which holds it until it is acknowledged. Entries that a consumer returns, or holds
-when it leaves, wait for redelivery with a raised redelivery count. A consumer and the subscription stop at their
-limits of unacknowledged messages and continue at half of them.
+Entries that a consumer returns, or holds when it leaves, wait for redelivery with a raised redelivery count. A consumer
+and the subscription stop at their limits of unacknowledged messages and continue at half of them.
 
 A subclass assigns the entries and keeps those that wait.
 """
@@ -38,7 +37,7 @@ class MultiConsumerDispatcher(Dispatcher):
         replay: Waiting,
         draining: DrainingHashes | None = None,
     ) -> None:
-        """Create the dispatcher. `max_unacked_messages` is the limit of the whole subscription, 0 for none."""
+        """`max_unacked_messages` is the limit of the whole subscription, 0 for none."""
         super().__init__(redelivery_counts)
         self._max_read_batch_entries = max_read_batch_entries
         self._max_read_size_bytes = max_read_size_bytes
@@ -65,12 +64,10 @@ class MultiConsumerDispatcher(Dispatcher):
 
     @property
     def chunked(self) -> ChunkedMessages:
-        """Messages with chunks at consumers."""
         return self._chunked
 
     @property
     def max_unacked_messages(self) -> int:
-        """The limit of the whole subscription, 0 for none."""
         return self._max_unacked_messages
 
     @property
@@ -82,7 +79,6 @@ class MultiConsumerDispatcher(Dispatcher):
         return self._pending
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """Return all chunks that `consumer` holds of this entry's message, or the entry alone if it is no chunk."""
         return self._chunked.chunks_beside(consumer, position) if self._chunked else [position]
 
     @abstractmethod
@@ -178,10 +174,7 @@ class MultiConsumerDispatcher(Dispatcher):
         self._pending.check_invariants()
 
     def _message_budget(self, consumer: ConsumerState) -> int:
-        """Return how many messages `consumer` may receive, by its permits, its limit and the subscription's limit.
-
-        The entry that exhausts the budget is sent whole.
-        """
+        """The entry that exhausts the budget is sent whole."""
         budget = consumer.permits
         if consumer.max_unacked_messages:
             budget = min(budget, consumer.max_unacked_messages - consumer.unacked_messages)
@@ -196,9 +189,7 @@ class MultiConsumerDispatcher(Dispatcher):
         unacked_counts: list[int],
         sticky_hashes: list[int] | None = None,
     ) -> Delivery:
-        """Deliver all of `part` to `consumer`. The delivery carries the message counts of whole batches, not only
-        unacknowledged ones.
-        """
+        """The delivery carries the message counts of whole batches, not only of unacknowledged messages."""
         messages = self._pending.add(
             consumer, part.ledger_id, part.entry_ids, unacked_counts, sticky_hashes, self.now_ms
         )
@@ -233,7 +224,7 @@ class MultiConsumerDispatcher(Dispatcher):
                 self._chunked.delivered(chunk, consumer, position, sticky_hashes[index] if sticky_hashes else 0)
 
     def _without_pending(self, run: AssignInput) -> AssignInput:
-        """Drop entries that a consumer already holds and that were read again; no other consumer may receive them."""
+        """Drop entries that a consumer already holds and that were read again."""
         pending = self._pending
         if not pending.overlaps(run.ledger_id, run.entry_ids):
             return run
@@ -248,7 +239,6 @@ class MultiConsumerDispatcher(Dispatcher):
         self._released(False)
 
     def _forget_consumer(self, consumer: ConsumerState) -> None:
-        """Remove a consumer that left; its entries wait for other consumers."""
         self._pending.forget(consumer)
         self._chunked.forget(consumer)
 
@@ -257,7 +247,6 @@ class MultiConsumerDispatcher(Dispatcher):
             self._take_back(consumer, ledger_id, entry_ids)
 
     def _released(self, unblocked: bool) -> bool:
-        """Update the subscription's count and blocked state after the pending acks shrank."""
         self.unacked_messages = self._pending.total_messages
         if self.blocked and self.unacked_messages <= self._max_unacked_messages // 2:
             self.blocked = False
@@ -271,7 +260,7 @@ class MultiConsumerDispatcher(Dispatcher):
         return ReadPlan(max_entries, self._max_read_size_bytes, replay, self._epoch, scan)
 
     def _forget_deliveries(self) -> None:
-        """Forget all deliveries and void the active read, because the cursor reads everything again."""
+        """Void the active read, because the cursor reads everything again."""
         self._epoch = object()
         self._pending.clear()
         self._chunked.clear()

@@ -1,15 +1,15 @@
-"""Dispatchers of non-persistent topics. They assign each message when it is published; nothing is stored or
+"""Dispatchers of non-persistent topics, which assign each message when it is published. Nothing is stored or
 redelivered.
 
-Messages that no consumer can take are dropped for the subscription and counted. A consumer can take an entry while
-it has a permit and its connection has free buffer capacity. An entry is sent whole, so a batch may make the permits
+Messages that no consumer can take are dropped for the subscription and counted. A consumer can take an entry while it
+has a permit and its connection has free buffer capacity. An entry is sent whole, so a batch may make the permits
 negative. Unacknowledged messages are not tracked.
 
-* Exclusive and Failover: everything goes to the active consumer. A change needs no pause, because there is no state
-  to hand over.
+* Exclusive and Failover: everything goes to the active consumer, which changes without a pause, because there is
+  no state to hand over.
 * Shared: entries go to consumers round robin, by priority level.
-* Key_Shared: an entry goes to the owner of its hash. If the owner cannot take it, it is dropped, since another
-  consumer would break the order. A hash that moves does not drain, because unacknowledged entries are not tracked.
+* Key_Shared: an entry goes to the owner of its hash, or is dropped, since another consumer would break the order. A hash
+  that moves does not drain, because unacknowledged entries are not tracked.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ ENTRY_ID = 0
 
 
 class NonPersistentDispatcher(ABC):
-    """Consumers of one subscription, which owns the dispatcher.
+    """Owned by one subscription.
 
     Invariants: every entry goes to at most one consumer; no entry goes to a consumer without a permit.
     """
 
     kind: ClassVar[str]
-    """The subscription type's name in stats and in the protocol."""
+    """The name in stats and in the protocol."""
 
     needs_key_hashes: ClassVar[bool] = False
     """Whether `assign` requires `model.hashing.key_hash` of each entry's sticky key."""
@@ -46,20 +46,16 @@ class NonPersistentDispatcher(ABC):
     def __init__(self) -> None:
         self.consumers: list[ConsumerState] = []
         self.owners: HashOwners | None = None
-        """The owners of hashes; None for types that do not use keys."""
+        """None for types that do not use keys."""
         self.dropped_messages = 0
-        """Messages that no consumer could take."""
 
     @property
     def active_consumer(self) -> ConsumerState | None:
-        """The one consumer that receives entries; None for types that serve several, and if there is no consumer."""
         return None
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> None:
-        """Attach `consumer`. Raise ConsumerBusy or ConsumerAssignError if it is refused; the dispatcher is then
-        unchanged.
-        """
+        """Raise ConsumerBusy or ConsumerAssignError if the consumer is refused; the dispatcher is then unchanged."""
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> None:
@@ -69,12 +65,11 @@ class NonPersistentDispatcher(ABC):
     def assign(
         self, payloads: list[bytes], message_counts: list[int], key_hashes: Sequence[int] | None
     ) -> list[Delivery]:
-        """Assign these entries, one delivery per consumer. The others are dropped and counted."""
+        """Return one delivery per consumer. Other entries are dropped and counted."""
 
     def _up_to_permits(
         self, consumer: ConsumerState, payloads: list[bytes], message_counts: list[int]
     ) -> Delivery | None:
-        """Deliver as many of these entries as `consumer` can take; drop the rest."""
         if not consumer.can_take():
             self.dropped_messages += sum(message_counts)
             return None
@@ -91,7 +86,6 @@ class NonPersistentDispatcher(ABC):
 
 
 def _affordable(message_counts: list[int], permits: int) -> tuple[int, int]:
-    """Return how many messages and entries can be sent while at least one permit is left."""
     messages = taken = 0
     while messages < permits:
         messages += message_counts[taken]
@@ -154,14 +148,12 @@ class ExclusiveNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
 
 
 class FailoverNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
-    """Dispatcher of a Failover subscription. It elects as on a persistent topic; the elected consumer is active at
-    once.
-    """
+    """Failover as on a persistent topic, but the elected consumer is active at once."""
 
     kind = "Failover"
 
     def __init__(self, topic_name: str, partition: int | None) -> None:
-        """Create the dispatcher. `topic_name` is the full name; `partition` is None for the hash ring."""
+        """`topic_name` is the full name; `partition` is None for the hash ring."""
         super().__init__()
         self._topic_name = topic_name
         self._partition = partition
@@ -171,9 +163,7 @@ class FailoverNonPersistentDispatcher(SingleActiveNonPersistentDispatcher):
 
 
 class SharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Dispatcher of a Shared subscription: round robin within the best priority level on which a consumer can take an
-    entry.
-    """
+    """Round robin within the best priority level on which a consumer can take an entry."""
 
     kind = "Shared"
 
@@ -211,8 +201,8 @@ class SharedNonPersistentDispatcher(NonPersistentDispatcher):
 
 
 class KeySharedNonPersistentDispatcher(NonPersistentDispatcher):
-    """Dispatcher of a Key_Shared subscription: each entry goes to the owner of its hash. The first consumer sets mode
-    and flag, which hold while any consumer is connected.
+    """Sends each entry to the owner of its hash. The first consumer sets mode and flag, which hold while any is
+    connected.
     """
 
     kind = "Key_Shared"

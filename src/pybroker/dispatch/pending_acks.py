@@ -1,14 +1,14 @@
 """Entries that each consumer of a shared subscription received and has not acknowledged.
 
-An entry becomes unacknowledged only in `add`, and stops being so only in `remove`, `remove_up_to`, `take_back` and
-`clear`. Therefore this class decrements the counts of draining hashes.
+Entries are added only in `add`, and removed only in `remove`, `remove_up_to`, `take_back` and `clear`. Therefore this
+class decrements the counts of draining hashes.
 
-Invariants: one consumer at a time holds an entry; a consumer's `unacked_messages` is the sum over the entries it
-holds, and `total_messages` the sum over all; every held entry is in its consumer's delivery log.
+Invariants: one consumer at a time holds an entry; a consumer's `unacked_messages` is the sum over the entries it holds,
+and `total_messages` the sum over all; every held entry is in its consumer's delivery log.
 
-The log finds one consumer's entries without a search through all entries, at almost no cost per message: it keeps
-whole deliveries, mostly ranges, and removes acknowledged ones whenever its length has doubled. An index by entry
-would cost a set of ids per consumer, changed with every acknowledgement.
+The log finds one consumer's entries without a search through all, at almost no cost per message: it keeps whole
+deliveries, mostly ranges, and is cleaned whenever its length has doubled. An index by entry would cost a set of ids per
+consumer, changed with every acknowledgement.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.model.position import Position
 
-# The consumer that holds an entry, the number of its unacknowledged messages, its sticky hash (0 for types without
-# keys), and the delivery time in milliseconds since 1970. It is a plain tuple, shared between equal entries of one
-# delivery, because there is one per unacknowledged entry and its cost dominates a shared subscription. All entries
-# delivered in one pass share one time object.
+# Consumer, unacknowledged messages, sticky hash (0 for types without keys), and delivery time in milliseconds since
+# 1970. A plain tuple, shared between equal entries of one delivery, because its cost dominates a shared subscription.
+# All entries delivered in one pass share one time object.
 Hold = tuple[ConsumerState, int, int, int]
 _NOTHING: dict[int, Hold] = {}
 
-# A consumer's log is not cut before it has this many deliveries.
+# A consumer's log is not cleaned before it has this many deliveries.
 _MIN_LOG_LIMIT = 100
 
 
@@ -39,7 +38,7 @@ class PendingAcks:
     __slots__ = ("_by_ledger", "_draining", "_log_limits", "_logs", "total_messages")
 
     def __init__(self, draining: DrainingHashes | None = None) -> None:
-        """Create an empty set. `draining` is notified of every released entry while any hash drains."""
+        """`draining` is notified of every released entry while any hash drains."""
         self._by_ledger: dict[int, dict[int, Hold]] = {}  # no inner dict is empty
         # The deliveries of each consumer as (ledger id, entry ids, time); some entries may be acknowledged.
         self._logs: dict[ConsumerState, list[tuple[int, Sequence[int], int]]] = {}
@@ -51,7 +50,6 @@ class PendingAcks:
         return sum(len(holds) for holds in self._by_ledger.values())
 
     def overlaps(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Return whether a consumer holds any of the entries."""
         holds = self._by_ledger.get(ledger_id)
         return holds is not None and not holds.keys().isdisjoint(entry_ids)
 
@@ -64,28 +62,24 @@ class PendingAcks:
         return None if hold is None else hold[0]
 
     def hold(self, position: Position) -> Hold | None:
-        """Return the consumer, unacknowledged messages, sticky hash and delivery time of the entry."""
         return self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
 
     def ledger_ids(self) -> list[int]:
-        """Return the ledgers with held entries, ascending."""
         return sorted(self._by_ledger)
 
     def entries_in(self, ledger_id: int) -> BitMap:
-        """Return the held entries of a ledger as a new bitmap."""
         return BitMap(list(self._by_ledger.get(ledger_id, ())))
 
     def holds_in(self, ledger_id: int) -> Mapping[int, Hold]:
-        """Return the live holds of a ledger by entry. Call again after any change."""
+        """Return the live holds by entry. Call again after any change."""
         return self._by_ledger.get(ledger_id, _NOTHING)
 
     def delivered_ms(self, position: Position) -> int | None:
-        """Return the entry's delivery time in milliseconds since 1970; None if no consumer holds it."""
+        """Return milliseconds since 1970; None if no consumer holds the entry."""
         hold = self._by_ledger.get(position.ledger_id, _NOTHING).get(position.entry_id)
         return None if hold is None else hold[3]
 
     def oldest_delivered_ms(self, consumer: ConsumerState) -> int | None:
-        """Return the time of the oldest delivery of which `consumer` still holds an entry; None if it holds none."""
         if not consumer.unacked_messages:
             return None
         for ledger_id, entry_ids, delivered_ms in self._logs.get(consumer, ()):
@@ -106,7 +100,7 @@ class PendingAcks:
         sticky_hashes: list[int] | None = None,
         now_ms: int = 0,
     ) -> int:
-        """Add entries that no consumer holds to `consumer`, delivered at `now_ms`. Return their number of messages."""
+        """No consumer may hold the entries. Return their number of messages."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             holds = self._by_ledger[ledger_id] = {}
@@ -132,7 +126,7 @@ class PendingAcks:
         return messages
 
     def remove(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Remove acknowledged entries; unknown ones are ignored. Return True if that unblocked a consumer."""
+        """Unknown entries are ignored. Return True if that unblocked a consumer."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             return False
@@ -165,8 +159,7 @@ class PendingAcks:
         """Lower the entry's count to `unacked_messages`, 0 while a transaction holds the rest. Return True if that
         unblocked its consumer.
 
-        The count is never raised. A hash drains until its entries are gone, so there an entry with 0 messages counts
-        as one.
+        The count is never raised. While a hash drains, an entry with 0 messages counts as one.
         """
         holds = self._by_ledger.get(ledger_id)
         hold = None if holds is None else holds.get(entry_id)
@@ -179,7 +172,7 @@ class PendingAcks:
         return hold[0].release(hold[1] - unacked_messages)
 
     def remove_up_to(self, position: Position) -> bool:
-        """Remove everything up to and including `position`. Return True if that unblocked a consumer."""
+        """Return True if that unblocked a consumer."""
         unblocked = False
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             holds = self._by_ledger[ledger_id]
@@ -193,7 +186,7 @@ class PendingAcks:
     def take_back(
         self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Take those of the entries that `consumer` holds back for redelivery. Return them and their hashes."""
+        """Take back the entries that `consumer` holds. Return them and their hashes."""
         holds = self._by_ledger.get(ledger_id)
         taken: list[int] = []
         sticky_hashes: list[int] = []
@@ -219,11 +212,10 @@ class PendingAcks:
         return taken, sticky_hashes
 
     def deliveries(self, consumer: ConsumerState) -> list[tuple[int, Sequence[int], int]]:
-        """Return the deliveries to `consumer` as (ledger id, entry ids, time); some entries may be acknowledged."""
+        """Return (ledger id, entry ids, time) of each delivery; some entries may be acknowledged."""
         return list(self._logs.get(consumer, ()))
 
     def held_by(self, consumer: ConsumerState) -> dict[int, list[int]]:
-        """Return all entries that `consumer` holds, by ledger, each once."""
         log = self._logs.get(consumer)
         if log is None:
             return {}
@@ -239,7 +231,6 @@ class PendingAcks:
         return {ledger_id: list(dict.fromkeys(entry_ids)) for ledger_id, entry_ids in held.items()}
 
     def hash_counts(self, consumer: ConsumerState) -> dict[int, int]:
-        """Return the number of entries that `consumer` holds of each sticky hash."""
         counts: Counter[int] = Counter()
         for ledger_id, entry_ids in self.held_by(consumer).items():
             holds = self._by_ledger[ledger_id]
@@ -247,9 +238,7 @@ class PendingAcks:
         return counts
 
     def hash_messages(self, consumer: ConsumerState) -> dict[int, int]:
-        """Return the number of unacknowledged messages per sticky hash of `consumer`; each entry counts as at least
-        one.
-        """
+        """Return unacknowledged messages by sticky hash; each entry counts as at least one."""
         counts: Counter[int] = Counter()
         for ledger_id, entry_ids in self.held_by(consumer).items():
             holds = self._by_ledger[ledger_id]
@@ -258,7 +247,7 @@ class PendingAcks:
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:
-        """Remove the log of a leaving `consumer`, which holds no entries."""
+        """The consumer must hold no entries."""
         assert consumer.unacked_messages == 0
         self._logs.pop(consumer, None)
         self._log_limits.pop(consumer, None)
@@ -279,7 +268,6 @@ class PendingAcks:
                 yield ledger_id, entry_id, consumer, message_count, sticky_hash
 
     def check_invariants(self) -> None:
-        """Assert that the logs contain every held entry; slow, for tests."""
         held: dict[ConsumerState, dict[int, set[int]]] = {}
         for ledger_id, entry_id, consumer, _, _ in self:
             held.setdefault(consumer, {}).setdefault(ledger_id, set()).add(entry_id)
@@ -288,7 +276,6 @@ class PendingAcks:
             assert by_log == held.get(consumer, {}), "a consumer's log is not what it holds"
 
     def _cut_log(self, consumer: ConsumerState, log: list[tuple[int, Sequence[int], int]]) -> None:
-        """Remove deliveries without held entries."""
         by_ledger = self._by_ledger
         log[:] = [each for each in log if not by_ledger.get(each[0], _NOTHING).keys().isdisjoint(each[1])]
         self._log_limits[consumer] = 2 * len(log)

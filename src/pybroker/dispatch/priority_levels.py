@@ -16,14 +16,13 @@ class _PriorityLevel:
         self.next_index = 0
 
     def remove(self, consumer: ConsumerState) -> None:
-        """Remove a consumer. The next consumer stays the same, unless it is the removed one."""
+        """The next consumer stays the same, unless it is the removed one."""
         index = self.consumers.index(consumer)
         del self.consumers[index]
         if index < self.next_index:
             self.next_index -= 1
 
     def take_turn(self) -> ConsumerState | None:
-        """Return the next consumer of the level that can take an entry."""
         consumers = self.consumers
         count = len(consumers)
         for step in range(count):
@@ -35,7 +34,7 @@ class _PriorityLevel:
 
 
 class PriorityLevels:
-    """Priority levels of one dispatcher. Invariant: levels ascend, best first, and none is empty."""
+    """Owned by one dispatcher. Invariant: levels ascend, best first, and none is empty."""
 
     def __init__(self) -> None:
         self._levels: list[_PriorityLevel] = []
@@ -57,7 +56,6 @@ class PriorityLevels:
         self._levels = [level for level in self._levels if level.consumers]
 
     def take_turn(self) -> ConsumerState | None:
-        """Return the consumer for the next entry; None while no consumer can take one."""
         for level in self._levels:
             consumer = level.take_turn()
             if consumer is not None:
@@ -65,7 +63,6 @@ class PriorityLevels:
         return None
 
     def check_invariants(self, consumers: list[ConsumerState]) -> None:
-        """Assert that exactly `consumers` are on their levels; for tests."""
         by_level = [consumer for level in self._levels for consumer in level.consumers]
         assert len(by_level) == len(consumers)
         assert all(level.consumers for level in self._levels)

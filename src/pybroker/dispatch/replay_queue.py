@@ -1,7 +1,4 @@
-"""Positions that wait for redelivery, and redelivery counts of entries.
-
-Both are small or empty on a healthy subscription and then cost nothing.
-"""
+"""Positions that wait for redelivery, and redelivery counts. Both are small or empty on a healthy subscription."""
 
 from __future__ import annotations
 
@@ -81,7 +78,6 @@ class ReplaySet(Waiting):
 
     @property
     def part_count(self) -> int:
-        """The number of ledgers with positions."""
         return len(self._by_ledger)
 
     def first(self) -> Position:
@@ -113,7 +109,7 @@ class ReplaySet(Waiting):
                 del self._by_ledger[ledger_id]
 
     def take(self, max_entries: int, before: Position | None = None) -> list[Position]:
-        """Remove and return the lowest positions, ascending; with `before`, only those before it."""
+        """Take the lowest positions, ascending; with `before`, only those before it."""
         taken: list[Position] = []
         for ledger_id in sorted(self._by_ledger):
             entries = self._by_ledger[ledger_id]
@@ -139,7 +135,7 @@ class ReplaySet(Waiting):
 
 
 class RedeliveryCounts:
-    """Number of times that each entry was taken back for redelivery; absent entries have 0.
+    """How often each entry was taken back for redelivery; absent entries have 0.
 
     Types that serve several consumers keep counts. With one active consumer the cursor is rewound and nothing is
     counted.
@@ -154,7 +150,6 @@ class RedeliveryCounts:
         return bool(self._by_ledger)
 
     def increase(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        """Raise the counts of these entries by one."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             if not entry_ids:
@@ -164,7 +159,7 @@ class RedeliveryCounts:
             counts[entry_id] = counts.get(entry_id, 0) + 1
 
     def column(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int] | None:
-        """Return the counts of entries of one ledger; None if all are 0."""
+        """Return None if all counts are 0."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             return None
@@ -172,7 +167,6 @@ class RedeliveryCounts:
         return column if any(column) else None
 
     def count_waiting(self, waiting: Waiting) -> int:
-        """Return how many of the waiting entries have a count: a consumer has already received these."""
         return sum(waiting.count_among(ledger_id, BitMap(counts)) for ledger_id, counts in self._by_ledger.items())
 
     def forget(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
@@ -185,7 +179,6 @@ class RedeliveryCounts:
             del self._by_ledger[ledger_id]
 
     def forget_up_to(self, position: Position) -> None:
-        """Forget everything up to and including `position`."""
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             counts = self._by_ledger[ledger_id]
             if ledger_id == position.ledger_id:

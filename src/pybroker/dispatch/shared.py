@@ -1,17 +1,13 @@
 """Dispatcher of Shared subscriptions: each entry goes to one consumer, round robin by priority level and permits.
 
-An entry is sent whole to a consumer with at least one permit; a batch may make the permits negative. Consumers of
-the best priority level alternate; each receives up to `max_round_robin_entries` at a time. The next level is served
-only while no consumer of a better level can take entries: no permits, at its limit of unacknowledged messages, or a
-full outbound buffer.
+An entry is sent whole to a consumer with at least one permit; a batch may make the permits negative. Each consumer of a
+level receives up to `max_round_robin_entries` at a time. The next level is served only while no consumer of a better
+level can take entries. Entries that were read and could not be delivered precede new reads.
 
-Entries that were read and could not be delivered wait in the replay set, which precedes new reads.
-
-All chunks of a large message go to the consumer that received the first, even if they must wait for it. If it
-leaves, they all go to one other consumer. Chunks that wait for a consumer are listed within `look_ahead_bytes`,
-while those of one consumer cost less than the free memory. Further chunks are parked and reread when the consumer
-can take them (`dispatch/chunks/parked_chunks.py`), alternating with other plans. If the consumer leaves, all entries
-are read again from the beginning.
+All chunks of a large message go to the consumer that received the first, even if they must wait for it. Waiting chunks
+are listed within `look_ahead_bytes`, while those of one consumer cost less than the free memory. Further chunks are
+parked and reread when the consumer can take them (`dispatch/chunks/parked_chunks.py`), alternating with other plans. If
+the consumer leaves, all entries are read again from the beginning, and the chunks go to one other consumer.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from pybroker.model.position import Position
 
 
 class SharedDispatcher(MultiConsumerDispatcher):
-    """Shared dispatcher. Invariant: every consumer is on its priority level."""
+    """Invariant: every consumer is on its priority level."""
 
     kind = "Shared"
     _replay: BoundReplay
@@ -46,9 +42,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         max_unacked_messages: int,
         look_ahead_bytes: int = 0,
     ) -> None:
-        """Create the dispatcher. `max_unacked_messages` is the limit of the whole subscription. It and
-        `look_ahead_bytes`: 0 for no limit.
-        """
+        """`max_unacked_messages` is the limit of the whole subscription. It and `look_ahead_bytes`: 0 for no limit."""
         super().__init__(
             redelivery_counts, max_read_batch_entries, max_read_size_bytes, max_unacked_messages, BoundReplay()
         )
@@ -68,7 +62,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
     @property
     def parked_chunks(self) -> ParkedChunks:
-        """Chunks that wait for one consumer and are not listed."""
         return self._parked
 
     @property
@@ -76,7 +69,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return bool(self._parked)
 
     def bound_entries(self) -> dict[ConsumerState, int]:
-        """Return the number of listed chunks that wait for each consumer."""
         return self._replay.bound_counts()
 
     @property
@@ -88,13 +80,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return self._replay.bound_bytes()
 
     def limit_look_ahead(self, size_bytes: int) -> None:
-        """Limit the look-ahead memory; the setting stays the maximum. Entries listed beyond the limit stay until they
-        can be delivered.
-        """
         self._look_ahead_bytes = min(self._most_look_ahead_bytes or size_bytes, size_bytes)
 
     def look_ahead(self) -> ChunkLookAhead:
-        """Return a snapshot of the entries that wait for one consumer each."""
         replay, aside = self._replay, self._parked
         counts = {**dict.fromkeys(aside, 0), **replay.bound_counts()}
         return ChunkLookAhead(
@@ -115,10 +103,10 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach a consumer; its unacknowledged entries go to the others immediately.
+        """Pass the consumer's unacknowledged entries to the others immediately.
 
-        After the last consumer, only the redelivery counts are kept. The cursor reads the entries again for the next
-        consumer, of any type, so that an unused subscription holds no sets of positions.
+        After the last consumer, only the redelivery counts are kept, so that an unused subscription holds no sets of
+        positions. The cursor reads the entries again for the next consumer, of any type.
         """
         self._take_back_all(consumer)
         self._forget_consumer(consumer)
@@ -127,7 +115,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self._levels.remove(consumer)
         if self.consumers and self._parked.forget(consumer):
             # The positions of this consumer's parked chunks are unknown, and other consumers must receive them in
-            # order. The cursor is rewound to find them, and the parked chunks of other consumers with them.
+            # order. The cursor is rewound to find them, with the parked chunks of other consumers.
             self._parked.clear()
             self._epoch = object()
             return Redelivery(rewind=True, wake=self._can_move())
@@ -162,7 +150,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return self._scan()
 
     def _scan(self) -> ReadPlan | None:
-        """Plan a scan for parked chunks of consumers that can take entries, unless free entries wait."""
+        """Plan a scan for consumers that can take entries, unless free entries wait."""
         self._replay.unbind_able()
         able = [consumer for consumer in self._parked if consumer.can_take()]
         if not able or self._replay.has_free:
@@ -211,9 +199,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return deliveries
 
     def _set_aside_rows(self, run: AssignInput) -> AssignInput:
-        """Return the chunks that the scan looks for and that are not listed; its other rows are listed or already
-        planned.
-        """
         chunks = run.chunks or ()
         return run.rows(
             [
@@ -226,7 +211,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def _assign_rows(
         self, run: AssignInput, unacked_counts: list[int], start: int, end: int, deliveries: list[Delivery]
     ) -> None:
-        """Assign rows [start, end) to consumers, round robin."""
+        """Assign rows [start, end), round robin."""
         while start < end:
             consumer = self._take_turn()
             if consumer is None:
@@ -246,7 +231,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         chunk: Chunk,
         deliveries: list[Delivery],
     ) -> None:
-        """Assign a chunk to the consumer that has other chunks of the message, in order; a first chunk to any consumer."""
+        """Keep chunks of a message in order at one consumer; a first chunk may go to any."""
         consumer = self._chunked.holder(chunk.uuid)
         if consumer is None:
             self._assign_rows(run, unacked_counts, index, index + 1, deliveries)
@@ -268,7 +253,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
             deliveries.append(self._deliver(consumer, _part(run, index, index + 1), unacked_counts[index : index + 1]))
 
     def _has_room(self, consumer: ConsumerState) -> bool:
-        """Return whether one more chunk may be listed for that consumer."""
         if not self._look_ahead_bytes:
             return True
         return self._replay.bound_bytes_of(consumer) < self._look_ahead_bytes - self._replay.bound_bytes()
@@ -291,7 +275,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return None if self.blocked else self._levels.take_turn()
 
     def _end_of_turn(self, consumer: ConsumerState, unacked_counts: list[int], start: int, end: int) -> int:
-        """Return the end of the rows that `consumer` receives now: while it has a permit and no limit is reached."""
+        """`consumer` receives rows while it has a permit and no limit is reached."""
         budget = self._message_budget(consumer)
         end = min(end, start + self._max_round_robin_entries)
         for index in range(start, end):
@@ -302,7 +286,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
 
 def _part(run: AssignInput, start: int, end: int) -> AssignInput:
-    """Return rows [start, end), without a copy if that is the whole run."""
+    """Without a copy if that is the whole run."""
     if start == 0 and end == len(run.entry_ids):
         return run
     return AssignInput(
@@ -317,5 +301,5 @@ def _part(run: AssignInput, start: int, end: int) -> AssignInput:
 
 
 def _part_of_counts(counts: list[int], start: int, end: int) -> list[int]:
-    """Return `counts[start:end]`, without a copy if that is the whole list."""
+    """Without a copy if that is the whole list."""
     return counts if start == 0 and end == len(counts) else counts[start:end]

@@ -1,11 +1,9 @@
 """Dispatchers with one active consumer, which receives everything in order.
 
-The cursor's read position is the only delivery state: for redelivery, the cursor returns to the mark-delete
-position. So there is no pending set or replay set, acknowledgements cost nothing here, and a run of entries is
-passed on as it was read.
+The cursor's read position is the only delivery state: for redelivery, the cursor returns to the mark-delete position.
+So there is no pending set or replay set, and acknowledgements cost nothing here.
 
-Permits limit the number of entries read. All entries read are sent, so that batches can make the permits strongly
-negative.
+Permits limit the number of entries read. All entries read are sent, so batches can make the permits strongly negative.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from pybroker.model.position import Position
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """Sends everything to the active consumer, which a subclass elects.
+    """Common base: everything goes to the active consumer, which a subclass elects.
 
     Invariant: the active consumer is attached, and there is one whenever a consumer is attached.
     """
@@ -38,9 +36,7 @@ class SingleActiveDispatcher(Dispatcher):
         max_read_size_bytes: int,
         is_flow_precise: bool = False,
     ) -> None:
-        """Create the dispatcher. With `is_flow_precise`, permits are converted to entries by recent batch sizes, not
-        one each.
-        """
+        """With `is_flow_precise`, permits are converted to entries by recent batch sizes, not one each."""
         super().__init__(redelivery_counts)
         self._is_flow_precise = is_flow_precise
         self._max_read_batch_entries = max_read_batch_entries
@@ -62,15 +58,12 @@ class SingleActiveDispatcher(Dispatcher):
 
     @property
     def ranges(self) -> StickyRangesSelector | None:
-        """The hash ranges of the active consumer; None without ranges."""
         return None
 
     def delivered_ms(self, position: Position) -> int | None:
-        """Return the approximate time at which the active consumer received the entry, in milliseconds since 1970."""
         return self._log.at(position)
 
     def first_delivered_after(self, time_ms: int) -> Position | None:
-        """Return the first entry that the active consumer received after that time; None if there is none."""
         return self._log.first_after(time_ms)
 
     @abstractmethod
@@ -83,7 +76,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._elect_again()
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach a consumer. Entries that an active consumer leaves unacknowledged are read again."""
+        """Entries that an active consumer leaves unacknowledged are read again."""
         self.consumers.remove(consumer)
         return self._elect_again()
 
@@ -183,8 +176,9 @@ class SingleActiveDispatcher(Dispatcher):
 
 
 class ExclusiveDispatcher(SingleActiveDispatcher):
-    """Dispatcher of an Exclusive subscription, with at most one consumer. The consumer may request hash ranges only, as
-    readers do that share a topic; entries of other hashes are skipped and stay unacknowledged.
+    """A dispatcher of at most one consumer, which may request hash ranges only, as readers do that share a topic.
+
+    Entries of other hashes are skipped and stay unacknowledged.
     """
 
     kind = "Exclusive"
@@ -202,7 +196,6 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
 
     @property
     def ranges(self) -> StickyRangesSelector | None:
-        """The hash ranges that the consumer requested; None for all."""
         return self._ranges
 
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:

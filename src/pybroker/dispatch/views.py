@@ -1,8 +1,8 @@
-"""Views of a dispatcher for statistics, inspection and `explain`: what a subscription type tracks beyond the common members.
+"""Views of a dispatcher for statistics, inspection and `explain`.
 
-A dispatcher returns a view, or None if its type does not track these things (`Dispatcher.individual` and the properties beside
-it). Code outside this package asks for a view and never for the class of a dispatcher, so a new type is added here alone.
-Views show live state: a caller that yields to the event loop must ask again.
+A dispatcher returns a view, or None if its type does not track these things (`Dispatcher.individual` and the properties
+beside it). Code outside this package asks for a view and never for the class of a dispatcher, so a new type is added
+here alone. Views show live state: a caller that yields to the event loop must ask again.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class InOrderView(Protocol):
         """The hash ranges of the active consumer; entries of other hashes are skipped. None without ranges."""
 
     def delivered_ms(self, position: Position) -> int | None:
-        """Return the approximate time at which the active consumer received the entry, in milliseconds since 1970."""
+        """Return the approximate time of delivery in milliseconds since 1970."""
 
     def first_delivered_after(self, time_ms: int) -> Position | None:
-        """Return the first entry that the active consumer received after that time, None if there is none."""
+        """Return the first entry that was delivered after that time."""
 
 
 class IndividualView(Protocol):
@@ -114,7 +114,7 @@ class KeyOrderView(IndividualView, Protocol):
         """Return the consumers that joined recently, with the position before which they wait (classic mode)."""
 
     def place(self, sticky_hash: int) -> ConsumerState | None:
-        """Return the consumer that may receive entries of this hash now; None while the hash drains or has no owner."""
+        """Return the consumer that may receive entries of this hash; None while the hash drains or has no owner."""
 
     def is_full(self) -> bool:
         """Return whether so many entries wait that the dispatcher stops reading."""

@@ -1,8 +1,8 @@
 """The interface of cursor stores: durable state of a subscription's acknowledgements.
 
-A cursor's state is a snapshot plus the deltas after it, both opaque bytes here (`managed_ledger/cursor_state.py` encodes them).
-Deltas are durable in the order in which they are written. The store asks for a new snapshot when it wants to forget deltas (a
-checkpoint).
+A cursor's state is a snapshot plus the deltas after it, both opaque bytes here (`managed_ledger/cursor_state.py`
+encodes them). Deltas are durable in the order in which they are written. The store asks for a new snapshot when it
+wants to forget deltas (a checkpoint).
 
 Concurrency: every method is called on the event loop; completions are called on it.
 """
@@ -18,23 +18,23 @@ CursorDone = Callable[[StoreError | None], None]
 
 
 class CursorOwner(ABC):
-    """The live cursor behind an id, while its topic is loaded."""
+    """The live cursor of an id, while its topic is loaded."""
 
     @abstractmethod
     def snapshot(self) -> bytes:
-        """The whole state now: it covers every delta handed to the store before this call."""
+        """Return the whole state, with every delta passed to the store before this call."""
 
 
 class CursorStore(ABC):
-    """Cursor records by cursor id (a text that is unique for ever within one data directory)."""
+    """Cursor records by cursor id, which is never used twice within one data directory."""
 
     @abstractmethod
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
-        """The last snapshot (None when there was none) and the deltas after it, oldest first."""
+        """Return the last snapshot, if any, and the deltas after it, oldest first."""
 
     @abstractmethod
     def attach(self, cursor_id: str, owner: CursorOwner) -> None:
-        """From now on `owner` can be asked for snapshots."""
+        """Let `owner` provide snapshots from now on."""
 
     @abstractmethod
     async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:

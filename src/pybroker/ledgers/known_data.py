@@ -1,7 +1,7 @@
 """The data that a ledger store must have according to the metadata. A start uses it to detect lost files.
 
-The metadata contain the ledgers of every topic and the entry counts of closed ledgers. They also contain a copy of the
-journal's end (`StoreMark`), which every metadata transaction updates that writes other data.
+The metadata contain the ledgers of every topic, the entry counts of closed ledgers, and a copy of the journal's end
+(`StoreMark`), which every metadata transaction updates that writes other data.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ class CopiedDirectory(StoreError):
 
 class StoreMark(msgspec.Struct, frozen=True):
     """The progress of the store when the metadata were written. Each number only rises, so an older mark is also
-    correct."""
+    correct.
+    """
 
     version: int = STORE_MARK_VERSION
     sequence: int = 0
     """Journal batches with lower sequence numbers were durable."""
     commit: int = 0
-    """Number of durable transactions of `checkpoint.db`."""
+    """Durable transactions of `checkpoint.db`."""
     ledger: int = 0
     """Lower ledger ids may have been assigned."""
 

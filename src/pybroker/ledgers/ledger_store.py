@@ -2,10 +2,11 @@
 
 A ledger is an append-only run of entries numbered from 0, written once, sealed, read many times, deleted whole.
 
-Operation: `append` is called on the event loop and never blocks; the store answers through `AppendListener` on the event loop, in
-the order of the appends of a ledger, only after the entries are as durable as the configuration promises. Concurrency: every method
-is called on the event loop. Failure: after a failed append, all later appends of that ledger fail too (`LedgerFenced`), because
-entry ids have no gaps. The owner seals the ledger and continues in a new one.
+Operation: `append` is called on the event loop and never blocks; the store answers through `AppendListener` on the
+event loop, in the order of the appends of a ledger, only after the entries are as durable as the configuration
+promises. Concurrency: every method is called on the event loop. Failure: after a failed append, all later appends of
+that ledger fail too (`LedgerFenced`), because entry ids have no gaps. The owner seals the ledger and continues in a new
+one.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def create_ledger(self) -> int:
-        """Open a new ledger for appends and return its id: larger than every id given before, for ever."""
+        """Open a new ledger for appends and return its id, which is larger than every earlier one."""
 
     @abstractmethod
     def append(self, run: AppendRun) -> None:
@@ -154,7 +155,7 @@ class LedgerStore(ABC):
         """
 
     def refusal(self) -> str | None:
-        """Why no append is taken now, such as a full disk; None when they are taken. For every append: no IO."""
+        """Return why appends are refused, such as a full disk. Called for every append: no IO."""
         return None
 
     @abstractmethod
@@ -165,10 +166,10 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
-        """Up to `max_entries` entries and about `max_bytes` bytes, at least one entry, from `first_entry_id` on.
+        """Return up to `max_entries` entries and about `max_bytes` bytes, at least one entry, from `first_entry_id` on.
 
-        Stops in front of a damaged entry. Raises DamagedEntries when `first_entry_id` is one, with all that cannot be read
-        there; NoSuchLedger; and StoreError when the entry does not exist or cannot be read now.
+        Stops in front of a damaged entry. Raises DamagedEntries if `first_entry_id` is one, with all that cannot be
+        read there; NoSuchLedger; and StoreError if the entry does not exist or cannot be read now.
         """
 
     @abstractmethod
@@ -180,7 +181,7 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
-        """Messages in these entries, which exist; from the columns alone, damaged ones as above."""
+        """Count the messages in these entries, which exist; from the columns alone, damaged ones as above."""
 
     @abstractmethod
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
@@ -205,26 +206,24 @@ class LedgerStore(ABC):
         return None
 
     async def with_file(self, ledger_id: int, work: Callable[[LedgerFile], T]) -> T:
-        """Have `work` done with the ledger's file, in a thread of those for bulk reads. Raises NoSuchLedger, StoreError."""
+        """Run `work` with the ledger's file, in a thread for bulk reads. Raises NoSuchLedger, StoreError."""
         raise NoSuchLedger(f"ledger {ledger_id} has no file")
 
     @abstractmethod
     async def seal(self, ledger_id: int) -> LedgerSummary:
-        """Close the ledger for appends for ever (idempotent); appends under way complete first."""
+        """Close the ledger for appends for ever (idempotent); appends in flight complete first."""
 
     @abstractmethod
     async def recover(self, ledger_id: int) -> LedgerSummary:
-        """Fence and seal a ledger that an earlier run left open; its present contents are final. Also answers for a
-        sealed ledger.
-        """
+        """Fence and seal a ledger that an earlier run left open; its contents are final. A sealed ledger is also valid."""
 
     @abstractmethod
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Drop the ledger and give its space back; unknown ids are ignored."""
+        """Delete the ledger and free its space; unknown ids are ignored."""
 
     @abstractmethod
     async def list_ledgers(self) -> list[int]:
-        """The ids of all ledgers that exist, rising."""
+        """Return all ids, ascending."""
 
     def is_own(self, ledger_id: int) -> bool:
         """Return whether the ledger has the mark of this broker. Only such a ledger may be recovered or deleted although no
@@ -248,11 +247,11 @@ class LedgerStore(ABC):
         """Return once everything appended before this call is durable, proving that the store can write. Raises StoreError."""
 
     def figures(self) -> dict[str, float]:
-        """Return the store's counters by name, for the metrics page; plain reads, no IO."""
+        """Return the counters by name; plain reads, no IO."""
         return {}
 
     def histograms(self) -> dict[str, Buckets]:
-        """Return the store's histograms by name."""
+        """Return the histograms by name."""
         return {}
 
     @abstractmethod
@@ -261,7 +260,6 @@ class LedgerStore(ABC):
 
 
 def told_ids(ledger_ids: Iterable[int]) -> str:
-    """Some ids in words, the first ones if there are very many."""
     ids = sorted(ledger_ids)
     more = f" and {len(ids) - _TOLD_IDS} more" if len(ids) > _TOLD_IDS else ""
     return ", ".join(map(str, ids[:_TOLD_IDS])) + more

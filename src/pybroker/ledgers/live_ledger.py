@@ -1,9 +1,9 @@
 """A ledger without index on disk: its state, its buffered entries, and the extent of its segment file.
 
-Invariants: the entries of a ledger are its committed extent, then `writing` (a checkpoint is moving them), then `buffer`, without
-gap or overlap. `buffer` may contain entries that are not durable yet; entries that the journal refuses are removed before a
-checkpoint can see them. Pure state, used on the event loop; a checkpoint reads the lists of `writing`, which do not change
-meanwhile.
+Invariants: the entries of a ledger are its committed extent, then `writing` (a checkpoint is moving them), then
+`buffer`, without gap or overlap. `buffer` may contain entries that are not durable yet; entries that the journal
+refuses are removed before a checkpoint can see them. Pure state, used on the event loop; a checkpoint reads the lists
+of `writing`, which do not change meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from pybroker.storage_format.segment_layout import (
 
 
 class LedgerState(Enum):
-    """OPEN takes appends. FENCED takes none: one was refused, or a seal waits for those under way. SEALED never changes."""
+    """OPEN takes appends. FENCED takes none: one was refused, or a seal waits for those in flight. SEALED never
+    changes.
+    """
 
     OPEN = "open"
     FENCED = "fenced"
@@ -43,7 +45,7 @@ _NEXT_STATES = {
 class EntryBuffer:
     """Consecutive entries in memory, as flat lists: a read is a slice.
 
-    Running sums are made when they are asked for, and then go on from where they ended: appends do not pay for them.
+    Running sums are extended when they are requested, so that appends do not pay for them.
     """
 
     __slots__ = ("_bytes_before", "_messages_before", "first_entry_id", "message_counts", "payloads", "size_bytes")
@@ -53,7 +55,7 @@ class EntryBuffer:
         self.payloads: list[bytes] = []
         self.message_counts: list[int] = []
         self.size_bytes = 0
-        """The size of all entries that were added, including removed ones; counted by the caller."""
+        """Of all entries that were added, including removed ones; counted by the caller."""
         self._messages_before = array("Q", (0,))
         self._bytes_before = array("Q", (0,))
 
@@ -62,7 +64,6 @@ class EntryBuffer:
         return self.first_entry_id + len(self.payloads)
 
     def cut(self, end_entry_id: int) -> None:
-        """Forget the entries from `end_entry_id` on."""
         keep = max(0, end_entry_id - self.first_entry_id)
         del self.payloads[keep:]
         del self.message_counts[keep:]
@@ -71,7 +72,6 @@ class EntryBuffer:
         self.first_entry_id = min(self.first_entry_id, end_entry_id)
 
     def totals_before(self, entry_id: int) -> LedgerTotals:
-        """Of the entries here in front of `entry_id`."""
         known = len(self._messages_before) - 1
         if known < len(self.payloads):
             counts, lengths = self.message_counts[known:], map(len, self.payloads[known:])
@@ -81,13 +81,12 @@ class EntryBuffer:
         return LedgerTotals(self._messages_before[index], self._bytes_before[index])
 
     def message_count_of(self, entry_ids: BitMap) -> int:
-        """Messages in those of the entries that are here."""
         here = entry_ids & BitMap(range(self.first_entry_id, self.end_entry_id))
         counts, first = self.message_counts, self.first_entry_id
         return sum([counts[entry_id - first] for entry_id in here])
 
     def find_publish_time(self, publish_time_ms: int, publish_time_of: PublishTimeOf) -> int:
-        """The first entry here that was published at or after that time, by bisection; the end when there is none."""
+        """Return the first entry published at or after that time, by bisection; the end if there is none."""
 
         def time_of(payload: bytes) -> int:
             try:
@@ -98,7 +97,7 @@ class EntryBuffer:
         return self.first_entry_id + bisect_left(self.payloads, publish_time_ms, key=time_of)
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
-        """Entries from `first_entry_id`, which is here, until one reaches `max_bytes`."""
+        """Return entries from `first_entry_id`, which is here, until one reaches `max_bytes`."""
         start = first_entry_id - self.first_entry_id
         payloads = self.payloads[start : start + max_entries]
         counts = self.message_counts[start : start + max_entries]
@@ -149,7 +148,7 @@ class LiveLedger:
 
     @property
     def unstored_bytes(self) -> int:
-        """In memory, until the checkpoint that writes it has ended."""
+        """Return the bytes in memory until the checkpoint that writes them has ended."""
         return self.buffer.size_bytes + (0 if self.writing is None else self.writing.size_bytes)
 
     @property
@@ -161,7 +160,7 @@ class LiveLedger:
         self.state = state
 
     def copied(self) -> LiveLedger:
-        """As it is now, apart from this one; of a ledger that is in memory alone."""
+        """Return an independent copy of a ledger that is in memory alone."""
         assert self.extent is EMPTY_EXTENT and self.writing is None, "some of it is in a file"  # noqa: PT018
         copy = LiveLedger(self.ledger_id, publish_time_of=self._publish_time_of)
         copy.state = self.state
@@ -172,7 +171,7 @@ class LiveLedger:
         return copy
 
     def fence(self, first_refused_id: int) -> None:
-        """The journal refused the entries from `first_refused_id` on: they were never here."""
+        """Remove the entries from `first_refused_id` on, which the journal refused."""
         self.set_state(LedgerState.FENCED)
         self.has_refused = True
         self.buffer.cut(first_refused_id)
@@ -205,7 +204,7 @@ class LiveLedger:
         return None
 
     def totals_before(self, entry_id: int) -> LedgerTotals:
-        """Of the entries in front of `entry_id`, which is no longer in the segment file."""
+        """Return the totals of the entries in front of `entry_id`, which is no longer in the segment file."""
         assert entry_id >= self.extent.entry_count
         messages, size_bytes = self.extent.message_count, self.extent.size_bytes
         for buffer in self._buffers():
@@ -215,7 +214,6 @@ class LiveLedger:
         return LedgerTotals(messages, size_bytes)
 
     def buffered_message_count_of(self, entry_ids: BitMap) -> int:
-        """Messages in those of the entries that are in memory."""
         return sum(buffer.message_count_of(entry_ids) for buffer in self._buffers())
 
     def publish_time_span(self, publish_time_ms: int) -> tuple[int, int]:
@@ -240,7 +238,6 @@ class LiveLedger:
         return LedgerSummary(self.ledger_id, self.next_entry_id, totals.message_count, totals.size_bytes)
 
     def _buffers(self) -> list[EntryBuffer]:
-        """Oldest first."""
         return [self.buffer] if self.writing is None else [self.writing, self.buffer]
 
     def check_invariants(self) -> None:

@@ -1,7 +1,7 @@
-"""LedgerStore and CursorStore in memory: for tests, and for brokers that need not remember.
+"""LedgerStore and CursorStore in memory: for tests, and for brokers without durable data.
 
-The same promises about order and completion as the local store, but for durability: completions come by `call_soon`, one
-call for everything that was appended before it, each listener with its runs in one list.
+Order and completion are as in the local store: completions come by `call_soon`, one call for everything that was
+appended before it, each listener with its runs in one list.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class MemoryLedgerStore(LedgerStore):
         self._waiting: list[tuple[AppendRun, StoreError | None]] = []
 
     def copied(self) -> Self:
-        """Return a store with the present contents, as a process finds them after a crash, including appends that were not
-        confirmed.
+        """Return a store with the current contents, as a process finds them after a crash, including unconfirmed
+        appends.
         """
         copy = type(self)(self._publish_time_of)
         copy._ledgers = {ledger_id: ledger.copied() for ledger_id, ledger in self._ledgers.items()}  # noqa: SLF001
@@ -79,7 +79,7 @@ class MemoryLedgerStore(LedgerStore):
         ledger = self._ledger(ledger_id)
         if ledger.state is LedgerState.OPEN:
             ledger.set_state(LedgerState.FENCED)
-        await asyncio.sleep(0)  # the completions that wait come first
+        await asyncio.sleep(0)  # pending completions come first
         ledger.set_state(LedgerState.SEALED)
         return ledger.summary()
 
@@ -124,7 +124,7 @@ class MemoryCursorStore(CursorStore):
         self._owners: dict[str, CursorOwner] = {}
 
     def copied(self) -> MemoryCursorStore:
-        """Return a store with the present contents, without unwritten changes of owners."""
+        """Return a store with the current contents, without unwritten changes of owners."""
         copy = MemoryCursorStore()
         copy._cursors = {cursor_id: (snapshot, list(deltas)) for cursor_id, (snapshot, deltas) in self._cursors.items()}
         return copy

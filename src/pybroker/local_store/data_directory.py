@@ -1,8 +1,9 @@
 """Exclusive use of a data directory by one process and one user.
 
-Invariants: while a `DataDirectoryLock` is held, no other broker opens the directory, even if the file `LOCK` is replaced,
-because the directory itself is locked too. The kernel drops the locks with the process, so a crash needs no cleanup. Only
-the owner can read the directory's content. A directory with foreign files is refused, because their permissions would change.
+Invariants: while a `DataDirectoryLock` is held, no other broker opens the directory, even if the file `LOCK` is
+replaced, because the directory itself is locked too. The kernel drops the locks with the process, so a crash needs no
+cleanup. Only the owner can read the directory's content. A directory with foreign files is refused, because their
+permissions would change.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _NO_CONTENT = frozenset({"lost+found"})
 
 
 class DataDirectoryInUse(Exception):
-    """Another process uses the directory. The message contains its process id, if known."""
+    """The message contains the process id of the user of the directory, if known."""
 
 
 class ForeignDirectory(Exception):
@@ -98,7 +99,6 @@ class DataDirectoryLock:
             raise
 
     def release(self) -> None:
-        """Drop the locks, so that another process can open the directory."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -108,8 +108,9 @@ class DataDirectoryLock:
         return descriptor
 
     def _hold(self, descriptor: int, *, is_optional: bool = False) -> None:
-        """Lock a file. With `is_optional` ignore an OSError: some network file systems lock only files that are open for
-        writing, so no directories. On a system without `fcntl`, a second broker is not prevented."""
+        """With `is_optional` ignore an OSError: some network file systems lock only files that are open for writing, so
+        no directories. On a system without `fcntl`, a second broker is not prevented.
+        """
         if not _HAS_LOCKS:
             return
         try:
@@ -184,7 +185,9 @@ def write_directory_mark(directory: Path) -> None:
 
 
 def keep_to_owner(directory: Path) -> None:
-    """Remove the permissions of other users from the files of an earlier version. Raise OSError for files of other users."""
+    """Remove the permissions of other users from the files of an earlier version. Raise OSError for files of other
+    users.
+    """
     for path in directory.iterdir():
         mode = path.lstat().st_mode
         if mode & _OTHERS and not path.is_symlink():

@@ -1,7 +1,8 @@
 """Appends that wait because memory or journal is at its limit. Pure.
 
-The runs of one owner are released in order, even across ledgers: an entry of the next ledger must not become durable and
-visible before the rest of the previous ledger. Owners take turns, so that an owner with many runs does not delay the others.
+The runs of one owner are released in order, even across ledgers: an entry of the next ledger must not become durable
+and visible before the rest of the previous ledger. Owners take turns, so that an owner with many runs does not delay
+the others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pybroker.ledgers.ledger_store import AppendListener, AppendRun
 
 
 class DeferredAppends:
-    """Queues of deferred runs, one per owner. Owned by the store. Invariant: no queue is empty."""
+    """Queues of deferred runs, one per owner. Invariant: no queue is empty."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[AppendListener, deque[AppendRun]] = OrderedDict()  # by owner, in the order of release
@@ -23,7 +24,7 @@ class DeferredAppends:
         return self._count
 
     def holds(self, owner: AppendListener) -> bool:
-        """Return whether runs of `owner` wait. If so, its next run must wait behind them."""
+        """If so, the next run of `owner` must wait behind them."""
         return owner in self._rows
 
     def hold(self, run: AppendRun) -> None:
@@ -31,7 +32,7 @@ class DeferredAppends:
         self._count += 1
 
     def release(self, may_go: Callable[[AppendRun], bool]) -> Iterator[AppendRun]:
-        """Remove and yield runs, one per owner in turn, until `may_go` refuses the next run of each owner."""
+        """Yield one run per owner in turn, until `may_go` refuses the next run of each owner."""
         turns = deque(self._rows)
         while turns:
             owner = turns.popleft()
@@ -48,7 +49,6 @@ class DeferredAppends:
             yield run
 
     def take(self, ledger_id: int) -> list[AppendRun]:
-        """Remove and return all runs of one ledger."""
         taken = []
         for owner, row in list(self._rows.items()):
             own = [run for run in row if run.ledger_id == ledger_id]
@@ -63,7 +63,7 @@ class DeferredAppends:
         return taken
 
     def take_all(self) -> list[AppendRun]:
-        """Remove and return all runs. The runs of one owner stay in order."""
+        """The runs of one owner stay in order."""
         runs = [run for row in self._rows.values() for run in row]
         self._rows.clear()
         self._count = 0

@@ -1,15 +1,16 @@
 """The free-space watermark for appends, and a reserve file that keeps space for acknowledgements.
 
-Operation: the store accepts appends while the file system has `min_free_bytes` more than the bytes that are in the journal
-and not yet in segment files. So every entry with a receipt can reach its segment. The broker measures free space at
-intervals, and after every journal file and checkpoint. Between measurements an append costs one comparison with the count
-of bytes not yet in segments. If a write fails for lack of space, the reserve file is deleted, so that cursor records,
-checkpoints and metadata can still be written. It is allocated again when space is available. A successful allocation also
-proves that a quota, which the reported free space does not show, permits writes again.
+Operation: the store accepts appends while the file system has `min_free_bytes` more than the bytes that are in the
+journal and not yet in segment files. So every entry with a receipt can reach its segment. Free space is measured at
+intervals, and after every journal file and checkpoint; between measurements an append costs one comparison. If a write
+fails for lack of space, the reserve file is deleted, so that cursor records, checkpoints and metadata can still be
+written. It is allocated again when space is available, which also proves that a quota, not shown by the reported free
+space, permits writes again.
 
 Invariant: appends are refused while the reserve file does not exist.
 
-Concurrency: `refusal`, `decide`, `start` and `close` on the loop; `measure`, `has_room_for` and `no_room` from any thread.
+Concurrency: `refusal`, `decide`, `start` and `close` on the loop; `measure`, `has_room_for` and `no_room` from any
+thread.
 """
 
 from __future__ import annotations
@@ -76,18 +77,18 @@ class SpaceReserve:
             self.is_held = True
 
     def give_up(self) -> None:
-        """Delete the reserve file, so that other writes can use its space."""
         with self._lock:
             self.is_held = False
             self._disk.unlink(self._path)
 
 
 class StorageSpace:
-    """The decision whether the store accepts appends. Owned by the store and created in a thread."""
+    """The decision whether the store accepts appends. Owned by the store, created in a thread."""
 
     def __init__(self, environment: StoreEnvironment, directory: Path, options: LocalStoreOptions) -> None:
-        """Measure the file system, fit `options` to its size, and allocate the reserve if there is space. Raise OSError if
-        the file system cannot be measured."""
+        """Measure the file system, fit `options` to its size, and allocate the reserve if there is space. Raise OSError
+        if the file system cannot be measured.
+        """
         disk = self._disk = environment.disk
         self._clock = environment.clock
         self._directory = directory
@@ -116,8 +117,9 @@ class StorageSpace:
         self._look()
 
     def start(self, unstored_bytes: Callable[[], int], on_change: Callable[[], None]) -> None:
-        """Start to watch. `unstored_bytes` returns the bytes not yet in segment files; `on_change` is called when appends
-        become refused or accepted."""
+        """Start to watch. `unstored_bytes` returns the bytes not yet in segment files; `on_change` is called when
+        appends become refused or accepted.
+        """
         self._unstored_bytes = unstored_bytes
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
@@ -126,7 +128,6 @@ class StorageSpace:
         self.decide()
 
     def refusal(self) -> str | None:
-        """Return why appends are refused, or None if they are accepted."""
         if self._reason is None and self.free_bytes < self._needed_bytes():
             self._refuse()
         return self._reason
@@ -147,17 +148,16 @@ class StorageSpace:
             self._on_change()
 
     def measure(self) -> None:
-        """Measure the free space after a write."""
         figures = self._disk.space(self._directory)
         if figures is not None:
             self.free_bytes, self.total_bytes = figures.free_bytes, figures.total_bytes
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Return whether `size_bytes` more can be written without falling below the watermark."""
+        """Return whether a write of this size stays above the watermark."""
         return self.free_bytes - size_bytes >= self._needed_bytes()
 
     def no_room(self, error: OSError | None = None) -> None:
-        """Delete the reserve after a write failed for lack of space. Appends are refused until space is available."""
+        """Delete the reserve. Appends are refused until space is available."""
         if error is not None:
             self._cause = error
         self._reserve.give_up()
@@ -180,9 +180,8 @@ class StorageSpace:
     def _back_off(self) -> None:
         """Double the wait each time that space runs out shortly after appends were accepted again.
 
-        In that case writes cannot use the free space that the file system reports: because of a quota, or because a
-        journal file is larger than the free space. Without the wait, every poll would accept and refuse appends and log
-        both.
+        Then writes cannot use the free space that the file system reports, because of a quota, or because a journal
+        file is larger. Without the wait, every poll would accept and refuse appends and log both.
         """
         poll_s, now_s = self.options.space_poll_s, self._now_s()
         is_relapse = now_s - self._resumed_s < _RELAPSE_POLLS * poll_s
@@ -204,7 +203,7 @@ class StorageSpace:
         self._on_change()
 
     async def _watch(self) -> None:
-        """Measure at intervals. If the file system reports no free space figures, stop when appends are accepted."""
+        """Measure at intervals. Without free space figures of the file system, stop when appends are accepted."""
         loop = asyncio.get_running_loop()
         while self._has_figures or self._reason is not None:
             await asyncio.sleep(self.options.space_poll_s)

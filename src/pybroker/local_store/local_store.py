@@ -6,14 +6,12 @@ docs/reference/storage-format.md describes the files and their life cycle.
 
 Invariants: `append_completed` without an error means as durable as configured. Entry ids of a ledger have no gaps.
 
-Limits: near `journal_max_bytes` and `journal_max_records`, the runs of the ledgers with the most data in the journal wait in
-`_held` until a checkpoint ends. At these limits the runs of all ledgers wait, and their owners see later completions. A ledger
-with much data in the journal's queue also waits while the queue holds at least a full batch, because the queue is processed
-in order. Without disk space, appends are refused instead (`free_space.py`).
+Limits: near `journal_max_bytes` and `journal_max_records`, the runs of the ledgers with the most data in the journal
+wait in `_held` until a checkpoint ends; at these limits, all runs. A ledger with much data in the journal's queue also
+waits while the queue holds a full batch, because the queue is processed in order. Without disk space, appends are
+refused instead (`free_space.py`).
 
-Not decided here: which ledgers belong to a topic (metadata), which owner may append (managed ledger), the directory lock (app).
-
-Concurrency: the loop only. Threads: journal writer, journal files, checkpoint, space, cold reads; each gets plain values.
+Concurrency: the loop only. Threads (journal writer, journal files, checkpoint, space, cold reads) get plain values.
 """
 
 from __future__ import annotations
@@ -50,9 +48,11 @@ from pybroker.local_store.free_space import StorageSpace
 from pybroker.local_store.journal.journal import Journal, JournalSetup
 from pybroker.local_store.journal.journal_direct import open_journal
 from pybroker.local_store.journal.journal_items import JournalBatch, JournalMark, JournalRecord, ListenersTold
+from pybroker.local_store.ledger_ids import LedgerIds
+from pybroker.local_store.segments.ledger_location import LedgerLocation
 from pybroker.local_store.segments.ledger_reads import LedgerReads
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
-from pybroker.local_store.start_up import LEDGER_ID_BLOCK, OpenedStore, StoreDirectories, open_store
+from pybroker.local_store.start_up import OpenedStore, StoreDirectories, open_store
 from pybroker.local_store.store_counters import StoreStats
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
@@ -68,12 +68,12 @@ from pybroker.storage_format.journal_layout import (
 )
 from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_time
 
-# A ledger may always have this fraction of a batch (one part in 16) in the journal's queue.
+# A ledger may always have one part in 16 of a batch in the journal's queue.
 _QUEUE_SHARES = 16
 
 
 class LocalStore(LedgerStore, CursorStore):
-    """The local ledger and cursor store. Owned by the app and created by `open`; `close` ends its threads."""
+    """Owned by the app and created by `open`; `close` ends its threads."""
 
     def __init__(
         self,
@@ -97,11 +97,8 @@ class LocalStore(LedgerStore, CursorStore):
         self._stats = stats
         self._directory = StoreDirectories.below(directory).ledgers
         self._table = opened.table
-        self._ledger_ids = iter(opened.reserved_ledger_ids)
+        self._ledger_ids = LedgerIds(opened.reserved_ledger_ids, self._reserve_ledger_ids)
         self._first_named_ledger_id = opened.facts.first_named_ledger_id
-        self._first_own_ledger_id = opened.reserved_ledger_ids.start
-        self._next_block_start = opened.reserved_ledger_ids.stop
-        self._reserving = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._shelf = CursorRegistry(opened.facts.cursor_number)
         self._publish_time_of = publish_time_of
@@ -144,10 +141,8 @@ class LocalStore(LedgerStore, CursorStore):
             self._shelf,
             options,
             stats,
-            self._reads.stored,
-            self._release_held,
-            self._fail,
             space,
+            listener=self,
         )
         space.start(self._checkpointer.unstored_bytes, self._space_changed)
 
@@ -167,7 +162,8 @@ class LocalStore(LedgerStore, CursorStore):
         `known` is the stored data according to the metadata: if some of it is missing from the files, that is an error.
 
         `on_fatal` is called at most once, on the loop, when a write fails and the store cannot continue.
-        `publish_time_of` is called in the checkpoint's thread, for one entry in 64 KiB. `make_journal` creates the journal writer.
+        `publish_time_of` is called in the checkpoint's thread, for one entry in 64 KiB. `make_journal` creates the
+        journal writer.
         """
         environment = environment or StoreEnvironment()
         stats = StoreStats()
@@ -178,9 +174,9 @@ class LocalStore(LedgerStore, CursorStore):
             raise StoreError(f"{directory} cannot be opened: {error}") from error
 
     def mark(self) -> StoreMark:
-        """Return the store's current progress, to be stored in the metadata. May be called from any thread."""
+        """Return the store's progress, to be stored in the metadata. May be called from any thread."""
         end = self._journal_end.noted_end
-        return StoreMark(sequence=end.next_sequence, commit=end.commit, ledger=self._next_block_start)
+        return StoreMark(sequence=end.next_sequence, commit=end.commit, ledger=self._ledger_ids.end)
 
     def figures(self) -> dict[str, float]:
         return self.stats().figures()
@@ -189,7 +185,7 @@ class LocalStore(LedgerStore, CursorStore):
         return self._stats.histograms()
 
     def stats(self) -> StoreStats:
-        """Return the counters after updating the current values. The object is the same each time."""
+        """Update and return the counters, the same object each time."""
         stats = self._stats
         stats.journal_queue_depth = self._journal.queue_depth
         stats.held_runs = len(self._held)
@@ -225,7 +221,7 @@ class LocalStore(LedgerStore, CursorStore):
             self._admit(ledger, run)
 
     def _admits(self, ledger: LiveLedger) -> bool:
-        """Return whether a run of `ledger` may enter memory and journal now."""
+        """Return whether a run may enter memory and journal now."""
         most_bytes = self._max_queued_bytes
         is_queue_long = self._queued_bytes >= most_bytes and ledger.queued_bytes >= most_bytes // _QUEUE_SHARES
         return not is_queue_long and self._checkpointer.admits(ledger)
@@ -240,8 +236,16 @@ class LocalStore(LedgerStore, CursorStore):
         self._journal.put(run)
         self._checkpointer.appended(ledger, run.size_bytes, len(run.payloads))
 
+    def index_stored(self, ledger_id: int, place: LedgerLocation) -> None:
+        self._reads.stored(ledger_id, place)
+
+    def checkpoint_ended(self) -> None:
+        self._release_held()
+
+    def checkpoint_failed(self, error: BaseException) -> None:
+        self._fail(error)
+
     def _release_held(self) -> None:
-        """Admit deferred runs after a checkpoint or a batch has ended."""
         for run in self._held.release(self._may_go):
             ledger = self._ledgers.get(run.ledger_id)
             if ledger is None or ledger.has_refused:
@@ -257,17 +261,21 @@ class LocalStore(LedgerStore, CursorStore):
                     waiter.set_result(None)
 
     def _may_go(self, run: AppendRun) -> bool:
-        """Return whether `run` need not wait: it is either admitted, or refused because its ledger was deleted or fenced."""
+        """Return whether `run` need not wait: it is either admitted, or refused because its ledger was deleted or
+        fenced.
+        """
         ledger = self._ledgers.get(run.ledger_id)
         return ledger is None or ledger.has_refused or self._admits(ledger)
 
     def _space_changed(self) -> None:
-        """Refuse deferred runs when disk space runs out. When space is available, retry a failed creation of a journal file."""
+        """Refuse deferred runs when disk space runs out. When space is available, retry a failed creation of a journal
+        file.
+        """
         refusal = self._space.refusal()
         if refusal is None:
             self._files.try_again()
             return
-        # The checkpoint that deferred runs wait for may never end, so they are refused now.
+        # The checkpoint that deferred runs wait for may never end.
         held = self._held.take_all()
         if held:
             for ledger in filter(None, (self._ledgers.get(run.ledger_id) for run in held)):
@@ -284,7 +292,7 @@ class LocalStore(LedgerStore, CursorStore):
         )
 
     def _batch_completed(self, batch: JournalBatch) -> None:
-        """Complete a batch on the loop, with one call for each listener."""
+        """One call for each listener."""
         stats = self._stats
         stats.journal_batches += 1
         stats.journal_bytes += batch.size_bytes
@@ -354,7 +362,7 @@ class LocalStore(LedgerStore, CursorStore):
                     waiter.set_result(None)
 
     def _guard(self, done: Callable[[StoreError | None], None], error: StoreError | None) -> None:
-        """Call `done` and log its exception, so that the other listeners still receive their completions."""
+        """Log an exception of `done`, so that the other listeners still receive their completions."""
         try:
             done(error)
         except Exception as escaped:  # noqa: BLE001 - the boundary between the store and its listeners
@@ -374,15 +382,7 @@ class LocalStore(LedgerStore, CursorStore):
 
     async def create_ledger(self) -> int:
         self._check_open()
-        async with self._reserving:
-            ledger_id = next(self._ledger_ids, None)
-            if ledger_id is None:
-                block = range(self._next_block_start, self._next_block_start + LEDGER_ID_BLOCK)
-                facts = {"ledger_id": block.stop, "journal_end": self._journal_end.noted_end.next_sequence}
-                await self._reads.in_thread(self._table.commit, TableChange(facts))
-                self._next_block_start = block.stop
-                self._ledger_ids = iter(block)
-                ledger_id = next(self._ledger_ids)
+        ledger_id = await self._ledger_ids.next()
         ledger = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)
 
         def durable() -> None:
@@ -391,6 +391,10 @@ class LocalStore(LedgerStore, CursorStore):
 
         await self._record(encode_ledger_record(LedgerRecord(RecordType.LEDGER_CREATED, ledger_id)), durable)
         return ledger_id
+
+    async def _reserve_ledger_ids(self, end: int) -> None:
+        facts = {"ledger_id": end, "journal_end": self._journal_end.noted_end.next_sequence}
+        await self._reads.in_thread(self._table.commit, TableChange(facts))
 
     def read_buffered(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
         ledger = self._ledgers.get(ledger_id)
@@ -476,7 +480,7 @@ class LocalStore(LedgerStore, CursorStore):
         return ledger_id >= self._first_named_ledger_id
 
     def is_id_given(self, ledger_id: int) -> bool:
-        return ledger_id < self._first_own_ledger_id
+        return ledger_id < self._ledger_ids.first
 
     async def flush(self) -> None:
         if self._held:
@@ -561,7 +565,9 @@ class LocalStore(LedgerStore, CursorStore):
             raise StoreError("the store is closed")
 
     async def _record(self, data: bytes, durable: Callable[[], None]) -> None:
-        """Write a record and wait for it. `durable` is called when its batch completes, before any completion of a later batch."""
+        """Write a record and wait for it. `durable` is called when its batch completes, before any completion of a
+        later batch.
+        """
         self._check_open()
         written: asyncio.Future[None] = self._loop.create_future()
 
@@ -587,7 +593,7 @@ class LocalStore(LedgerStore, CursorStore):
 def _open(
     environment: StoreEnvironment, directory: Path, options: LocalStoreOptions, stats: StoreStats, known: KnownData
 ) -> tuple[StorageSpace, OpenedStore]:
-    """Do the blocking part of `LocalStore.open`, in a thread."""
+    """The blocking part of `LocalStore.open`, in a thread."""
     environment.disk.make_directory(directory)
     space = StorageSpace(environment, directory, options)
     directories = StoreDirectories.below(directory)

@@ -36,7 +36,7 @@ MAX_TOLD = 10
 
 @dataclass(frozen=True, slots=True)
 class MissingEntries:
-    """Entries of a ledger that were stored and are missing. `first_entry_id` is the first missing one."""
+    """Missing entries of a ledger, from `first_entry_id` on."""
 
     ledger_id: int
     first_entry_id: int
@@ -56,7 +56,7 @@ def require_none(missing: list[MissingEntries]) -> None:
 
 
 class MissingFiles:
-    """The comparison of the recorded data with the existing files, for one start."""
+    """Compares recorded data with existing files, once for each start."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class MissingFiles:
 
     def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:
         """Return those of `ledger_ids`, topics' ledgers without a row in `checkpoint.db`, whose files are missing or
-        truncated."""
+        truncated.
+        """
         missing = []
         for ledger_id in sorted(ledger_ids):
             count = self._named[ledger_id]
@@ -128,7 +129,6 @@ class MissingFiles:
         return missing
 
     def missing_with_row(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
-        """Return closed ledgers with fewer entries than the metadata state."""
         return [
             MissingEntries(
                 ledger_id, extent.entry_count, count, f"holds {extent.entry_count} entries, metadata.db says {count}"
@@ -147,8 +147,9 @@ class MissingFiles:
 
 
 def _cut_of_sealed(file: DiskFile, ledger_id: int, count: int | None, size: int) -> MissingEntries | None:
-    """Return the entries missing at the end of a sealed ledger's file. Ignore damage that hides no entries or only
-    inner ones."""
+    """Return the entries missing at the end of a sealed ledger's file, regardless of damage that hides no or only inner
+    entries.
+    """
     try:
         decode_trailer(file.read_at(TRAILER_BYTES, max(0, size - TRAILER_BYTES)), size)
     except LayoutError:

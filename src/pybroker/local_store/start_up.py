@@ -1,11 +1,11 @@
 """Opening of a data directory: replay the journal behind the last checkpoint, and start with new journal files.
 
-Invariants: the start can be interrupted anywhere and repeated; it makes all replayed data durable (segment files and table) before
-the journal files with it may be reused; on damage that it cannot explain, it changes nothing, except that the intact journal before
-the damage has been replayed.
+Invariants: the start can be interrupted anywhere and repeated; it makes all replayed data durable (segment files and
+table) before the journal files with it may be reused; on damage that it cannot explain, it changes nothing, except that
+the intact journal before the damage has been replayed.
 
-The journal files are replayed and committed one by one, so two files bound the memory for any backlog. Blocking: runs in a thread,
-before any other thread of the store exists except its own.
+The journal files are replayed and committed one by one, so two files bound the memory for any backlog. Blocking: runs
+in a thread, before any other thread of the store exists except its own.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from pybroker.local_store.journal.journal_files import (
     parse_journal_file_name,
 )
 from pybroker.local_store.journal.journal_recovery import BatchOrder, DamagedJournal, Replay, Replayed, scan_file
+from pybroker.local_store.ledger_ids import LEDGER_ID_BLOCK
 from pybroker.local_store.missing_files import MissingFiles, require_none
 from pybroker.local_store.segments.segment_tail import Leftovers, UnknownEntries, held_entries
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
@@ -52,15 +53,13 @@ from pybroker.storage_format.journal_end_layout import JournalEnd
 from pybroker.storage_format.journal_layout import RecordType, ledger_changes
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, LedgerExtent, SegmentIndex
 
-# Ledger ids are reserved in blocks: one commit for each block, and no id is ever given twice.
-LEDGER_ID_BLOCK = 1000
 # The limit of a column of the table, reduced by some blocks of ids.
 MAX_LEDGER_ID = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class StoreDirectories:
-    """Where things lie below the store's directory."""
+    """Paths below the store's directory."""
 
     ledgers: Path
     journal: Path
@@ -85,7 +84,6 @@ class OpenedStore:
 
 
 def is_new_store(directory: Path) -> bool:
-    """Whether nothing of a store is there."""
     below = StoreDirectories.below(directory)
     has_files = any(path.is_dir() and any(path.iterdir()) for path in (below.ledgers, below.journal))
     return not has_files and not (below.table.exists() and below.table.stat().st_size)
@@ -116,7 +114,8 @@ def open_store(
             logs.error("checkpoint.cursor_damaged", file=directories.table.name, cursor=cursor_id)
         extents = table.load_extents()
         generations = {generation: name for name in names if (generation := parse_journal_file_name(name)) is not None}
-        # Regardless of the mark of a clean stop: a table that lost its last commits may contain the mark of an earlier stop.
+        # Regardless of the mark of a clean stop: a table that lost its last commits may contain the mark of an earlier
+        # stop.
         covered_sequence = facts.sequence
         end = _journal_end(disk, directories, names, facts, known.mark)
         if not what_is_there and facts.commit == 0 and end is not None:
@@ -157,9 +156,9 @@ def open_store(
         facts.ledger_id = reserved.stop
         facts.is_clean = facts.is_journal_made = 0
         facts.journal_end = facts.sequence
-        # From this commit on the old journal files mean nothing, and may be used again.
+        # From this commit on the old journal files are void and may be reused.
         table.commit(TableChange(asdict(facts)))
-        # Before an old file is used again: from now on a table that is older than this commit is found out.
+        # Before an old file is reused: from now on a table older than this commit is detected.
         journal_end = JournalEndFile(
             disk,
             directories.journal,
@@ -195,7 +194,7 @@ def known_ends(facts: Facts, mark: StoreMark) -> tuple[JournalEnd, JournalEnd]:
 def _journal_end(
     disk: Disk, directories: StoreDirectories, names: Collection[str], facts: Facts, mark: StoreMark
 ) -> JournalEnd | None:
-    """Return the end of the durable journal, the latest of all marks; None without any mark."""
+    """Return the end of the durable journal, the latest of all marks."""
     noted = [read_journal_end(disk, path) for path in (directories.journal, directories.table.parent)]
     if noted == [None, None] and JOURNAL_END_NAME in names:
         logs.warning("journal.end_damaged", note="a torn tail of the journal looks like a loss")
@@ -217,7 +216,7 @@ def _note_journal_made(table: CheckpointTable) -> None:
 
 
 def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
-    """Sizes of segment files by ledger id. Raises StoreError for an id that no ledger can have."""
+    """Return sizes by ledger id. Raises StoreError for an id that no ledger can have."""
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
         raise StoreError(f"{segment_path(Path(), max(found))} has a name that no ledger can have: move it away")
@@ -225,7 +224,7 @@ def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
 
 
 def describe_files(segment_count: int, journal_file_count: int) -> str:
-    """Return the files of a store beside its table, in words; empty without any."""
+    """Describe the files of a store beside its table; empty without any."""
     counts = ((segment_count, "segment files"), (journal_file_count, "journal files"))
     return " and ".join(f"{count} {what}" for count, what in counts if count)
 
@@ -236,12 +235,12 @@ def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, Ledg
 
 
 def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
-    """Those of the ids found that were never given: a transaction, which is always synced, reserves ids before they are."""
+    """Return the ids found that were never assigned: a transaction, which is always synced, reserves ids first."""
     return sorted(ledger_id for ledger_id in found if ledger_id >= next_ledger_id)
 
 
 def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
-    """Return the error text for ledgers with ids that were never assigned, with the remedy."""
+    """Return an error text with the remedy."""
     return (
         f"{table} is older than the ledgers: it does not know ledger {told_ids(ledger_ids)} yet, so its last changes are"
         f" lost, cursors among them. Put the right one back, with {table}-wal if there was one; or see what `pybroker ledger"
@@ -250,7 +249,7 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the id from which on a run that begins with `facts` can rely on the metadata of existing and new ledgers."""
+    """Return the id from which on a run that begins with `facts` can rely on the metadata of ledgers."""
     if not is_synced:
         return NAMES_NOT_CERTAIN
     # the first synced run after an unsynced one: existing ledgers stay uncertain
@@ -269,8 +268,7 @@ def _check_leftovers(
     is_synced: bool,
 ) -> None:
     """Raise UnknownEntries if a segment file holds an entry that is neither in its extent nor in the journal. Raise
-    MissingData if a file ends before its extent, unless the journal deletes the ledger. This is checked before any
-    change.
+    MissingData if a file ends before its extent, unless the journal deletes the ledger. Checked before any change.
 
     Such files exist only after a crash during a checkpoint or after a deletion. Only then the journal is read a second
     time.
@@ -295,7 +293,7 @@ def _check_leftovers(
             live = order.live_batches(name, scan_file(data, generation, order.next_sequence))
         except (LayoutError, DamagedJournal):
             require_none(short)
-            return  # the replay tells it
+            return  # the replay reports it
         for batch in live:
             body = memoryview(data)[batch.body_offset : batch.body_offset + batch.body_length]
             for record_type, ledger_id, end_entry_id in ledger_changes(body):
@@ -329,7 +327,8 @@ def _replay(
 ) -> dict[int, LedgerExtent]:
     """Replay the whole journal. Return the extents afterwards. Raises DamagedJournal.
 
-    A thread stores one file while the next one is read and applied here: half of the time of each is spent waiting for the device.
+    A thread stores one file while the next one is read and applied here, because half of each is waiting for the
+    device.
     """
     disk = environment.disk
     order = BatchOrder(facts.sequence, is_synced=is_synced)
@@ -375,7 +374,7 @@ def _replay(
 
 
 def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
-    """Apply the batches of one file that count; whether there are any."""
+    """Apply the valid batches of one file. Return whether there are any."""
     try:
         scanned = scan_file(data, generation, order.next_sequence)
     except LayoutError as error:
@@ -401,7 +400,7 @@ class _ReplayStore:
         self.extents = dict(extents)  # as committed
 
     def store(self, facts: dict[str, int], replayed: Replayed) -> None:
-        """Segment files, then one transaction. Raises OSError and StoreError."""
+        """Write segment files, then one transaction. Raises OSError and StoreError."""
         self.extents.update(dict.fromkeys(replayed.created_ledgers, EMPTY_EXTENT))
         for ledger_id in replayed.deleted_ledgers:
             self.extents.pop(ledger_id, None)
@@ -434,7 +433,7 @@ class _ReplayStore:
 
 
 def _read_file(disk: Disk, path: Path, buffer: bytearray) -> bytearray:
-    """The whole file: in `buffer`, which is overwritten, if that is as long."""
+    """Read the whole file, into `buffer`, which is overwritten, if that is as long."""
     with disk.open_for_read(path) as file:
         if len(buffer) != file.size():
             buffer = bytearray(file.size())

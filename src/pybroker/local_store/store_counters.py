@@ -35,34 +35,30 @@ class StoreStats:
     damaged_cursors: int = 0  # their topics cannot be loaded
     recovered_entries: int = 0
     recovered_bytes: int = 0
-    journal_cut_bytes: int = 0  # bytes of a torn journal end that the start cut off
+    journal_cut_bytes: int = 0  # of a torn journal end, at the start
     dropped_entries_of_deleted_ledgers: int = 0
     recovery_s: float = 0.0
 
     journal_queue_depth: int = 0
-    held_runs: int = 0  # runs that wait for a checkpoint, or for capacity in the journal's queue
+    held_runs: int = 0  # wait for a checkpoint, or for capacity in the journal's queue
     journal_live_bytes: int = 0
     live_ledgers: int = 0
     free_bytes: int = 0
     file_system_bytes: int = 0  # 0: unknown
     publishing_refused: int = 0  # 1 while appends are refused for lack of disk space
 
-    # Of each batch of the journal.
     journal_batch_bytes: Buckets = field(default_factory=lambda: Buckets(BATCH_BYTES_BOUNDS))
     journal_batch_entries: Buckets = field(default_factory=lambda: Buckets(BATCH_ENTRIES_BOUNDS))
     journal_sync_ms: Buckets = field(default_factory=lambda: Buckets(SYNC_BOUNDS_MS))
 
     def synced(self, took_ms: float) -> None:
-        """Record the duration of one batch write, including the sync if the journal is synced."""
         self.journal_sync_s += took_ms / 1000
         self.journal_sync_ms.add(took_ms)
 
     def figures(self) -> dict[str, float]:
-        """Return the plain counters by name."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in found.items() if not isinstance(value, Buckets)}
 
     def histograms(self) -> dict[str, Buckets]:
-        """Return the histograms by name."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in found.items() if isinstance(value, Buckets)}

@@ -37,7 +37,7 @@ class LocalStoreOptions:
 
 
 def fit_to_file_system(options: LocalStoreOptions, total_bytes: int) -> LocalStoreOptions:
-    """Return `options` reduced for a file system of `total_bytes`, so that most of a small one remains for entries."""
+    """Reduce `options` for a small file system, so that most of it remains for entries."""
     # A journal file is smaller than the minimum free space, so that the next one fits whenever appends are accepted.
     step_bytes = _MIB if total_bytes >= 32 * _MIB else _SMALL_STEP_BYTES
     return replace(

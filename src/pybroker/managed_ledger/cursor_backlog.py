@@ -1,7 +1,7 @@
 """The exact backlog of a cursor: entries, messages, and bytes, without reading an entry.
 
-The counts come from the list of ledgers. Only the ledger of the mark-delete position, and ledgers with batches among entries that
-were acknowledged out of order, need a query of the store, which answers from its index.
+The counts come from the list of ledgers. Only the ledger of the mark-delete position, and ledgers with batches among
+entries that were acknowledged out of order, need a query of the store's index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Backlog:
 
 
 async def count_backlog(ledgers: LedgerList, store: LedgerStore, state: CursorState) -> Backlog:
-    """The backlog at the moment of the call. Raises StoreError."""
+    """Return the backlog at the moment of the call. Raises StoreError."""
     while True:
         before = ledgers.ledger_ids()
         try:
@@ -32,11 +32,11 @@ async def count_backlog(ledgers: LedgerList, store: LedgerStore, state: CursorSt
         except StoreError:
             if set(before) <= set(ledgers.ledger_ids()):
                 raise
-            # A ledger was trimmed while it was asked about.
+            # A ledger was trimmed during the query.
 
 
 async def _count(ledgers: LedgerList, store: LedgerStore, state: CursorState) -> Backlog:
-    # Copied before the store is asked, because the state may change meanwhile.
+    # Copied before the store is queried, because the state may change meanwhile.
     mark = state.mark_delete_position
     entries = state.backlog_entries
     if not entries:

@@ -3,10 +3,9 @@
     version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32
     for each ledger:    ledger id i64 | length u32 | roaring bitmap of deleted entries, portable format
     for each ack set:   ledger id i64 | entry id u32 | word count u32 | words u64, least significant first
-    in version 2:       what transactions hold, to the end (`pending_transaction_acks.py`)
+    in version 2:       pending transaction acks, to the end (`pending_transaction_acks.py`)
 
-Version 2 is written only when there is something of that: a cursor that no transaction has acknowledged on stays readable for
-earlier versions.
+Version 2 is written only with pending transaction acks, so other cursors stay readable for earlier versions.
 
 Kind WHOLE replaces the state, kind CHANGES adds to it: mark-delete only moves forward, deleted entries are united, ack
 sets replace older ones of the same entry.
@@ -32,7 +31,7 @@ _ACK_SET = struct.Struct("<qII")
 
 
 class CursorRecord:
-    """A snapshot or delta, read. Raises StoreError when it is damaged or of a version that this code does not know."""
+    """A decoded snapshot or delta. Raises StoreError for a damaged record or an unknown version."""
 
     __slots__ = ("ack_sets", "held", "holes", "is_whole", "mark_delete_position")
 
@@ -76,12 +75,11 @@ class CursorRecord:
 
 
 def encode_whole(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes = b"") -> bytes:
-    """A record that replaces the state. Bitmaps are brought into their smallest form."""
+    """Encode a record that replaces the state. The bitmaps are compacted in place."""
     return _encode(_WHOLE, mark, holes, ack_sets, held)
 
 
 def encode_changes(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes = b"") -> bytes:
-    """A record that adds to the state."""
     return _encode(_CHANGES, mark, holes, ack_sets, held)
 
 

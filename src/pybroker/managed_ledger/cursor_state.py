@@ -1,19 +1,17 @@
-"""The acknowledgements of one subscription: mark-delete position, individually deleted entries behind it, partly acknowledged
-batches.
+"""The acknowledgements of one subscription: mark-delete position, deleted entries behind it, partly acknowledged batches.
 
-All entries up to the mark-delete position are deleted. Behind it, individually deleted entries are in one bitmap for each ledger,
-which is created by the first acknowledgement out of order and removed when the gap in front of it closes: ten million alternating
-holes take a few megabytes, and acknowledgements in order take none. A partly acknowledged batch has a bit set (`model/ack_set.py`).
+Individually deleted entries are in one bitmap for each ledger, which is created by the first acknowledgement out of
+order and removed when the gap in front of it closes: ten million alternating holes take a few megabytes, and
+acknowledgements in order take none. A partly acknowledged batch has a bit set (`model/ack_set.py`). A trimmed ledger
+has no bitmap and counts as deleted.
 
-A trimmed ledger has no bitmap and counts as deleted.
+Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries
+behind it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog
+is exact without a scan.
 
-Invariants: the entry behind the mark-delete position is not deleted; bitmaps and bit sets contain only existing entries behind it;
-a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog is exact without a
-scan.
-
-The caller makes the state durable. It takes the changes since the last call as a delta, or the whole state as a snapshot. A
-snapshot and the deltas after it restore the state, even if the snapshot already contains the deltas. Their encoding is in
-`cursor_record.py`.
+The caller makes the state durable: it takes the changes since the last call as a delta, or the whole state as a
+snapshot (`cursor_record.py`). A snapshot and the deltas after it restore the state, even if the snapshot already
+contains the deltas.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ class AcknowledgedPart:
 
 
 class CursorState:
-    """Owned by a managed cursor. `ledgers` is the managed ledger's own list: which entries exist, in which order."""
+    """Owned by a managed cursor. `ledgers` is the managed ledger's own list."""
 
     def __init__(self, ledgers: LedgerList, mark_delete_position: Position) -> None:
         self._ledgers = ledgers
@@ -58,14 +56,14 @@ class CursorState:
         self._holes: dict[int, BitMap] = {}  # none is empty
         self._hole_count = 0
         self._ack_sets: AckSets = {}
-        # The changes since the last delta. A replaced or new state has no list of changes, because the next delta contains the
-        # whole state. So a cursor whose deltas are never taken never builds such a list.
+        # The changes since the last delta. A replaced or new state has no list of changes, because the next delta
+        # contains the whole state. So a cursor whose deltas are never taken never builds such a list.
         self._is_changed = False
         self._is_replaced = True
         self._new_holes: dict[int, BitMap] = {}
         self._new_ack_sets: set[Position] = set()
         self.held = PendingTransactionAcks()
-        """The pending transaction acks. `held_changed` reports a change."""
+        """`held_changed` reports a change."""
 
     @property
     def mark_delete_position(self) -> Position:
@@ -73,13 +71,13 @@ class CursorState:
 
     @property
     def backlog_entries(self) -> int:
-        """Entries that are not deleted, exact."""
+        """The exact number of entries that are not deleted."""
         return self._ledgers.entries_after(self.mark_delete_position) - self._hole_count
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
     def acknowledge(self, ledger_id: int, entry_ids: Sequence[int]) -> int:
-        """Delete entries, in any order, even twice or unknown ones; returns how many that deleted newly."""
+        """Delete entries, in any order, even twice or unknown ones. Return the number of newly deleted entries."""
         if len(entry_ids) == 1:
             return self._delete_one(ledger_id, entry_ids[0])
         entries = self._existing(ledger_id, entry_ids)
@@ -91,10 +89,11 @@ class CursorState:
         return deleted
 
     def acknowledge_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
-        """Acknowledge the messages of a batch with bit 0 in `words`. Return the number of unacknowledged messages in it.
+        """Acknowledge the messages of a batch with bit 0 in `words`. Return the number of unacknowledged messages in
+        it.
 
-        0: the entry is deleted now, was deleted before, or never existed. `message_count` should be the size in the entry itself:
-        with a larger value of a client, the entry would never be deleted.
+        0: the entry is deleted now, was deleted before, or never existed. `message_count` should be the size in the
+        entry itself: with a larger value of a client, the entry would never be deleted.
         """
         ledger_id, entry_id = position
         if not self._ledgers.has_entry(position) or self.is_deleted(ledger_id, entry_id):
@@ -117,7 +116,7 @@ class CursorState:
         return after.bit_count()
 
     def mark_delete_to(self, position: Position) -> int:
-        """Delete all entries up to and including `position`. Return the number of newly deleted entries.
+        """Return the number of newly deleted entries.
 
         A position behind the last entry is ignored, because it cannot mean to delete the whole backlog.
         """
@@ -132,7 +131,7 @@ class CursorState:
         return before - self.backlog_entries
 
     def move_mark_over_gone(self, position: Position) -> None:
-        """Delete everything up to `position`, if that is nothing but entries of ledgers that are gone."""
+        """Delete everything up to `position`, if that is nothing but entries of trimmed ledgers."""
         mark = self.mark_delete_position
         if position > mark and not self._ledgers.entries_between(mark, position):
             self._move_mark(position)
@@ -147,7 +146,7 @@ class CursorState:
         return before - self.backlog_entries
 
     def reset(self, mark_delete_position: Position) -> None:
-        """Everything behind `mark_delete_position` is unacknowledged again, everything up to it is deleted."""
+        """Everything behind the position is unacknowledged again."""
         self.mark_ledger_id, self._mark_entry_id = mark_delete_position
         self._holes.clear()
         self._hole_count = 0
@@ -160,7 +159,7 @@ class CursorState:
         self._is_changed = True
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """Forget these deleted ledgers. Their deletion must be durable, because the state without them is stored."""
+        """Forget these ledgers. Their deletion must be durable, because the state without them is stored."""
         for ledger_id in ledger_ids:
             holes = self._holes.pop(ledger_id, None)
             if holes is not None:
@@ -172,24 +171,25 @@ class CursorState:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def is_deleted(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether it is acknowledged, or gone with its ledger."""
+        """Return whether the entry is acknowledged, or trimmed with its ledger."""
         if Position(ledger_id, entry_id) <= self.mark_delete_position or not self._ledgers.has_ledger(ledger_id):
             return True
         holes = self._holes.get(ledger_id)
         return holes is not None and entry_id <= MAX_ENTRY_ID and entry_id in holes
 
     def has_deleted_all_of(self, ledger_id: int) -> bool:
-        """Whether every entry that the ledger holds is deleted."""
         entry_count = self._ledgers.entry_count_of(ledger_id)
         if Position(ledger_id, entry_count - 1) <= self.mark_delete_position:
             return True
         holes = self._holes.get(
             ledger_id
-        )  # it is the mark-delete position's own only if something of it is not deleted
+        )  # The mark-delete position's own ledger has a bitmap only if something of it is not deleted.
         return holes is not None and len(holes) == entry_count
 
     def undeleted_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[int] | None:
-        """Which of `count` consecutive entries are not deleted; None, the usual case, when all of them are not."""
+        """Return the entries that are not deleted among `count` consecutive ones; None, the usual case, for all of
+        them.
+        """
         end = first_entry_id + count
         start = first_entry_id
         if ledger_id < self.mark_ledger_id or not self._ledgers.has_ledger(ledger_id):
@@ -203,15 +203,14 @@ class CursorState:
 
     @property
     def has_holes(self) -> bool:
-        """Whether entries behind the mark-delete position are deleted."""
         return bool(self._holes)
 
     def first_undeleted(self, position: Position) -> Position:
-        """The first entry at or behind `position` that is not deleted; where the next entry will be when all are."""
+        """Return the first undeleted entry at or behind `position`, or the position of the next entry."""
         return self.first_wanted(position, {})
 
     def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:
-        """The first entry at or behind `position` that is neither deleted nor `unwanted`, or where the next one will be."""
+        """As `first_undeleted`, and not `unwanted`."""
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
         while True:
             ledger_id, entry_id = found
@@ -222,13 +221,13 @@ class CursorState:
             found = self._ledgers.next_position(Position(ledger_id, end_of_run(passed, entry_id)))
 
     def ack_set_of(self, ledger_id: int, entry_id: int) -> list[int] | None:
-        """The words of a partly acknowledged batch, None for any other entry."""
+        """Return the words of a partly acknowledged batch, else None."""
         sets = self._ack_sets.get(ledger_id)
         bits = None if sets is None else sets.get(entry_id)
         return None if bits is None else ack_set.to_words(bits)
 
     def ack_sets_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[list[int] | None] | None:
-        """`ack_set_of` for consecutive entries; None, the usual case, when none of them is partly acknowledged."""
+        """Return `ack_set_of` for each entry; None, the usual case, if all are None."""
         sets = self._ack_sets.get(ledger_id)
         entry_ids = range(first_entry_id, first_entry_id + count)
         if sets is None or sets.keys().isdisjoint(entry_ids):
@@ -236,19 +235,18 @@ class CursorState:
         return [ack_set.to_words(sets[entry_id]) if entry_id in sets else None for entry_id in entry_ids]
 
     def remaining_messages(self, ledger_id: int, entry_id: int) -> int:
-        """Unacknowledged messages of a partly acknowledged batch, 0 for any other entry."""
+        """Return the unacknowledged messages of a partly acknowledged batch, else 0."""
         sets = self._ack_sets.get(ledger_id)
         return 0 if sets is None else sets.get(entry_id, 0).bit_count()
 
     def deleted_in(self, ledger_id: int) -> BitMap:
-        """The deleted entries of a ledger, as a bitmap of their own."""
         if ledger_id < self.mark_ledger_id:
             return BitMap(range(self._ledgers.entry_count_of(ledger_id)))
         front = self._mark_entry_id + 1 if ledger_id == self.mark_ledger_id else 0
         return BitMap(range(front)) | self._holes.get(ledger_id, BitMap())
 
     def nth_undeleted(self, count: int) -> Position:
-        """The `count`-th entry behind the mark-delete position that is not deleted; the last entry when there are fewer."""
+        """Return the `count`-th undeleted entry behind the mark-delete position, or the last entry."""
         left = count
         for row in self._ledgers.rows():
             if row.ledger_id < self.mark_ledger_id:
@@ -262,7 +260,7 @@ class CursorState:
         return self._ledgers.last_position
 
     def acknowledged_behind(self) -> list[AcknowledgedPart]:
-        """Return a copy of the acknowledgements behind the mark-delete position, for each ledger that has some."""
+        """Return a copy of the acknowledgements behind the mark-delete position."""
         parts = []
         for ledger_id in self._holes.keys() | self._ack_sets.keys():
             sets = self._ack_sets.get(ledger_id, {})
@@ -272,7 +270,7 @@ class CursorState:
         return parts
 
     def deleted_ranges(self, max_ranges: int) -> list[tuple[Position, Position]]:
-        """The first ranges of deleted entries behind the mark-delete position, both ends included; a range ends with its ledger."""
+        """Return the first ranges, both ends included; a range ends with its ledger."""
         ranges: list[tuple[Position, Position]] = []
         for ledger_id in sorted(self._holes):
             holes = self._holes[ledger_id]
@@ -285,23 +283,21 @@ class CursorState:
 
     @property
     def deleted_range_count(self) -> int:
-        """Ranges of deleted entries behind the mark-delete position; a range ends with its ledger."""
+        """The number of ranges; a range ends with its ledger."""
         return sum(len(holes) - holes.intersection_cardinality(holes.shift(1)) for holes in self._holes.values())
 
     @property
     def deleted_ranges_bytes(self) -> int:
-        """The size of the stored bitmaps and bit sets."""
         return sum(len(holes.serialize()) for holes in self._holes.values())
 
     def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
-        """The ranges as stats show them, e.g. `[(5:0..5:3],(7:-1..7:0]]`; further ones are left out."""
+        """Return e.g. `[(5:0..5:3],(7:-1..7:0]]`, as in stats."""
         ranges = [
             f"({first.ledger_id}:{first.entry_id - 1}..{last}]" for first, last in self.deleted_ranges(max_ranges)
         ]
         return f"[{','.join(ranges)}]"
 
     def check_invariants(self) -> None:
-        """Check the invariants; slow, for tests."""
         mark = self.mark_delete_position
         following = self._ledgers.next_position(mark)
         assert not self.is_deleted(*following), "the mark-delete position can move on"
@@ -320,7 +316,7 @@ class CursorState:
     # --- remembering -------------------------------------------------------------------------------------------------
 
     def take_delta(self) -> bytes | None:
-        """Return the changes since the last call, None without any. The caller must store them, or call `forget_deltas`."""
+        """The caller must store the changes, or call `forget_deltas`."""
         if not self._is_changed:
             return None
         if self._is_replaced:
@@ -340,14 +336,14 @@ class CursorState:
         return delta
 
     def forget_deltas(self) -> None:
-        """A delta that was taken is lost, or is not worth adding to: the next one carries the whole state."""
+        """Let the next delta contain the whole state, because a taken one is lost or not worth adding to."""
         self._is_changed = True
         self._is_replaced = True
         self._new_holes = {}
         self._new_ack_sets = set()
 
     def snapshot(self) -> bytes:
-        """The whole state now. Changes that were not taken yet stay to be taken: repeating them does no harm."""
+        """Changes that were not taken yet stay to be taken: repeating them does no harm."""
         sets = {
             Position(ledger_id, entry_id): bits
             for ledger_id, by_entry in self._ack_sets.items()
@@ -359,9 +355,9 @@ class CursorState:
     def restore(
         ledgers: LedgerList, created_at: Position, snapshot: bytes | None, deltas: Iterable[bytes]
     ) -> CursorState:
-        """Return the stored state, or without one that of a new cursor with `created_at` as mark-delete position.
+        """Return the stored state, or that of a new cursor at `created_at`.
 
-        Entries in the records that do not exist are dropped. Raises StoreError.
+        Entries that do not exist are dropped. Raises StoreError.
         """
         state = CursorState(ledgers, created_at)
         if snapshot is not None:
@@ -408,7 +404,6 @@ class CursorState:
         return 1
 
     def _existing(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Those of the entries that exist behind the mark-delete position."""
         if ledger_id < self.mark_ledger_id:
             return BitMap()
         first = self._mark_entry_id + 1 if ledger_id == self.mark_ledger_id else 0
@@ -418,7 +413,7 @@ class CursorState:
         return BitMap(entry_ids)
 
     def _delete_run(self, ledger_id: int, entries: BitMap) -> int:
-        """Entries that follow the mark-delete position without a gap: move it. Returns how many, 0 if they do not."""
+        """Return 0 unless the entries follow the mark-delete position without a gap."""
         first, last = entries.min(), entries.max()
         if last - first + 1 != len(entries) or self._holes:
             return 0
@@ -448,7 +443,6 @@ class CursorState:
         return deleted
 
     def _advance(self) -> None:
-        """Move the mark-delete position over the deleted entries that follow it, into the next ledgers if need be."""
         while self._holes:
             following = self._ledgers.next_position(self.mark_delete_position)
             holes = self._holes.get(following.ledger_id)
@@ -457,7 +451,7 @@ class CursorState:
             self._move_mark(Position(following.ledger_id, end_of_run(holes, following.entry_id)))
 
     def _move_mark(self, position: Position) -> None:
-        """Advance the mark-delete position, and remove the state of entries up to it."""
+        """Set the mark-delete position, and remove the state of entries up to it."""
         before = self.mark_delete_position
         self.mark_ledger_id, self._mark_entry_id = position
         self._is_changed = True
@@ -469,12 +463,12 @@ class CursorState:
             self._drop_ack_sets_up_to(position, before)
 
     def _drop_ack_sets_up_to(self, position: Position, before: Position) -> None:
-        """Forget ack sets up to and including `position`; up to `before` there are none."""
+        """Up to `before` there are no ack sets."""
         if position.ledger_id == before.ledger_id:
             sets = self._ack_sets.get(position.ledger_id)
             if sets is None:
                 return
-            # Batch after batch acknowledged in parts and in order: the few that the mark passes, not all that are left.
+            # Batches acknowledged in order need only a look at the few that the mark passes.
             if position.entry_id - before.entry_id < len(sets):
                 for entry_id in range(before.entry_id + 1, position.entry_id + 1):
                     sets.pop(entry_id, None)
@@ -491,9 +485,7 @@ class CursorState:
                 del self._ack_sets[ledger_id]
 
     def _apply(self, record: CursorRecord) -> None:
-        """Add a stored record. `_settle` must follow the last one, and removes the entries before the mark-delete position once for
-        all records.
-        """
+        """`_settle` must follow the last record, and removes the entries before the mark-delete position."""
         if record.is_whole:
             self.reset(record.mark_delete_position)
         self.mark_ledger_id, self._mark_entry_id = max(self.mark_delete_position, record.mark_delete_position)
@@ -548,7 +540,7 @@ def _unite(bitmaps: dict[int, BitMap], ledger_id: int, entries: BitMap) -> None:
 
 
 def _nth_missing(holes: BitMap, start: int, end: int, count: int) -> int:
-    """The `count`-th of the entries [start, end) that is not in `holes`; there are so many."""
+    """`count` such entries must exist."""
     low = start + count - 1
     high = end - 1
     while low < high:
@@ -561,7 +553,7 @@ def _nth_missing(holes: BitMap, start: int, end: int, count: int) -> int:
 
 
 def _drop_bitmaps(bitmaps: dict[int, BitMap], position: Position) -> int:
-    """Forget entries up to and including `position`; returns how many there were."""
+    """Return the number of dropped entries."""
     dropped = 0
     for ledger_id in [ledger_id for ledger_id in bitmaps if ledger_id <= position.ledger_id]:
         bitmap = bitmaps[ledger_id]

@@ -1,7 +1,4 @@
-"""Opens, creates, and deletes managed ledgers and their cursors, by name; owns their shared resources.
-
-`managed_ledger_info.py` has the format of the metadata; `stored_info.py` writes it.
-"""
+"""Opens, creates, and deletes managed ledgers and their cursors, by name; owns their shared resources."""
 
 from __future__ import annotations
 
@@ -35,9 +32,9 @@ from pybroker.model.position import Position
 from pybroker.runtime import logs
 
 RESTORE_ON_LOOP_DELTAS = 1000
-"""A cursor with fewer records is restored on the loop, others in a thread: no callback holds the loop for long."""
+"""A cursor with more records is restored in a thread, so that no callback blocks the event loop for long."""
 LEAST_DOCUMENT_BYTES = 16 * 1024
-"""The memory that the opening of a managed ledger reserves before the size of its metadata is known."""
+"""Reserved before the size of the metadata is known."""
 READ_DOCUMENT_FACTOR = 6
 """The memory for reading metadata, as a multiple of its size: bytes, decoded form, and kept objects."""
 
@@ -54,20 +51,20 @@ class ManagedLedgerFactory:
         self.clock = resources.clock
         self.tasks = resources.tasks
         self.counters = resources.counters
-        """The read counters of all managed ledgers since the start."""
         self._open: dict[str, ManagedLedger] = {}
 
     # --- open, make, delete ------------------------------------------------------------------------------------------
 
     async def exists(self, path: str) -> bool:
-        """Return whether there is a managed ledger at the metadata path `path`. One with an interrupted deletion does not count."""
+        """An interrupted deletion counts as deleted."""
         if path in self._open:
             return True
         found = await self.metadata.get(path)
         return found is not None and not decode_info(path, found.value).deleted
 
     async def open(self, path: str) -> ManagedLedger:
-        """Open or create the managed ledger at `path`, and recover ledgers that an earlier run left open. Raises StoreError.
+        """Open or create the managed ledger at `path`, and recover ledgers that an earlier run left open. Raises
+        StoreError.
 
         Retention trims nothing of it before its `retention` is set.
         """
@@ -101,10 +98,9 @@ class ManagedLedgerFactory:
         return managed
 
     async def create(self, path: str, properties: Mapping[str, str]) -> bool:
-        """Create an empty managed ledger at `path` without opening it, durably. Return False if there is one. Raises StoreError.
+        """Create an empty managed ledger without opening it, durably. Return False if there is one. Raises StoreError.
 
-        Its first ledger is created when it is opened. No other task may be opening it; a task that begins after this call finds it
-        created.
+        Its first ledger is created when it is opened. No other task may be opening it.
         """
         ledgers = msgspec.Raw(LedgerList().encode())
         made = ManagedLedgerInfo(
@@ -124,7 +120,6 @@ class ManagedLedgerFactory:
         return True
 
     async def _make(self, document: StoredInfo, info: ManagedLedgerInfo | None) -> ManagedLedger:
-        """Create the object with a new ledger; `info` is the stored metadata."""
         ledger_id = await self.store.create_ledger()
         document.ledgers.add_ledger(ledger_id)
         return self._managed(document, info, ledger_id)
@@ -153,8 +148,8 @@ class ManagedLedgerFactory:
         return managed
 
     async def _recover(self, path: str, ledger_id: int) -> LedgerSummary:
-        """Return the contents of an open ledger. A missing one is empty: with `journalSyncData=false` a power cut may lose the
-        ledger but keep its name, which is durable. It is reported because it could also be damage.
+        """Return the contents of an open ledger. A missing one is empty: with `journalSyncData=false` a power cut may
+        lose the ledger but keep its name. It is reported because it could also be damage.
         """
         try:
             return await self.store.recover(ledger_id)
@@ -174,8 +169,8 @@ class ManagedLedgerFactory:
     async def delete(self, managed: ManagedLedger) -> None:
         """Delete the managed ledger with its entries and cursors. Raises StoreError.
 
-        The deletion is recorded durably before anything is deleted: after a crash or an error, the next `open` or `delete`
-        completes it.
+        The deletion is recorded durably before anything is deleted: after a crash or an error, the next `open` or
+        `delete` completes it.
         """
         document = managed.document
         document.is_deleted = True
@@ -217,7 +212,8 @@ class ManagedLedgerFactory:
         if len(deltas) < RESTORE_ON_LOOP_DELTAS:
             state = CursorState.restore(managed.ledgers, position, snapshot, deltas)
         else:
-            # After an unclean stop there may be 250,000 entries, which takes two seconds. No other task knows `managed` yet.
+            # After an unclean stop there may be 250,000 entries, which takes two seconds. No other task knows `managed`
+            # yet.
             state = await asyncio.to_thread(CursorState.restore, managed.ledgers, position, snapshot, deltas)
         cursor = ManagedCursor(managed, name, info.id, state, self.cursor_store, info.properties)
         cursor.stored_delayed = stored_delayed
@@ -239,7 +235,7 @@ class ManagedLedgerFactory:
         )
         state = CursorState(managed.ledgers, mark_delete)
         cursor = ManagedCursor(managed, name, cursor_id, state, self.cursor_store, properties)
-        # Before it is stored: from now on nothing that it shall read is trimmed.
+        # Before it is stored, so that nothing it must read is trimmed.
         managed.cursors[name] = cursor
         managed.document.cursors[name] = CursorInfo(
             cursor_id, (mark_delete.ledger_id, mark_delete.entry_id), dict(properties)
@@ -254,7 +250,7 @@ class ManagedLedgerFactory:
         return cursor
 
     def create_non_durable_cursor(self, managed: ManagedLedger, name: str, mark_delete: Position) -> ManagedCursor:
-        """Make a cursor of which nothing is written, of a name that there is none of."""
+        """Create a cursor that is never written. No cursor of that name may exist."""
         assert name not in managed.cursors, f"{managed.name} has a cursor {name}"
         state = CursorState(managed.ledgers, mark_delete)
         cursor = ManagedCursor(managed, name, "", state, None, {})
@@ -262,12 +258,11 @@ class ManagedLedgerFactory:
         return cursor
 
     def drop_non_durable_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
-        """Forget a cursor of which nothing is written."""
         assert not cursor.is_durable
         _forget(managed, cursor)
 
     async def delete_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
-        """Forget a durable cursor for ever. Raises StoreError, and then it is still there if the managed ledger lists it."""
+        """Raises StoreError; then the cursor still exists if the managed ledger lists it."""
         info = managed.document.cursors.pop(cursor.name)
         try:
             await managed.document.save()
@@ -281,7 +276,6 @@ class ManagedLedgerFactory:
             await self.cursor_store.delete(record_id)
 
     async def close(self) -> None:
-        """Close all managed ledgers that are still open."""
         self.resources.flush()
         for managed in list(self._open.values()):
             try:
@@ -292,7 +286,7 @@ class ManagedLedgerFactory:
 
 
 def _forget(managed: ManagedLedger, cursor: ManagedCursor) -> None:
-    """By identity: one of the same name may have been made meanwhile."""
+    """Compare identity, because another cursor of the same name may have been created meanwhile."""
     cursor.drop_ahead()
     if managed.cursors.get(cursor.name) is cursor:
         del managed.cursors[cursor.name]

@@ -1,18 +1,15 @@
 """The ordered ledgers of one managed ledger with their sizes: neighbours of positions, exact counts.
 
-Positions are dense within a ledger (entry ids 0 to count - 1) and ledgers are ordered by id, so a list of counts answers all
-questions about distance and neighbourhood without reading an entry. Entries arrive in order; while the next ledger is already
-listed, pending appends may still go to the previous one.
+Entry ids of a ledger are dense (0 to count - 1) and ledgers are ordered by id, so distances and neighbours follow from
+the counts without reading an entry. While the next ledger is already listed, pending appends may still go to the
+previous one. Trimming leaves gaps between ledgers.
 
-The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it: it stays correct in
-whichever of the two the next entry is stored. Positions in deleted ledgers also stay correct: they precede the next existing
-ledger.
+The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it: it stays
+correct in whichever of the two the next entry is stored. Positions in deleted ledgers precede the next existing ledger.
 
-Trimming leaves gaps, because unneeded ledgers between others are also deleted.
-
-Invariants: ledger ids increase; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries before
-ledger i. Once a ledger was added, there is always one, and `last_position` never moves back: the newest entry exists while any
-entry does.
+Invariants: ledger ids increase; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries
+before ledger i. Once a ledger was added, there is always one, and `last_position` never moves back: the newest entry
+exists while any entry does.
 """
 
 from __future__ import annotations
@@ -30,9 +27,9 @@ FORMAT_VERSION = 1
 
 
 class _StoredLedger(msgspec.Struct, omit_defaults=True):
-    """One ledger as metadata keeps it; one that is not sealed is kept without counts, since they are not final.
+    """One ledger in the metadata; without counts until it is sealed, since they are not final.
 
-    `closed` is when it was sealed, in milliseconds since 1970; documents of earlier versions do not say.
+    `closed` is the time of sealing, in milliseconds since 1970; earlier versions did not write it.
     """
 
     id: int
@@ -44,19 +41,19 @@ class _StoredLedger(msgspec.Struct, omit_defaults=True):
 
 
 class _StoredVersion(msgspec.Struct):
-    """The part of the document that every version has."""
+    """The part that every version has."""
 
     version: int
 
 
 class _StoredList(_StoredVersion):
-    """The document in metadata."""
+    """The list in the metadata."""
 
     ledgers: list[_StoredLedger]
 
 
 class LedgerRow:
-    """One ledger of the list, which alone changes it. `closed_ms` is valid once the ledger is sealed."""
+    """One ledger, changed by the list alone. `closed_ms` is valid once the ledger is sealed."""
 
     __slots__ = ("closed_ms", "entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
 
@@ -70,7 +67,7 @@ class LedgerRow:
 
 
 class LedgerList:
-    """Owned by the managed ledger; cursors look at it."""
+    """Owned by the managed ledger; cursors read it."""
 
     def __init__(self, sealed: Iterable[LedgerSummary] = ()) -> None:
         self._ids: list[int] = []
@@ -89,14 +86,12 @@ class LedgerList:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def add_ledger(self, ledger_id: int) -> None:
-        """An empty ledger, open for appends, follows the last one."""
         assert not self._ids or ledger_id > self._ids[-1], "ledger ids must rise"
         self._entries_before.append(self._entries_before[-1] + self._ledgers[-1].entry_count if self._ids else 0)
         self._ids.append(ledger_id)
         self._ledgers.append(LedgerRow(ledger_id))
 
     def added(self, ledger_id: int, entry_count: int, message_count: int, size_bytes: int) -> None:
-        """Entries were appended to an open ledger."""
         index = len(self._ids) - 1
         if self._ids[index] != ledger_id:
             index = self._index_of(ledger_id)
@@ -104,7 +99,7 @@ class LedgerList:
             self._grow(index, entry_count, message_count, size_bytes)
 
     def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:
-        """Record that the ledger is sealed with the final size of `summary`, and its closing time. Idempotent."""
+        """Idempotent."""
         index = self._index_of(summary.ledger_id)
         ledger = self._ledgers[index]
         assert summary.entry_count >= ledger.entry_count, "entries that were visible are gone"
@@ -119,7 +114,7 @@ class LedgerList:
             ledger.closed_ms = closed_ms
 
     def remove(self, ledger_ids: Collection[int]) -> None:
-        """Drop sealed ledgers, wherever they are, but never all. Unknown ids are ignored."""
+        """Drop sealed ledgers, but never all. Unknown ids are ignored."""
         dropped = set(ledger_ids)
         last = self.last_position
         kept: list[LedgerRow] = []
@@ -160,34 +155,30 @@ class LedgerList:
     # --- single ledgers ----------------------------------------------------------------------------------------------
 
     def ledger_ids(self) -> list[int]:
-        """All, rising."""
         return list(self._ids)
 
     def open_ledger_ids(self) -> list[int]:
-        """Those that are not sealed, rising."""
         return [ledger.ledger_id for ledger in self._ledgers if not ledger.is_sealed]
 
     def rows(self) -> Sequence[LedgerRow]:
-        """All, oldest first; to look at before the list changes."""
+        """Return all ledgers, oldest first. The sequence is valid until the list changes."""
         return self._ledgers
 
     def has_ledger(self, ledger_id: int) -> bool:
         return self.row_of(ledger_id) is not None
 
     def row_of(self, ledger_id: int) -> LedgerRow | None:
-        """That ledger; None when it is not in the list."""
         index = bisect_left(self._ids, ledger_id)
         return self._ledgers[index] if self._ids[index : index + 1] == [ledger_id] else None
 
     def summaries(self) -> list[LedgerSummary]:
-        """Return the present size of each ledger, oldest first."""
         return [
             LedgerSummary(ledger.ledger_id, ledger.entry_count, ledger.message_count, ledger.size_bytes)
             for ledger in self._ledgers
         ]
 
     def entry_count_of(self, ledger_id: int) -> int:
-        """Entries in that ledger; 0 when it is not in the list."""
+        """Return 0 for an unknown ledger."""
         ids = self._ids
         if ids and ids[-1] == ledger_id:  # the usual case: the ledger that grows
             return self._ledgers[-1].entry_count
@@ -195,7 +186,7 @@ class LedgerList:
         return self._ledgers[index].entry_count if index < len(ids) and ids[index] == ledger_id else 0
 
     def entry_counts_of(self, ledger_ids: Collection[int]) -> list[tuple[int, int]]:
-        """Those of the ledgers that are in the list, each with how many entries it has."""
+        """Unknown ledgers are left out."""
         return [(each, self.entry_count_of(each)) for each in ledger_ids if self.has_ledger(each)]
 
     def has_entry(self, position: Position) -> bool:
@@ -205,12 +196,12 @@ class LedgerList:
 
     @property
     def first_position(self) -> Position:
-        """The oldest entry, or where the first one will be."""
+        """The first entry, or the position of the first one to come."""
         return self.normalize(EARLIEST)
 
     @property
     def last_position(self) -> Position:
-        """The newest entry; entry -1 of the first ledger when there is none."""
+        """The newest entry, or entry -1 of the first ledger."""
         for ledger in reversed(self._ledgers):
             if ledger.entry_count:
                 return Position(ledger.ledger_id, ledger.entry_count - 1)
@@ -223,7 +214,7 @@ class LedgerList:
         return Position(last.ledger_id, last.entry_id + 1)
 
     def normalize(self, position: Position) -> Position:
-        """The first entry at or behind `position`; `end_position` when there is none yet."""
+        """Return the first entry at or behind `position`, or `end_position`."""
         ledger_id, entry_id = position
         for index in range(bisect_left(self._ids, ledger_id), len(self._ids)):
             first_entry_id = max(0, entry_id) if self._ids[index] == ledger_id else 0
@@ -232,11 +223,11 @@ class LedgerList:
         return self.end_position
 
     def next_position(self, position: Position) -> Position:
-        """The first entry behind `position`; `end_position` when there is none yet."""
+        """Return the first entry behind `position`, or `end_position`."""
         return self.normalize(Position(position.ledger_id, position.entry_id + 1))
 
     def floor(self, position: Position) -> Position:
-        """The last entry at or before `position`; entry -1 of the first ledger when there is none."""
+        """Return the last entry at or before `position`, or entry -1 of the first ledger."""
         ledger_id, entry_id = position
         index = bisect_left(self._ids, ledger_id)
         if index < len(self._ids) and self._ids[index] == ledger_id:
@@ -249,28 +240,27 @@ class LedgerList:
         return Position(self._ids[0], -1) if self._ids else EARLIEST
 
     def previous_position(self, position: Position) -> Position:
-        """The last entry before `position`; entry -1 of the first ledger when there is none."""
+        """Return the last entry before `position`, or entry -1 of the first ledger."""
         return self.floor(Position(position.ledger_id, position.entry_id - 1))
 
     # --- distances ---------------------------------------------------------------------------------------------------
 
     def entries_between(self, after: Position, to: Position) -> int:
-        """Entries that exist behind `after`, up to and including `to`; 0 when `to` is not behind `after`."""
+        """Count the entries behind `after` up to and including `to`."""
         return max(0, self._rank(to) - self._rank(after))
 
     def entries_after(self, position: Position) -> int:
-        """Entries that exist behind `position`."""
         if not self._ids:
             return 0
         return self._entries_before[-1] + self._ledgers[-1].entry_count - self._rank(position)
 
     def totals_behind(self, ledger_id: int) -> LedgerTotals:
-        """Messages and bytes in the ledgers that follow `ledger_id`, which need not be in the list."""
+        """Return messages and bytes in the ledgers behind `ledger_id`, which need not be in the list."""
         behind = self._ledgers[bisect_right(self._ids, ledger_id) :]
         return LedgerTotals(sum(ledger.message_count for ledger in behind), sum(ledger.size_bytes for ledger in behind))
 
     def _rank(self, position: Position) -> int:
-        """Entries up to and including `position`, counted like `_entries_before`."""
+        """Count the entries up to and including `position`, like `_entries_before`."""
         ledger_id, entry_id = position
         ids = self._ids
         if not ids:
@@ -285,7 +275,6 @@ class LedgerList:
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def encode(self, without: Collection[int] = ()) -> bytes:
-        """The document for metadata, JSON; it does not name the ledgers `without`."""
         rows = [
             _StoredLedger(
                 ledger.ledger_id,

@@ -9,7 +9,7 @@ from pybroker.ledgers.ledger_store import AppendRun
 
 
 class ManagedLedgerListener(ABC):
-    """The topic of a managed ledger: receives the results of its appends, in order."""
+    """Implemented by the topic, which receives the results of its appends in order."""
 
     @abstractmethod
     def entries_added(self, runs: list[AppendRun]) -> None:
@@ -21,4 +21,4 @@ class ManagedLedgerListener(ABC):
 
     @abstractmethod
     def fenced(self, error: LedgerFenced) -> None:
-        """Another process has taken over the managed ledger: it accepts no more appends and must be closed. Called at most once."""
+        """Another process has taken over the managed ledger, which must be closed. Called at most once."""

@@ -1,11 +1,11 @@
 """The cursor of one subscription in a managed ledger: its read position, and its acknowledgements.
 
-Durable cursors are written as deltas, at most one in flight for each cursor: changes meanwhile are in the next one, so a burst of
-acknowledgements costs a few records. A request for a receipt is answered when a delta that includes it is durable; changes without
-such a request are written by the factory's flush timer.
+A durable cursor is written as deltas, one at a time: changes meanwhile are in the next one, so a burst of
+acknowledgements costs a few records. A request for a receipt is answered when a delta that includes it is durable;
+other changes are written by the factory's flush timer.
 
-Operations of an administrator (reset, skip, expire) change the state immediately and return when it is durable. Their record
-follows all records in flight, and that of a reset contains the whole state, so no older record overrides it.
+Operations of an administrator (reset, skip, expire) change the state immediately and return when it is durable. Their
+record follows all records in flight, and that of a reset contains the whole state, so no older record overrides it.
 
 Invariants: only `reset` moves the mark-delete position back; the read position is behind the mark-delete position.
 """
@@ -37,7 +37,7 @@ PersistDone = Callable[[StoreError | None], None]
 
 
 class ManagedCursor(CursorOwner, AheadHolder):
-    """Owned by its managed ledger, under its name; used by one subscription."""
+    """Owned by its managed ledger; used by one subscription."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         store: CursorStore | None,
         properties: Mapping[str, str],
     ) -> None:
-        """`store` None makes the cursor non-durable: nothing of it is written."""
+        """`store` None makes the cursor non-durable."""
         self.ledger = ledger
         self.name = name
         self.cursor_id = cursor_id
@@ -57,12 +57,12 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.is_durable = store is not None
         self.read_position = EARLIEST
         self.reader: Hashable = None
-        """The reader: reads of one reader share a queue position for memory."""
+        """Reads of one reader share a queue position for memory."""
         self.stored_delayed: list[bytes] = []
-        """The records of its delayed entries that were found at the restore, until they are read."""
+        """The records of delayed entries found at the restore, until they are read."""
         self.skipped_ranges: Sequence[SkippedRanges] = ()
         """The last moves that were no acknowledgements."""
-        # Deltas that were written, those that failed, and the bytes of all.
+        # Written and failed deltas, and the bytes of all.
         self.writes = 0
         self.failed_writes = 0
         self.written_bytes = 0
@@ -72,7 +72,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._is_writing = False
         self._is_dirty = False
         self._waiting: list[PersistDone] = []
-        self._in_flight: list[PersistDone] = []  # the callbacks for the delta that is being written
+        self._in_flight: list[PersistDone] = []  # callbacks for the delta that is being written
         self._ahead: EntryRun | None = None
         self.oldest = OldestUnacked(
             state, ledger.ledgers, ledger.publish_time_at_hand, ledger.publish_time_of, ledger.clock
@@ -87,33 +87,29 @@ class ManagedCursor(CursorOwner, AheadHolder):
 
     @property
     def first_unacked_position(self) -> Position:
-        """The first entry behind the mark-delete position, or where it will be."""
         return self.ledger.ledgers.next_position(self.state.mark_delete_position)
 
     @property
     def backlog_entries(self) -> int:
-        """Entries that are not acknowledged, exact."""
         return self.state.backlog_entries
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Read again from the first entry behind the mark-delete position."""
         self.read_position = self.first_unacked_position
 
     def pass_over(self, held_back: Mapping[int, BitMap]) -> None:
-        """Go on to the next entry that must be read: neither acknowledged nor `held_back`."""
         if held_back or self.state.has_holes:
             self.read_position = self.state.first_wanted(self.read_position, held_back)
 
     def has_more(self) -> bool:
-        """Whether an entry that may be read now stands at or behind the read position."""
+        """Whether an entry may be read at or behind the read position."""
         ledgers = self.ledger.ledgers
         position = ledgers.normalize(self.read_position)
         return ledgers.has_entry(position) and self.ledger.read_limit.readable(position, 1) > 0
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """The next entries if they are in memory, advancing; None when they must be read from the store.
+        """Return the next entries and advance; None if they must be read from the store.
 
         Only call while `has_more()`.
         """
@@ -129,7 +125,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return run
 
     def _from_read_ahead(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the entries at `position` from the surplus of the last read from the store."""
+        """Use the surplus of the last read from the store."""
         ahead = self._ahead
         if ahead is None:
             return None
@@ -140,9 +136,9 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return part_of(ahead, index, max_entries, max_bytes)
 
     def _hold(self, ahead: EntryRun, position: Position, max_entries: int, max_bytes: int) -> EntryRun:
-        """Return the requested part of `ahead`, which contains the entry at `position`, and keep the rest for the next reads."""
+        """Return the requested part of `ahead`, and keep the rest for the next reads."""
         run = part_of(ahead, position.entry_id - ahead.first_entry_id, max_entries, max_bytes)
-        is_known = self.ledger.cursors.get(self.name) is self  # else dropped while the read was under way
+        is_known = self.ledger.cursors.get(self.name) is self  # otherwise dropped during the read
         if is_known and run.first_entry_id + len(run.payloads) < ahead.first_entry_id + len(ahead.payloads):
             self._ahead = ahead
             memory = self.ledger.memory
@@ -152,7 +148,6 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return run
 
     def drop_ahead(self) -> None:
-        """Drop the entries that were read ahead."""
         if self._ahead is not None:
             self._ahead = None
             memory = self.ledger.memory
@@ -162,10 +157,10 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._ahead = None
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """The next entries from the store, advancing; None when the cursor was moved, or the entries were trimmed, meanwhile
-        (read again then).
+        """Return the next entries from the store and advance; None if the cursor was moved, or the entries were
+        trimmed, meanwhile: read again.
 
-        Raises StoreError when they cannot be read.
+        Raises StoreError.
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
@@ -185,7 +180,9 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
     def changed(self, done: PersistDone | None) -> None:
-        """The state changed. With `done`: write it now and tell when it is durable; else the flush timer writes it."""
+        """With `done`, write the changed state now and call back when it is durable; otherwise the flush timer writes
+        it.
+        """
         self.ledger.counters.mark_deletes += 1
         mark_ledger_id = self.state.mark_ledger_id
         if mark_ledger_id != self._mark_ledger_id:
@@ -205,7 +202,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.ledger.cursor_dirty(self)
 
     def flush(self) -> None:
-        """Write the changes since the last delta. While one is in flight, the changes wait for the next one."""
+        """While a delta is in flight, changes wait for the next one."""
         if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return
         self._is_dirty = False
@@ -221,7 +218,6 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._store.append_delta(self.cursor_id, delta, self._written)
 
     def _written(self, error: StoreError | None) -> None:
-        """Call the waiting callbacks with the result of the delta in flight."""
         self._is_writing = False
         waiting, self._in_flight = self._in_flight, []
         if error is None:
@@ -238,13 +234,13 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if self._waiting:
             self.flush()
         elif self._is_dirty and error is None and not self._is_closed:
-            self.ledger.cursor_dirty(self)  # the timer may have come while this was on its way
+            self.ledger.cursor_dirty(self)  # the timer may have fired during the write
 
     def snapshot(self) -> bytes:
         return self.state.snapshot()
 
     async def persist(self) -> None:
-        """Return when the present state is durable, including records in flight. Raises StoreError."""
+        """Return when the current state is durable, including records in flight. Raises StoreError."""
         written, done = completion()
         self.changed(done)
         await written
@@ -252,10 +248,10 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- operations of an administrator -----------------------------------------------------------------------------
 
     async def reset(self, position: Position, unacked_words: Sequence[int] = ()) -> None:
-        """Make the entry at `position`, or the first one behind it, the next one, forgetting all acknowledgements behind it.
+        """Continue at `position`, or the first entry behind it, and forget all acknowledgements from there on.
 
-        `unacked_words` say which messages of the batch at `position` count as unacknowledged; without any, all of them.
-        Durable when it returns. Raises StoreError: then it counts now, but may not after a restart.
+        `unacked_words`: the messages of the batch at `position` that count as unacknowledged; by default all. Durable
+        on return. Raises StoreError: then it applies now, but may not after a restart.
         """
         self.state.reset(self.ledger.position_before(position))
         if any(unacked_words):
@@ -265,17 +261,17 @@ class ManagedCursor(CursorOwner, AheadHolder):
         await self.persist()
 
     async def skip(self, entry_count: int) -> int:
-        """Acknowledge the next entries that are not acknowledged; how many there were. Durable when it returns."""
+        """Return the number of acknowledged entries. Durable on return."""
         return await self._delete_up_to(self.state.nth_undeleted(entry_count)) if entry_count > 0 else 0
 
     async def skip_all(self) -> int:
-        """Acknowledge everything; how many entries that were. Durable when it returns."""
+        """Return the number of acknowledged entries. Durable on return."""
         return await self._delete_up_to(self.ledger.ledgers.last_position)
 
     async def expire(self, publish_time_ms: int) -> int:
-        """Acknowledge all entries that were published before that time. Return their number. Durable on return.
+        """Acknowledge entries published before that time. Return their number. Durable on return.
 
-        It stops early if publish times do not increase, but never before the first unacknowledged entry.
+        Stops early if publish times do not increase, but never before the first unacknowledged entry.
         """
         first = self.state.first_undeleted(EARLIEST)
         found = await self._first_readable(first)
@@ -286,7 +282,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return await self._delete_up_to(ledgers.previous_position(end))
 
     async def expire_to(self, position: Position) -> int:
-        """Acknowledge everything up to and including `position`; how many entries that were. Durable when it returns."""
+        """Return the number of acknowledged entries. Durable on return."""
         return await self._delete_up_to(self.ledger.ledgers.floor(position))
 
     async def _delete_up_to(self, position: Position) -> int:
@@ -296,7 +292,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return deleted
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace the properties; durable when it returns. Raises StoreError."""
+        """Durable on return. Raises StoreError."""
         if self.is_durable:
             await self.ledger.document.set_cursor_properties(self.name, self.cursor_id, properties)
         self.properties = dict(properties)
@@ -311,11 +307,11 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def backlog(self) -> Backlog:
-        """Return the exact present backlog. Raises StoreError."""
+        """Raises StoreError."""
         return await self.ledger.backlog_of(self)
 
     async def oldest_publish_time(self) -> int | None:
-        """When the first entry that is not acknowledged (and can be read) was published; None without one. Raises StoreError."""
+        """Return the time of the first readable unacknowledged entry. Raises StoreError."""
         found = await self._first_readable(self.state.first_undeleted(EARLIEST))
         return None if found is None else found[1]
 
@@ -334,11 +330,11 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.drop_ahead()
         if self._store is None or self._is_closed:
             return
-        self.flush()  # The store writes a snapshot only for a cursor of which it has seen a delta.
+        self.flush()  # the store writes a snapshot only for a cursor of which it has seen a delta
         self._is_closed = True
         failure: StoreError | None = None
         try:
-            # Dirty still: a delta is in flight. A checkpoint may have stored that one, and then the store knows of no change.
+            # Still dirty: a delta is in flight. If a checkpoint has stored it, the store knows of no change.
             await self._store.detach(self.cursor_id, is_changed=self._is_dirty)
         except StoreError as error:
             failure = error

@@ -1,18 +1,18 @@
 """The endless stream of entries of one topic, stored in numbered ledgers: append, read, and trim.
 
-Operation: `append` assigns numbers immediately and passes the entries to the store. `append_completed` is called when they are
-durable, and only then do they exist for readers. The next ledger is created in the background before it is needed, so the switch at
-a limit is one assignment; the previous ledger is sealed in the background too. `trim` deletes whole ledgers: first from the list in
-the metadata store, then from the list in memory and the cursors, then from the cache and the store. So a cursor forgets the
-acknowledgements of a ledger only when no crash can restore that ledger.
+Operation: `append` assigns numbers immediately; readers see the entries after `append_completed`, when they are
+durable. The next ledger is created, and the previous one sealed, in the background, so the switch at a limit is one
+assignment. `trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and
+the cursors, then from the cache and the store. So a cursor forgets the acknowledgements of a ledger only when no crash
+can restore that ledger.
 
 Concurrency: changes of the list of ledgers run one at a time under `_changing`, and never beside `close`.
 
-Failure: when the store refuses an append, all later appends to that ledger are refused too. The ledger is sealed at its last
-durable entry, and appends continue in the next one; until it is ready, appends are answered with the error.
+Failure: when the store refuses an append, all later appends to that ledger are refused too. The ledger is sealed at its
+last durable entry, and appends continue in the next one; until it is ready, appends are answered with the error.
 
-Invariants: `last_confirmed` never moves back; entry ids of a ledger have no gaps; the ledger list in the metadata store contains a
-ledger before its first append, and does not contain it any more when it is deleted.
+Invariants: `last_confirmed` never moves back; entry ids of a ledger have no gaps; the ledger list in the metadata store
+contains a ledger from before its first append until it is deleted.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ from pybroker.managed_ledger.max_read_position import ReadLimit
 from pybroker.managed_ledger.publish_time_search import PublishTimes
 from pybroker.managed_ledger.read_ahead import LEAST_READ_BYTES, ReadAhead
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
+from pybroker.managed_ledger.rollover import PREPARE_AT, RolloverStep, rollover_step
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.model.counters import LedgerCounters
 from pybroker.model.position import Position
 from pybroker.runtime import logs
 
-PREPARE_AT = 0.9
-"""How full a ledger is when the next one is made."""
 PREPARE_RETRY_MS = 200
-"""After a failure, the next ledger is tried again not before this time."""
+"""The pause after a failed creation of the next ledger."""
 
 
 class ManagedLedger(AppendListener):
-    """Owned by the factory, under its name; used by one topic."""
+    """Owned by the factory; used by one topic."""
 
     def __init__(
         self,
@@ -52,22 +51,22 @@ class ManagedLedger(AppendListener):
         ledger_id: int,
         closed: Callable[[ManagedLedger], None],
     ) -> None:
-        """`ledger_id`, one of the listed ledgers, is new and empty, or contains the last entry of a terminated managed ledger.
-        `closed` is called when the managed ledger is closed and may be opened again.
+        """`ledger_id`, one of the listed ledgers, is new and empty, or contains the last entry of a terminated managed
+        ledger. `closed` is called when the managed ledger may be opened again.
         """
         self.name = document.path
         self.document = document
         self.ledgers = document.ledgers
         self.cursors: dict[str, ManagedCursor] = {}
         self.retention: RetentionLimits = KEEP_ALL
-        """Set by the topic; until then nothing that was published is trimmed."""
+        """Set by the topic; until then nothing is trimmed."""
         self.held_from: Callable[[], int | None] = lambda: None
-        """Tells the first ledger that readers hold by a lease; set by the topic."""
+        """Returns the first ledger that readers hold by a lease; set by the topic."""
         self.is_write_failed = self.is_closed = False
         self.pending_entries = self.entries_added_total = self.bytes_added_total = 0
         self.counters = LedgerCounters()
         self.compacted_drops = 0
-        """How often the compacted view was given up: a compaction that began before may not become the view any more."""
+        """A compaction that began before the last drop must not become the view."""
         self.read_limit = ReadLimit()
         self.memory = resources.memory
         self.clock = resources.clock
@@ -93,7 +92,6 @@ class ManagedLedger(AppendListener):
         self._prepare_not_before_ms = 0.0
 
     def listen(self, listener: ManagedLedgerListener) -> None:
-        """Report appends to `listener` from now on."""
         self._listener = listener
         if self.document.is_fenced:
             self._resources.tasks.start(self._tell_fenced(listener), f"fence {self.name}")
@@ -126,66 +124,65 @@ class ManagedLedger(AppendListener):
 
     @property
     def compacted(self) -> CompactedInfo | None:
-        """The compacted view of the entries up to its horizon; None without one."""
         return self.document.compacted
 
     # --- positions ---------------------------------------------------------------------------------------------------
 
     @property
     def current_ledger_id(self) -> int:
-        """The ledger that takes appends, or took the last ones."""
+        """The ledger of the next, or the last, append."""
         return self._ledger_id
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that readers may see; before the first one of the oldest ledger when there is none."""
+        """The last entry that readers may see; before the first one of the oldest ledger if there is none."""
         return self.ledgers.last_position
 
     @property
     def size_bytes(self) -> int:
-        """Payload bytes of all entries that exist."""
         return self.ledgers.size_bytes
 
     def message_count_at_hand(self, position: Position) -> int:
-        """How many messages the entry holds; 0 when it is not in memory or does not exist."""
+        """Return 0 if the entry is not in memory or does not exist."""
         if not self.ledgers.has_entry(position):
             return 0
         run = self.read_cached(position, 1, 0)
         return 0 if run is None else run.message_counts[0]
 
     def publish_time_at_hand(self, position: Position) -> int | None:
-        """When the entry was published; None when it is not in memory or does not exist."""
+        """Return None if the entry is not in memory or does not exist."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         return None if run is None else self._resources.publish_time_of(run.payloads[0])
 
     async def publish_time_of(self, position: Position) -> int:
-        """When the entry was published, in milliseconds by its client's clock. Raises StoreError."""
+        """Return milliseconds by the client's clock. Raises StoreError."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         if run is None:
             run = await self.read(position, 1, 0)
         return self._resources.publish_time_of(run.payloads[0])
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
-        """The first entry published at that time or later; `ledgers.end_position` when there is none. Raises StoreError.
+        """Return the first entry published at that time or later; `ledgers.end_position` if there is none. Raises
+        StoreError.
 
-        A search by bisection: where publish times do not rise, it finds one that is so late and follows one that is not.
+        A bisection: if publish times do not rise, it finds one such entry that follows an earlier one.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
     async def backlog_of(self, cursor: ManagedCursor) -> Backlog:
-        """Return the exact present backlog of `cursor`. Raises StoreError."""
+        """Count exactly. Raises StoreError."""
         return await count_backlog(self.ledgers, self._store, cursor.state)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, payloads: list[bytes], message_counts: list[int], size_bytes: int, context: object) -> None:
-        """Store entries. The listener receives the run. Raises LedgerTerminated, StorageFull, and LedgerFenced when closed or after
-        a failed write.
+        """Store entries; the listener receives the run. Raises LedgerTerminated, StorageFull, and LedgerFenced when
+        closed or after a failed write.
         """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
         run = AppendRun(self, self._ledger_id, self._next_entry_id, payloads, message_counts, size_bytes, context)
-        self._store.append(run)  # first: without space it raises, and nothing has happened
+        self._store.append(run)  # first: without space it raises
         count = len(payloads)
         self._next_entry_id += count
         self._ledger_bytes += size_bytes
@@ -228,13 +225,13 @@ class ManagedLedger(AppendListener):
 
     def _write_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         if self.is_closed or self.document.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
-            return  # of a ledger that takes no more appends anyway
+            return  # the ledger takes no more appends anyway
         if not self.is_write_failed:
             logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         self.is_write_failed = True
 
     def _go_on(self) -> None:
-        """After a failed write: take appends again as soon as there is a ledger for them and all older ones are answered."""
+        """Accept appends again after a failed write, when the next ledger is ready and all older appends are answered."""
         if not self.is_write_failed or self.is_closed or self.document.is_fenced:
             return
         if self._next_ledger_id is None:
@@ -245,7 +242,7 @@ class ManagedLedger(AppendListener):
     # --- the next ledger ---------------------------------------------------------------------------------------------
 
     def roll_if_old(self) -> None:
-        """Begin the next ledger when the present one has been open, or without an append, for too long. Called periodically."""
+        """Called periodically."""
         if self.is_closed or self.document.is_terminated:
             return
         if self._left_ledger_ids:
@@ -255,31 +252,27 @@ class ManagedLedger(AppendListener):
             self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _roll_if_due(self, now_ms: float) -> None:
-        """The present ledger holds something: switch when it is full or old, and see to it that the next one is ready."""
-        limits = self._resources.limits
-        age_ms = now_ms - self._ledger_opened_ms
-        is_idle = 0 < limits.inactive_rollover_ms <= now_ms - self._last_append_ms
-        is_old = age_ms >= limits.max_rollover_ms or is_idle or self._holds_space_for_nobody()
-        # By size always; by entries only once the ledger is old enough, so that small messages do not make many ledgers.
-        is_full = self._ledger_bytes >= limits.max_bytes_per_ledger or (
-            self._next_entry_id >= limits.max_entries_per_ledger and age_ms >= limits.min_rollover_ms
+        """The current ledger has entries."""
+        step = rollover_step(
+            self._resources.limits,
+            self._next_entry_id,
+            self._ledger_bytes,
+            now_ms - self._ledger_opened_ms,
+            now_ms - self._last_append_ms,
+            frees_space=self._store.refusal() is not None and self._is_acknowledged(),
         )
-        is_nearly_full = self._next_entry_id >= self._prepare_at_entries or self._ledger_bytes >= self._prepare_at_bytes
-        if self._next_ledger_id is not None:
-            if is_full or is_old:
-                self._switch(self._next_ledger_id)
-        elif is_nearly_full or is_old:
-            self._prepare()
+        if self._next_ledger_id is None:
+            if step is not RolloverStep.STAY:
+                self._prepare()
+        elif step is RolloverStep.SWITCH:
+            self._switch(self._next_ledger_id)
 
-    def _holds_space_for_nobody(self) -> bool:
-        """Whether the disk is full and everything in the present ledger is acknowledged: once it is left, it can go."""
-        if self._store.refusal() is None or self.pending_entries:
-            return False
+    def _is_acknowledged(self) -> bool:
         durable = (cursor.state for cursor in self.cursors.values() if cursor.is_durable)
-        return all(state.has_deleted_all_of(self._ledger_id) for state in durable)
+        return not self.pending_entries and all(state.has_deleted_all_of(self._ledger_id) for state in durable)
 
     def _prepare(self) -> None:
-        """Make the next ledger in the background, unless that is going on or has just failed."""
+        """No effect while a creation is running or has just failed."""
         is_too_soon = self._resources.clock.monotonic_ms() < self._prepare_not_before_ms
         if not (self._is_preparing or self.is_closed or is_too_soon):
             self._is_preparing = True
@@ -307,7 +300,6 @@ class ManagedLedger(AppendListener):
             self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _switch(self, ledger_id: int) -> None:
-        """Appends go into the next ledger from now on."""
         self._left_ledger_ids.append(self._ledger_id)
         self._ledger_id = ledger_id
         self._next_ledger_id = None
@@ -323,7 +315,7 @@ class ManagedLedger(AppendListener):
             self._resources.tasks.start(self._seal_left(), f"seal {self.name}")
 
     async def _seal_left(self) -> None:
-        """Seal the ledgers before the current one. Their pending appends complete first."""
+        """Pending appends of these ledgers complete first."""
         try:
             async with self._changing:
                 if self.is_closed or not self._left_ledger_ids:
@@ -344,7 +336,8 @@ class ManagedLedger(AppendListener):
     # --- trimming ---------------------------------------------------------------------------------------------------
 
     async def trim(self) -> list[int]:
-        """Delete the ledgers that no durable cursor needs and `retention` does not keep. Return their ids. Raises StoreError.
+        """Delete the ledgers that no durable cursor needs and `retention` does not keep. Return their ids. Raises
+        StoreError.
 
         After an error, the next call completes the deletion.
         """
@@ -352,7 +345,6 @@ class ManagedLedger(AppendListener):
         return await self._trim()
 
     def trim_soon(self) -> None:
-        """Trim in the background."""
         if not self._is_trim_due and not self.is_closed:
             self._is_trim_due = True
             self._resources.tasks.start(self._trim_in_background(), f"trim {self.name}")
@@ -371,7 +363,7 @@ class ManagedLedger(AppendListener):
                 return []
             self.document.require_owned()
             dropped: list[int] = []
-            # First the ledgers whose deletion an earlier trim could not store, then the ledgers that may be deleted now.
+            # Ledgers whose deletion an earlier trim could not store come first.
             while leaving := self.document.leaving_ledger_ids or self._removable(limits or self.retention):
                 self.document.leaving_ledger_ids = leaving
                 await self.document.save()
@@ -390,7 +382,7 @@ class ManagedLedger(AppendListener):
         return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
-        """Remove the ledgers from memory; their deletion is stored."""
+        """The deletion of these ledgers is stored."""
         leaving, self.document.leaving_ledger_ids = self.document.leaving_ledger_ids, []
         self.document.gone.add(self.ledgers.entry_counts_of(leaving))
         self.ledgers.remove(leaving)
@@ -399,14 +391,14 @@ class ManagedLedger(AppendListener):
         self.document.trimmed_ledger_ids += leaving
 
     def remove_empty_ledgers(self) -> list[int]:
-        """Take the sealed ledgers without entries out of the list; their ids, which remain to be deleted."""
+        """Return the sealed ledgers without entries, which remain to be deleted."""
         ids = removable(self.ledgers, self._ledger_id, (), KEEP_ALL, 0)
         self.ledgers.remove(ids)
         return ids
 
     async def truncate(self, kept_cursors: Container[str] = ()) -> None:
-        """Acknowledge all entries on all cursors but `kept_cursors`, and delete each closed ledger that those do not need,
-        regardless of retention. Raises StoreError.
+        """Acknowledge all entries on all cursors but `kept_cursors`, and delete each closed ledger that those do not
+        need, regardless of retention. Raises StoreError.
         """
         for cursor in list(self.cursors.values()):
             if cursor.name not in kept_cursors:
@@ -419,9 +411,9 @@ class ManagedLedger(AppendListener):
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:
-        """Take no more appends, for ever; durable when it returns. Those under way complete. The last position.
+        """Refuse appends for ever; those in flight complete. Return the last position. Durable on return.
 
-        Raises StoreError, and then appends go on.
+        Raises StoreError, and then appends continue.
         """
         async with self._changing:
             if self.is_closed:
@@ -429,7 +421,7 @@ class ManagedLedger(AppendListener):
             if self.document.is_terminated:
                 return self.last_confirmed
             self.document.is_terminated = True
-            # The next ledger is sealed as well: it is one of the empty ones now.
+            # The next ledger is sealed too: it is an empty one now.
             self._left_ledger_ids += [i for i in (self._next_ledger_id, self._made_ledger_id) if i is not None]
             self._next_ledger_id = self._made_ledger_id = None
             try:
@@ -440,7 +432,7 @@ class ManagedLedger(AppendListener):
                 self._forget_leaving()
                 self._ledger_id = self.ledgers.last_position.ledger_id  # the ledger that trimming always keeps
             except BaseException:
-                # Its ledgers may be sealed: appends can only go on in a new one.
+                # Its ledgers may be sealed: appends can continue only in a new one.
                 self.document.is_terminated = False
                 self.is_write_failed = True
                 self._go_on()
@@ -451,8 +443,9 @@ class ManagedLedger(AppendListener):
     # --- the compacted view ------------------------------------------------------------------------------------------
 
     async def begin_compacted(self, drops: int) -> int:
-        """Make a ledger that is to become the compacted view, unless that was dropped since there were `drops`. Raises
-        StoreError."""
+        """Create the ledger of the next compacted view, unless the view was dropped since `drops` was read. Raises
+        StoreError.
+        """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
                 raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
@@ -466,8 +459,8 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Replace the view `before` by `view`, which is written and sealed, and delete the ledger of `before`. Durable on return.
-        Raises StoreError.
+        """Replace the view `before` by `view`, which is written and sealed, and delete the ledger of `before`. Durable
+        on return. Raises StoreError.
         """
         async with self._changing:
             if (
@@ -507,30 +500,28 @@ class ManagedLedger(AppendListener):
             raise
 
     def discard_compacted(self, ledger_id: int) -> None:
-        """Delete the ledger of a failed compaction."""
         if ledger_id in self.document.unfinished_ledger_ids:
             self.document.unfinished_ledger_ids.remove(ledger_id)
             self.document.trimmed_ledger_ids.append(ledger_id)
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also in the compacted
-        view.
+        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also in
+        the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
             return before
-        # Ledgers that are gone have no entries in the list, but perhaps in the view.
+        # Trimmed ledgers have no entries in the list, but perhaps in the view.
         return min(before, Position(position.ledger_id, max(-1, position.entry_id - 1)))
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _readable(self, position: Position, max_entries: int) -> int:
-        """How many of `max_entries` entries from `position` on exist in its ledger."""
+        """Limit a read to the entries that exist."""
         return min(max_entries, self.ledgers.entry_count_of(position.ledger_id) - position.entry_id)
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Entries from `position` on, of one ledger, if they are in memory."""
         count = self._readable(position, max_entries)
         assert count > 0, f"{self.name} has no entry {position}"
         ledger_id, entry_id = position
@@ -542,7 +533,7 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Return entries from `position` on, of one ledger. Waits for memory in the queue of `group`. Raises StoreError."""
+        """Waits for memory in the queue of `group`. Raises StoreError."""
         memory = self.memory
         # A read returns at least one entry, of any size.
         taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
@@ -571,7 +562,7 @@ class ManagedLedger(AppendListener):
     async def read_if_there(
         self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
     ) -> EntryRun | None:
-        """As `read`, but None when the entry does not exist, or was trimmed while it was read. Raises StoreError."""
+        """As `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
         try:
             return await self.read(position, max_entries, max_bytes, group)
         except StoreError:
@@ -582,11 +573,11 @@ class ManagedLedger(AppendListener):
     # --- cursors and life --------------------------------------------------------------------------------------------
 
     def cursor_dirty(self, cursor: ManagedCursor) -> None:
-        """The flush timer will write `cursor`."""
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Accept no more appends, and write pending changes of cursors. Entries stay. Raises StoreError; it is closed in any case.
+        """Accept no more appends, and write pending changes of cursors. Entries stay. Raises StoreError; it is closed
+        in any case.
 
         A fenced managed ledger seals no ledger and writes no metadata; its cursors depend on their store.
         """

@@ -1,23 +1,23 @@
-"""The managed ledger info in the metadata store: one JSON document with the ledgers and durable cursors of a managed ledger.
+"""The managed ledger info in the metadata store: one JSON document with the ledgers and durable cursors of a managed
+ledger.
 
-It is written before anything that it names is used, and before anything that it no longer names is deleted, so that after a crash
-nothing receipted hangs in the air and nothing deleted takes space for ever:
+It is written before anything that it names is used, and before anything that it no longer names is deleted. So after a
+crash no stored entry is without a name, and no deleted ledger keeps its disk space. Most properties are optional:
 
     {"version": 1, "ledgers": {...}, "serial": 3,
      "cursors": {"sub": {"id": "...", "position": [ledger, entry], "properties": {},
-                         "delayed": true}},     only if so: there may be a record of delayed entries beside the cursor's own
-     "properties": {"k": "v"},   only if any
-     "created": 1767000000000,   when it was made, in milliseconds since 1970; documents of earlier versions do not say
-     "terminated": true,         only if so: it takes no more appends
-     "trimmed": [4, 5],          only if any: ledgers that may still be in the store and are to be deleted
-     "last_index": 41,           only if indexes were ever added to its entries: that of its last message, which the last
-                                 entry may know better; -1 before the first one
-     "gone": [[2, 100], [3, 7]], the last ledgers with entries that were trimmed, and how many entries they had
-     "gone_until": 1,            what followed a place in this ledger or an earlier one is not all there any more, or the place is
-                                 of an earlier topic of that name; documents of earlier versions do not say
+                         "delayed": true}},     there may be a record of delayed entries beside the cursor's own
+     "properties": {"k": "v"},
+     "created": 1767000000000,   creation time in milliseconds since 1970; absent in documents of earlier versions
+     "terminated": true,         no more appends
+     "trimmed": [4, 5],          ledgers that may still be in the store and must be deleted
+     "last_index": 41,           index of the last message, which the last entry may know better; -1 before the first one
+     "gone": [[2, 100], [3, 7]], the last trimmed ledgers with entries, and their numbers of entries
+     "gone_until": 1,            some entries behind positions in this or an earlier ledger are trimmed, or the position is
+                                 of an earlier topic of that name; absent in documents of earlier versions
      "compacted": {"ledger": 7, "entries": 3, "bytes": 250, "horizon": [ledger, entry]},
-                                 only if it was compacted: the ledger that holds what is left of everything up to `horizon`
-     "deleted": true}            only if so: everything named here is to be deleted, and then this document
+                                 the ledger with the remaining messages up to and including `horizon`
+     "deleted": true}            everything named here must be deleted, and then this document
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pybroker.errors import StoreError
 
 FORMAT_VERSION = 1
 TRANSACTIONS_CURSOR = "pulsar.transactions"
-"""The cursor with the snapshots of a topic's transactions, instead of a record of delayed entries. Entries behind its mark-delete
-position are read again, so they are not trimmed.
+"""The cursor with the snapshots of a topic's transactions. Entries behind its mark-delete position are read again, so
+they are not trimmed.
 """
 
 
 class CursorInfo(msgspec.Struct, omit_defaults=True):
-    """A durable cursor; `position` is its mark-delete position when it was made.
+    """A durable cursor; `position` is its mark-delete position at creation.
 
-    Those of `pulsar.dedup`, which is no subscription, are producer names, each with its highest sequence id that is durable.
+    The properties of `pulsar.dedup`, which is no subscription, are the highest durable sequence ids by producer name.
     """
 
     id: str
@@ -46,7 +46,6 @@ class CursorInfo(msgspec.Struct, omit_defaults=True):
 
     @property
     def record_ids(self) -> tuple[str, ...]:
-        """The ids under which something of it is stored."""
         return (self.id, delayed_record_id(self.id)) if self.delayed else (self.id,)
 
 
@@ -60,7 +59,7 @@ class CompactedInfo(msgspec.Struct, frozen=True):
 
 
 class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
-    """The document."""
+    """The decoded document."""
 
     version: int
     ledgers: msgspec.Raw
@@ -78,12 +77,11 @@ class ManagedLedgerInfo(msgspec.Struct, omit_defaults=True):
 
 
 def delayed_record_id(cursor_id: str) -> str:
-    """The id of the cursor's delayed entries in the cursor store."""
     return f"{cursor_id}/delayed"
 
 
 def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
-    """The document found at metadata path `path`. Raises StoreError."""
+    """Raises StoreError."""
     try:
         info = msgspec.json.decode(value, type=ManagedLedgerInfo)
     except msgspec.DecodeError as error:

@@ -1,5 +1,5 @@
-"""The max read position of a managed ledger: readers see nothing from the first message of an open transaction on, and no aborted
-messages.
+"""The max read position of a managed ledger: readers see nothing from the first message of an open transaction on, and
+no aborted messages.
 
 Pure. A managed ledger without transactions has neither, and its cost is one comparison for each read.
 """
@@ -17,7 +17,7 @@ _NOTHING: dict[int, BitMap] = {}
 
 
 class ReadLimit:
-    """Owned by its managed ledger; the topic's transactions move the limit and hide entries."""
+    """Owned by its managed ledger; changed by the topic's transactions."""
 
     __slots__ = ("hidden", "limit")
 
@@ -25,24 +25,23 @@ class ReadLimit:
         self.limit: Position | None = None
         """The first entry that readers may not have yet; None while all may be read."""
         self.hidden: Mapping[int, BitMap] = _NOTHING
-        """Entries that readers never get, by ledger: messages of aborted transactions, and the markers of all."""
+        """Entries that readers never get, by ledger: aborted messages, and the markers of all transactions."""
 
     def readable(self, position: Position, max_entries: int) -> int:
-        """How many of `max_entries` entries from `position` on, which are of one ledger, may be read now."""
         limit = self.limit
         if limit is None or position.ledger_id < limit.ledger_id:
             return max_entries
         return min(max_entries, max(0, limit.entry_id - position.entry_id)) if position < limit else 0
 
     def hidden_among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Which of these entries, rising, are hidden; mostly none."""
+        """Return the hidden ones of these ascending entries; mostly none."""
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not entry_ids or not hidden.range_cardinality(entry_ids[0], entry_ids[-1] + 1):
             return BitMap()
         return BitMap(entry_ids) & hidden
 
     def hidden_in(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> BitMap:
-        """Which of the entries from the first up to but not including the end are hidden; mostly none."""
+        """Return the hidden entries of the range; mostly none."""
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not hidden.range_cardinality(first_entry_id, end_entry_id):
             return BitMap()
@@ -53,24 +52,23 @@ class ReadLimit:
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden
 
     def last_readable(self, ledgers: LedgerList) -> Position:
-        """The last entry in front of the limit, hidden or not; entry -1 of the first ledger when there is none."""
+        """Return the last entry in front of the limit, hidden or not, or entry -1 of the first ledger."""
         last = ledgers.last_position
         return last if self.limit is None or last < self.limit else ledgers.previous_position(self.limit)
 
     def visible_up_to(self, position: Position, ledgers: LedgerList) -> Position:
-        """The last entry at or in front of `position` that is not hidden; entry -1 of the first ledger when there is none."""
+        """Return the last visible entry at or in front of `position`, or entry -1 of the first ledger."""
         while self.is_hidden(position):
             hidden = self.hidden[position.ledger_id]
             position = ledgers.previous_position(Position(position.ledger_id, _start_of_run(hidden, position.entry_id)))
         return position
 
     def last_visible(self, ledgers: LedgerList) -> Position:
-        """The last entry that a reader gets now; entry -1 of the first ledger when there is none."""
+        """Return the last entry that a reader gets now, or entry -1 of the first ledger."""
         return self.visible_up_to(self.last_readable(ledgers), ledgers)
 
 
 def _start_of_run(bitmap: BitMap, entry_id: int) -> int:
-    """The first entry of the unbroken run that `entry_id`, itself in it, belongs to."""
     high, step = entry_id, 1
     while high - step >= 0 and bitmap.contains_range(high - step, entry_id + 1):
         high -= step
@@ -86,6 +84,5 @@ def _start_of_run(bitmap: BitMap, entry_id: int) -> int:
 
 
 def without_ledgers(bitmaps: Mapping[int, BitMap], ledger_ids: Iterable[int]) -> dict[int, BitMap]:
-    """Return a copy without these ledgers."""
     gone = set(ledger_ids)
     return {ledger_id: bitmap for ledger_id, bitmap in bitmaps.items() if ledger_id not in gone}

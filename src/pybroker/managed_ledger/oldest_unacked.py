@@ -1,7 +1,7 @@
-"""The age of the oldest unacknowledged message of a cursor, without a read at each query.
+"""The age of the oldest unacknowledged message of a cursor.
 
-The publish time is kept with its position. It is read again only when another entry has become the first unacknowledged one, from
-the cache if possible.
+The publish time is kept with its position, and read again only when another entry has become the first unacknowledged
+one, from the cache if possible.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OldestUnacked:
         time_of: Callable[[Position], Awaitable[int]],
         clock: Clock,
     ) -> None:
-        """`time_at_hand` says when an entry was published if that is in memory, `time_of` reads it if need be."""
+        """`time_at_hand` returns a cached publish time, `time_of` reads it if needed."""
         self._state = state
         self._ledgers = ledgers
         self._time_at_hand = time_at_hand
@@ -43,12 +43,11 @@ class OldestUnacked:
 
     @property
     def position(self) -> Position | None:
-        """The first entry that is not acknowledged; None when all are."""
         position = self._state.first_undeleted(EARLIEST)
         return position if self._ledgers.has_entry(position) else None
 
     def known_ms(self) -> int | None:
-        """The publish time if it is known or cached; None also without such an entry."""
+        """Return None if the time is neither known nor cached."""
         position = self.position
         if position is None:
             return None
@@ -60,12 +59,12 @@ class OldestUnacked:
         return self._publish_time_ms
 
     def known_age_s(self) -> int:
-        """Its age as far as that is known, -1 otherwise."""
+        """Return -1 if the publish time is unknown."""
         publish_time_ms = self.known_ms()
         return UNKNOWN_AGE_S if publish_time_ms is None else max(0, self._clock.wall_ms() - publish_time_ms) // 1000
 
     async def look(self) -> tuple[Position, int] | None:
-        """The first entry that is not acknowledged, and when it was published; read if need be. Raises StoreError."""
+        """Reads the publish time if needed. Raises StoreError."""
         position = self.position
         if position is None:
             return None

@@ -1,12 +1,12 @@
 """Orphaned ledgers: ledgers in the store that no managed ledger names, left by a crash or by damage.
 
-The rule: metadata contains a ledger before its first entry, and until its deletion is durable in the store's journal. So after a
-crash of a process or a machine, an orphaned ledger is empty: it was created, and not recorded in time. One with entries proves that
-metadata was lost; then the broker does not start, because topics may be missing. The exception are ledgers whose deletion may have
+Metadata contains a ledger before its first entry, and until its deletion is durable in the store's journal. So after a
+crash, an orphaned ledger is empty: it was created, and not recorded in time. One with entries proves that metadata was
+lost; then the broker does not start, because topics may be missing. The exception are ledgers whose deletion may have
 been lost (`LedgerStore.is_name_certain`).
 
-The search runs once, at the start, because a ledger of an earlier run is never recorded later. Ledgers without this broker's mark
-(`LedgerStore.is_own`) are ignored, recorded or not: to recover one would stop another broker from appending to it.
+The search runs once, at the start, because a ledger of an earlier run is never recorded later. Ledgers without this
+broker's mark (`LedgerStore.is_own`) are ignored: to recover one would stop another broker from appending to it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Leftovers:
 
     empty_ids: list[int] = field(default_factory=list)
     entries: dict[int, int] = field(default_factory=dict)
-    """By ledger, of those that hold any."""
+    """Numbers of entries, of the ledgers that have some."""
     ids_not_given: list[int] = field(default_factory=list)
-    """Beside them: ledgers that have a name, and that the store never made, as it knows."""
+    """Named ledgers that the store, as far as it knows, never created."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
-        """Return the ledgers of `entries` whose metadata was lost, without another explanation."""
+        """Return the ledgers of `entries` without another explanation."""
         return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Return the ledgers of `stored_ids` that no metadata names. `stored_ids` are all ledgers of earlier runs, listed before any
-    managed ledger was opened.
+    """Return the ledgers of `stored_ids` that no metadata names: all ledgers of earlier runs, listed before any managed
+    ledger was opened.
 
-    Returns nothing if one metadata value cannot be read, because it may name any of them. This, and a ledger that cannot be
-    examined, is logged.
+    Returns nothing if one metadata value cannot be read, because it may name any of them. This, and a ledger that
+    cannot be examined, is logged.
     """
     found = Leftovers()
     left = {ledger_id for ledger_id in stored_ids if store.is_own(ledger_id)}
@@ -79,7 +79,7 @@ async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, sto
 
 
 async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
-    """Delete the empty ones. Ledgers with entries are kept for a repair."""
+    """Ledgers with entries are kept for a repair."""
     deleted = 0
     for ledger_id in found.empty_ids:
         try:
@@ -98,7 +98,7 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
 
 
 def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) -> str:
-    """Return an error text for lost metadata of `lost` ledgers with their entry counts, and the remedy."""
+    """Return an error text for lost metadata of the ledgers `lost` (by number of entries), with the remedy."""
     count = sum(lost.values())
     entries = "1 entry" if count == 1 else f"{count} entries"
     names = "names no topic" if not has_topics else "does not name them"
@@ -111,12 +111,12 @@ def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) 
 
 
 def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Every ledger that `info` names, also those that are to be deleted. Raises StoreError."""
+    """Includes ledgers that are to be deleted. Raises StoreError."""
     return [*LedgerList.decode(bytes(info.ledgers), 0).ledger_ids(), *other_ledger_ids(info)]
 
 
 def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Those that `info` names beside its list."""
+    """Return the ledgers outside the list."""
     return [*info.trimmed, *(() if info.compacted is None else (info.compacted.ledger,))]
 
 
@@ -150,11 +150,7 @@ _NAMES = msgspec.json.Decoder(_Names)
 
 
 def ledger_ids_in(path: str, value: bytes) -> list[int]:
-    """Return the result of `named_ledger_ids` for the metadata at `path`, at a twentieth of its cost, because a start needs this of
-    each topic.
-
-    Raises StoreError.
-    """
+    """Return `named_ledger_ids` at a twentieth of the cost, because a start needs it for each topic. Raises StoreError."""
     names = _names_in(value)
     if names is None:
         return named_ledger_ids(decode_info(path, value))  # raises the precise error
@@ -166,7 +162,7 @@ def ledger_ids_in(path: str, value: bytes) -> list[int]:
 
 
 def _names_in(value: bytes) -> _Names | None:
-    """Decode the ledger ids; None for a managed ledger info that this version cannot read."""
+    """Return None for a managed ledger info that this version cannot read."""
     try:
         names = _NAMES.decode(value)
     except msgspec.DecodeError:
@@ -176,7 +172,7 @@ def _names_in(value: bytes) -> _Names | None:
 
 
 async def named_entry_counts(metadata: MetadataStore) -> dict[int, int | None]:
-    """Return the ledgers that topics read from, with their entry counts; None for a ledger that was not closed.
+    """Return the ledgers of topics with their numbers of entries; None for a ledger that was not closed.
 
     Unreadable managed ledger infos are skipped: the topic reports the error when it is loaded.
     """
@@ -190,8 +186,7 @@ async def named_entry_counts(metadata: MetadataStore) -> dict[int, int | None]:
 
 
 def entry_counts_in(value: bytes) -> dict[int, int | None]:
-    """Return the same for one managed ledger info; nothing for a deleted topic, because its ledgers are deleted one by
-    one."""
+    """Return the same for one managed ledger info; nothing for a deleted topic, whose ledgers are deleted one by one."""
     names = _names_in(value)
     if names is None or names.deleted:
         return {}
@@ -202,7 +197,7 @@ def entry_counts_in(value: bytes) -> dict[int, int | None]:
 
 
 async def path_that_names_ledgers(metadata: MetadataStore) -> str:
-    """One managed ledger that names ledgers, "" when none does. Raises StoreError."""
+    """Return "" if there is none. Raises StoreError."""
     async for path, value in managed_ledger_documents(metadata):
         if ledger_ids_in(path, value):
             return path
@@ -210,6 +205,6 @@ async def path_that_names_ledgers(metadata: MetadataStore) -> str:
 
 
 async def managed_ledger_documents(metadata: MetadataStore) -> AsyncIterator[tuple[str, bytes]]:
-    """Path and value of every managed ledger's document. Raises StoreError."""
+    """Yield path and value of every managed ledger info. Raises StoreError."""
     async for segments, versioned in values_at(metadata, MANAGED_LEDGERS, _SEGMENTS, _DOCUMENTS_AT_ONCE):
         yield "/".join((MANAGED_LEDGERS, *segments)), versioned.value

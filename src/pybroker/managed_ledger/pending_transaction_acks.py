@@ -1,23 +1,24 @@
 """Acknowledgements that open transactions hold on one cursor: applied by a commit, forgotten by an abort. Pure.
 
-They are part of the cursor's state and of its records, so a commit is one record that ends the hold and acknowledges
-what it held: there is no moment between the two, and nothing of an ended transaction is left to trim.
+They are part of the cursor's state and records, so a commit is one record that ends the hold and acknowledges what it
+held.
 
-A record's part for them is MessagePack: a list of changes in their order, a whole state being one hold for each
+A record's part for them is MessagePack: a list of changes in their order; a whole state is one hold for each
 transaction.
-    [0, most, least, [[ledger, bitmap]...], [[ledger, entry, held bits, messages]...], up_to or nil]    held from now on
-    [1, most, least]                                                                                     ended
-    [2, most, least]                                              all of that coordinator up to `least` have ended: what of them
-                                                                  is held before or behind this record is let go
+
+* `[0, most, least, [[ledger, bitmap]...], [[ledger, entry, held bits, messages]...], up_to or nil]`: held from now on
+* `[1, most, least]`: ended
+* `[2, most, least]`: all transactions of that coordinator up to `least` have ended; what they hold before or behind
+  this record is released
 
 Invariants: no message is held by two transactions; only one holds a cumulative acknowledgement, and then no other holds
 anything that it covers.
 
 Cost: to check and hold an acknowledgement is linear in its positions and logarithmic in the number of open
-transactions. It does not depend on the number of held entries. There are two indexes: the transactions that hold
-messages of each batch, and the first position of each transaction. The holder of a whole entry is not indexed, since an
-index of a million entries takes more memory than a bitmap of them: `holders_of` finds the holders of many messages in
-one pass over the open transactions.
+transactions, regardless of the number of held entries. The transactions that hold messages of each batch are indexed,
+and the first position of each transaction. The holder of a whole entry is not, since an index of a million entries
+takes more memory than a bitmap of them: `holders_of` finds the holders of many messages in one pass over the open
+transactions.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from pybroker.model.txn_id import TxnId, passed_by
 
 _HELD, _ENDED, _LOW_WATER_MARK = range(3)
 MAX_ENDED_REMEMBERED = 1000
-"""The number of remembered ended transactions above the low-water mark, the latest, whose late acknowledgements are refused."""
+"""The latest ended transactions above the low-water mark are remembered up to this number; their late acks are refused.
+"""
 HOLDS_PER_STEP = 256
-"""Open transactions or messages between two pauses of `holders_of`, which take a fraction of a millisecond."""
+"""Transactions or messages between two pauses of `holders_of`, which take a fraction of a millisecond."""
 _NO_PARTS: Mapping[int, int] = {}
 _NO_ENTRIES = FrozenBitMap()
 
@@ -53,13 +55,11 @@ class Hold:
 
     def __init__(self) -> None:
         self.first: Position | None = None
-        """The first position of `entries` and `parts`."""
         self.entries: dict[int, BitMap] = {}
-        """Whole entries, by ledger."""
         self.parts: dict[Position, tuple[int, int]] = {}
-        """Messages of batches: their bits, and how many messages the batch holds."""
+        """Pending messages of batches: their bits, and the number of messages in the batch."""
         self.up_to: Position | None = None
-        """Everything up to there."""
+        """The position of a cumulative ack."""
 
     @property
     def groups(self) -> list[tuple[int, list[int]]]:
@@ -67,7 +67,7 @@ class Hold:
 
     @property
     def left_parts(self) -> list[tuple[Position, list[int], int]]:
-        """The batches, with the bit sets of the messages that stay unacknowledged."""
+        """Return the batches with the bit sets of their unacknowledged messages."""
         return [
             (position, ack_set.to_words(ack_set.full(count) & ~bits), count)
             for position, (bits, count) in self.parts.items()
@@ -75,7 +75,7 @@ class Hold:
 
     @property
     def entry_count(self) -> int:
-        """The entries with pending acks, without those of a cumulative acknowledgement."""
+        """Count the entries, without those of a cumulative ack."""
         return sum(map(len, self.entries.values())) + len(self.parts)
 
 
@@ -107,13 +107,11 @@ class _PartHolders:
             del self._by_position[position]
 
     def as_dict(self) -> dict[Position, set[TxnId]]:
-        """Return all holders (for checks of invariants)."""
         return {position: set(self.of(position)) for position in self._by_position}
 
 
 class _FirstPositions:
-    """A heap of the first position of each open transaction. An outdated position is dropped when it reaches the
-    top."""
+    """A heap of the first position of each open transaction. An outdated position is dropped when it reaches the top."""
 
     __slots__ = ("_heap",)
 
@@ -130,8 +128,6 @@ class _FirstPositions:
             heapify(self._heap)
 
     def without(self, own: TxnId, open_holds: Mapping[TxnId, Hold]) -> Position | None:
-        """Return the first position that a transaction other than `own` holds; None if no other transaction holds
-        one."""
         heap, own_row = self._heap, None
         found = None
         while heap:
@@ -176,16 +172,15 @@ class PendingTransactionAcks:
 
     @property
     def was_used(self) -> bool:
-        """Whether anything is remembered of transactions, open or ended."""
         return bool(self.open or self._ended or self._low_water_marks)
 
     @property
     def low_water_marks(self) -> Mapping[int, int]:
-        """By coordinator: its transactions up to there have ended."""
+        """The id up to which all transactions have ended, by coordinator."""
         return self._low_water_marks
 
     def highest_ids(self) -> dict[int, int]:
-        """Return, by coordinator, the highest `least` of all transactions known here, open or ended."""
+        """Return, by coordinator, the highest `least` of open and ended transactions."""
         found = dict(self._low_water_marks)
         for most, least in (*self.open, *self._ended):
             found[most] = max(least, found.get(most, 0))
@@ -193,11 +188,10 @@ class PendingTransactionAcks:
 
     @property
     def up_to(self) -> Position | None:
-        """The position of the pending cumulative acknowledgement."""
         return None if self.cumulative is None else self.open[self.cumulative].up_to
 
     def among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return the entries among these, in ascending order, that have a pending ack as a whole."""
+        """Return the entries with a pending ack as a whole; `entry_ids` ascend."""
         up_to, bitmap = self.up_to, self._entries.get(ledger_id)
         if bitmap is None and (up_to is None or ledger_id > up_to.ledger_id):
             return BitMap()
@@ -211,12 +205,11 @@ class PendingTransactionAcks:
         return found
 
     def parts_of(self, ledger_id: int) -> Mapping[int, int]:
-        """Return the bits of messages with pending acks, by entry, for batches in this ledger."""
+        """Return the bits of pending messages by entry."""
         return self._parts.get(ledger_id, _NO_PARTS)
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
-        """Return a transaction that holds one of the messages `bits` of the entry. For many messages use
-        `holders_of`."""
+        """For many messages use `holders_of`."""
         up_to = self.up_to
         if up_to is not None and position <= up_to:
             return self.cumulative
@@ -251,7 +244,7 @@ class PendingTransactionAcks:
         return [whole.get(position) or parts.get((position, index)) for position, index in messages]
 
     def _holders_of_whole(self, positions: Iterable[Position]) -> Generator[None, None, dict[Position, TxnId]]:
-        """Return the transactions with a pending ack of these whole entries, or with a cumulative one that includes them."""
+        """Return the holders of whole entries, also by a cumulative ack."""
         found: dict[Position, TxnId] = {}
         left: dict[int, BitMap] = {}
         up_to, cumulative = self.up_to, self.cumulative
@@ -277,8 +270,9 @@ class PendingTransactionAcks:
     def conflict(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
         """Return a position that has a pending ack already; None without one.
 
-        The ack may be of another transaction, or of `txn` itself: a message that it acknowledges twice was delivered twice, and
-        would have its effect twice. But a cumulative acknowledgement of `txn` may include its individual ones.
+        The ack may be of another transaction, or of `txn` itself: a message that it acknowledges twice was delivered
+        twice, and would have its effect twice. But a cumulative acknowledgement of `txn` may include its individual
+        ones.
         """
         if up_to is not None:
             return self._conflict_up_to(txn, up_to, parts)
@@ -312,7 +306,7 @@ class PendingTransactionAcks:
         return None
 
     def _conflict_up_to(self, txn: TxnId, up_to: Position, parts: Parts) -> Position | None:
-        """The same of a cumulative one; `parts` is the batch that it ends in."""
+        """As `conflict`, for a cumulative ack; `parts` is the batch that it ends in."""
         held_up_to, own = self.up_to, self.open.get(txn)
         if held_up_to is not None and self.cumulative != txn:
             return held_up_to
@@ -328,7 +322,6 @@ class PendingTransactionAcks:
         return None if says_more else up_to
 
     def _held_by_others_up_to(self, own: TxnId, up_to: Position) -> Position | None:
-        """Return the first individually acknowledged position up to `up_to` that another transaction holds."""
         found = self._firsts.without(own, self.open)
         return found if found is not None and found <= up_to else None
 
@@ -344,7 +337,7 @@ class PendingTransactionAcks:
     # --- changing ----------------------------------------------------------------------------------------------------
 
     def hold(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> None:
-        """`txn`, with which nothing of this is in conflict, holds it from now on."""
+        """The acks must have no conflict."""
         bitmaps = [(ledger_id, BitMap(entry_ids)) for ledger_id, entry_ids in groups if entry_ids]
         bits = [
             (position, ack_set.full(count) & ~ack_set.left_of(count, words), count) for position, words, count in parts
@@ -385,8 +378,8 @@ class PendingTransactionAcks:
             self.cumulative = txn
 
     def end(self, txn: TxnId) -> Hold | None:
-        """Remove and return the pending acks of the transaction, None without any, and accept no more. The end is a change to be
-        stored even then, because a late acknowledgement after a restart would stay pending for long.
+        """Remove and return the pending acks of the transaction, and accept no more. The end is stored even if there
+        are none, because a late acknowledgement after a restart would stay pending for long.
         """
         if txn in self.open or not self.has_ended(txn):
             self._changes.append([_ENDED, txn.most, txn.least])
@@ -420,8 +413,9 @@ class PendingTransactionAcks:
         return hold
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """All transactions of that coordinator up to `least` have ended there; those that hold something here all the same: the
-        caller ends them. A record of it ends them by itself."""
+        """Record that all transactions of that coordinator up to `least` have ended. Return those with pending acks,
+        which the caller ends; a stored record of the mark ends them by itself.
+        """
         if least <= self._low_water_marks.get(coordinator, 0):
             return []
         late = self._raise(coordinator, least)
@@ -429,7 +423,6 @@ class PendingTransactionAcks:
         return late
 
     def _raise(self, coordinator: int, least: int) -> list[TxnId]:
-        """Return the open transactions that the mark passes now. It has passed no open one before."""
         before = self._low_water_marks.get(coordinator, 0)
         if least <= before:
             return []
@@ -451,12 +444,10 @@ class PendingTransactionAcks:
         return bool(self._changes)
 
     def take_changes(self) -> bytes:
-        """Return the changes since the last call; empty without any."""
         changes, self._changes = self._changes, []
         return msgspec.msgpack.encode(changes) if changes else b""
 
     def whole(self) -> bytes:
-        """All of it; empty for nothing."""
         rows = [[_LOW_WATER_MARK, *each] for each in self._low_water_marks.items()]
         rows += [[_ENDED, *txn] for txn in self._ended]
         rows += [
@@ -467,7 +458,7 @@ class PendingTransactionAcks:
         return msgspec.msgpack.encode(rows) if rows else b""
 
     def apply(self, record: bytes) -> None:
-        """A stored part of a record. Raises ValueError when it is damaged."""
+        """Apply a stored part of a record. Raises ValueError if it is damaged."""
         try:
             for kind, most, least, *rest in msgspec.msgpack.decode(record, type=list[list[Any]]):
                 txn = TxnId(int(most), int(least))
@@ -492,7 +483,6 @@ class PendingTransactionAcks:
             raise ValueError(f"held acknowledgements: {error}") from error
 
     def check_invariants(self) -> None:
-        """Check the invariants; slow, for tests."""
         entries: dict[int, BitMap] = {}
         parts: dict[int, dict[int, int]] = {}
         for hold in self.open.values():

@@ -1,7 +1,6 @@
 """Search for entries by publish time: bisection over ledgers, over a ledger's index, and over single entries.
 
-A search reads about as many single entries as the binary logarithms of the number of ledgers, and of the entries between two points
-of an index. Publish times come from clients, whose clocks differ: where they do not increase, the result is late enough and follows
+Publish times come from clients, whose clocks differ: where they do not increase, the result is late enough and follows
 an entry that is not. An unreadable entry counts like the next readable one.
 """
 
@@ -15,12 +14,12 @@ from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.model.position import Position
 
-# The first readable one of the indexes [first, end), with its publish time; None when none is readable.
+# The first readable one of the indexes [first, end), with its publish time.
 _Look = Callable[[int, int], Awaitable[tuple[int, int] | None]]
 
 
 class PublishTimes:
-    """Of the entries of one managed ledger, which owns it."""
+    """Owned by the managed ledger that is searched."""
 
     def __init__(
         self,
@@ -28,13 +27,13 @@ class PublishTimes:
         store: LedgerStore,
         time_of: Callable[[Position], Awaitable[int]],
     ) -> None:
-        """`time_of` reads when an entry was published."""
         self._ledgers = ledgers
         self._store = store
         self._time_of = time_of
 
     async def first_published_at(self, publish_time_ms: int, start: Position) -> Position:
-        """The first entry at or behind `start` that was published at that time or later; `end_position` when there is none.
+        """Return the first entry at or behind `start` that was published at that time or later; `end_position` if there
+        is none.
 
         Raises StoreError.
         """
@@ -48,7 +47,7 @@ class PublishTimes:
                 # A ledger was trimmed during the search.
 
     async def first_readable(self, position: Position) -> tuple[Position, int] | None:
-        """The first entry at or behind `position` that can be read, with its publish time. Raises StoreError."""
+        """Return the first readable entry at or behind `position`, with its publish time. Raises StoreError."""
         ledgers = self._ledgers
         position = ledgers.normalize(position)
         while ledgers.has_entry(position):
@@ -95,7 +94,7 @@ class PublishTimes:
 
 
 async def _bisect(look: _Look, low: int, high: int, publish_time_ms: int) -> int:
-    """The first index of [low, high) with that time or a later one; `high` when there is none."""
+    """Return the first index of [low, high) with that time or a later one; `high` if there is none."""
     while low < high:
         middle = (low + high) // 2
         found = await look(middle, high)

@@ -11,20 +11,20 @@ from pybroker.model.position import Position
 
 READ_AHEAD_ENTRIES = 1000
 READ_AHEAD_BYTES = 256 * 1024
-"""The maximum size of a read from the store for a cursor that catches up. A call of the reading thread costs more than the dispatch
-of a hundred entries, and a size four times as large is no faster with many readers.
+"""The maximum size of a read for a cursor that catches up. A call of the reading thread costs more than the dispatch of
+a hundred entries, and a size four times as large is no faster with many readers.
 """
 FEW_READ_BYTES = 1024 * 1024
-"""The same while few read: for one that reads batches alone, a third less of the processor."""
+"""The same with few readers: a third less processor time for a single reader of batches."""
 FEW = 8
 LEAST_READ_BYTES = 64 * 1024
-"""The same when many read and memory is short."""
+"""The same with many readers and little memory."""
 
 Read = Callable[[Position, int, int, Hashable], Awaitable[EntryRun | None]]
 
 
 class ReadAhead:
-    """The read-ahead of one managed ledger, which owns it. Invariant: at most one read from a position is in progress."""
+    """Owned by one managed ledger. Invariant: at most one read from a position is in progress."""
 
     def __init__(self, resources: LedgerResources, read: Read) -> None:
         self._resources = resources
@@ -32,13 +32,12 @@ class ReadAhead:
         self._under_way: dict[Position, asyncio.Event] = {}
 
     def find(self, position: Position) -> EntryRun | None:
-        """Return a recent read that contains the entry at `position`."""
         return self._resources.recent_reads.find(position)
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
-        """As much from `position` on as helps a cursor that catches up; with neighbours it is kept for them for a while.
+        """Read ahead from `position`; with neighbours the result is kept for them for a while.
 
-        None when the entry does not exist, or was trimmed while it was read. Raises StoreError.
+        None if the entry does not exist, or was trimmed during the read. Raises StoreError.
         """
         while (under_way := self._under_way.get(position)) is not None:
             await under_way.wait()

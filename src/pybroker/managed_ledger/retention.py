@@ -1,13 +1,13 @@
 """The ledgers of a managed ledger that may be deleted: acknowledged by all durable cursors, and not kept by retention.
 
-A ledger may be deleted when no durable cursor needs an entry of it and either it was closed longer ago than the retention time, or
-the remaining size is at least the retention size. So 0 of either keeps nothing, -1 of both keeps everything, and -1 of one leaves
-the decision to the other. A needed ledger keeps only itself: an entry that waits for days, delayed or unacknowledged, does not keep
-the ledgers behind it.
+A ledger is not kept if it was closed longer ago than the retention time, or the remaining size is at least the
+retention size. So 0 of either keeps nothing, -1 of both keeps everything, and -1 of one leaves the decision to the
+other. A needed ledger keeps only itself: an entry that waits for days, delayed or unacknowledged, does not keep the
+ledgers behind it.
 
-Invariants: only sealed ledgers are deleted, never the current one; retention keeps the newest ones, without a gap; the newest
-entry stays as long as any older one, so the end of the stream never moves back. Empty ledgers are deleted regardless of retention,
-because no position needs them. Ledgers under a reader's lease count as needed.
+Invariants: only sealed ledgers are deleted, never the current one; retention keeps the newest ones, without a gap; the
+newest entry stays as long as any older one, so the end of the stream never moves back. Empty ledgers are deleted
+regardless of retention, because no position needs them. Ledgers under a reader's lease count as needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """The retention of entries that no durable cursor needs: 0 keeps none, -1 (`UNLIMITED`) is no limit."""
+    """Retention of unneeded entries: 0 keeps none, -1 (`UNLIMITED`) is no limit."""
 
     time_ms: int = 0
     size_bytes: int = 0
@@ -41,9 +41,10 @@ def removable(
     now_ms: int,
     held_from: int | None = None,
 ) -> list[int]:
-    """The ids of the ledgers that may go, oldest first; without `durable` cursors retention alone decides.
+    """Return the ids of the ledgers that may be deleted, oldest first; without `durable` cursors retention alone
+    decides.
 
-    `held_from`: readers hold that ledger and all that follow.
+    `held_from`: readers hold that ledger and all later ones.
     """
     # The slowest first, because it mostly determines which ledgers are needed.
     states = sorted(durable, key=lambda state: state.mark_delete_position)
@@ -51,7 +52,7 @@ def removable(
     held = inf if held_from is None else held_from
     ids: list[int] = []
     left_bytes = ledgers.size_bytes
-    is_kept = is_needed = False  # whether an older ledger is
+    is_kept = is_needed = False  # of an older ledger
     for ledger in ledgers.rows():
         if not ledger.is_sealed or ledger.ledger_id == current_ledger_id:
             is_kept = True

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 
 from pybroker.ledgers.ledger_store import AppendRun, EntryRun, LedgerStore
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.cache.recent_reads import RecentReads
+from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.memory.broker_memory import Memory
 from pybroker.model.counters import LedgerCounters
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 
 MAX_RECENT_READS_BYTES = 16 * 1024 * 1024
-"""More would not help: cursors that share a read are close to each other."""
+"""A larger cache would not help: cursors that share a read are close to each other."""
 RECENT_READS_PART = 8
-"""So many times as much may be taken by all reads together."""
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerLimits:
-    """When the next ledger is begun."""
-
-    max_entries_per_ledger: int = 50_000
-    max_bytes_per_ledger: int = 2048 * 1024 * 1024
-    min_rollover_ms: int = 10 * 60_000
-    """A younger ledger is not closed for its number of entries."""
-    max_rollover_ms: int = 240 * 60_000
-    """An older ledger is closed, unless it is empty."""
-    inactive_rollover_ms: int = 0
-    """A ledger without an append for so long is closed, unless it is empty; 0: it is not."""
+"""The cache of recent reads may take this part of the memory for reads."""
 
 
 class LedgerResources:
@@ -47,8 +33,8 @@ class LedgerResources:
         publish_time_of: Callable[[bytes], int],
         memory: Memory | None = None,
     ) -> None:
-        """`publish_time_of` returns the publish time of an entry in milliseconds; it never raises. Without `memory` there is no
-        memory limit.
+        """`publish_time_of` returns the publish time of an entry in milliseconds; it never raises. Without `memory`
+        there is no memory limit.
         """
         self.store = store
         self.cache = cache
@@ -59,18 +45,16 @@ class LedgerResources:
         self.publish_time_of = publish_time_of
         self.tasks = TaskOwner("managed ledgers")
         self.counters = LedgerCounters()
-        """The read counters of all managed ledgers since the start."""
         self._flushes: list[Callable[[], None]] = []
         self._flush_interval_s = cursor_flush_interval_ms / 1000
 
     def keep_cached(self, run: AppendRun) -> None:
-        """`run` has become durable; readers want it now."""
         before_bytes = self.cache.size_bytes
         self.cache.insert(run)
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
 
     def resize_cache(self, limit_bytes: int) -> None:
-        """Set the size of the cache, limited by the memory budget."""
+        """Set the size of the cache, at most the memory budget."""
         before_bytes = self.cache.size_bytes
         self.cache.resize(min(limit_bytes, self.memory.cache.highest_bytes))
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
@@ -84,13 +68,11 @@ class LedgerResources:
             before_bytes = self.cache.size_bytes
 
     def keep_recent(self, run: EntryRun) -> None:
-        """`run` was read; others may want it soon."""
         before_bytes = self.recent_reads.size_bytes
         self.recent_reads.put(run)
         self.memory.follow(self.memory.reads.count(self.recent_reads.size_bytes - before_bytes))
 
     def drop_ledger(self, ledger_id: int) -> None:
-        """Keep nothing in memory of a ledger that is deleted."""
         cached_bytes, recent_bytes = self.cache.size_bytes, self.recent_reads.size_bytes
         self.cache.drop_ledger(ledger_id)
         self.recent_reads.drop_ledger(ledger_id)
@@ -98,13 +80,11 @@ class LedgerResources:
         self.memory.follow(self.memory.reads.count(self.recent_reads.size_bytes - recent_bytes))
 
     def flush_soon(self, flush: Callable[[], None]) -> None:
-        """Call `flush`, of a cursor that has changed, within the flush interval."""
         if not self._flushes:
             asyncio.get_running_loop().call_later(self._flush_interval_s, self.flush)
         self._flushes.append(flush)
 
     def flush(self) -> None:
-        """Call all that wait for it, now."""
         flushes, self._flushes = self._flushes, []
         for flush in flushes:
             flush()

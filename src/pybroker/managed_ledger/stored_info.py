@@ -1,16 +1,15 @@
 """The managed ledger info in the metadata store: one value with one writer and a version.
 
 Operation: the owner of the managed ledger changes this object and calls `save`. Puts run one at a time, and each stores
-the state at its start. One put completes all saves that wait when it begins: the info contains all cursors, so with one
-put for each cursor the creation of many cursors would cost the square of their number. A put states the version that it
-replaces, so two owners never overwrite each other.
+the state at its start, so one put completes all saves that wait when it begins: one put for each cursor would cost the
+square of their number. A put states the version that it replaces, so two owners never overwrite each other.
 
 Failure: a put that fails, or with a cancelled caller, may still be stored, now or later. The next save reads the stored
 value, and continues only if this object has stored it or tried to store it. Any other value comes from another owner:
 this object writes nothing more, calls `when_fenced` once, and every save raises LedgerFenced.
 
 Limitations: the object cannot distinguish its own value from identical bytes of another owner. The values of two owners
-differ, because each owner first creates its own ledger. A value that is deleted and created again may reach an earlier
+differ, because each first creates its own ledger. A value that is deleted and created again may reach an earlier
 version again.
 """
 
@@ -36,15 +35,15 @@ from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versio
 from pybroker.runtime import logs
 
 MAX_UNKNOWN_PUTS = 100
-"""The number of unanswered puts with a remembered value. The value of an older one that is stored late is taken for that of another
-owner.
+"""Unanswered puts with a remembered value. The value of an older one that is stored late is taken for another owner's.
 """
 _PUTS = 3
-"""The first put finds the wrong version if an earlier one was stored late, the second one only if another owner writes."""
+"""The first put finds the wrong version if an earlier one was stored late, the second one only if another owner writes.
+"""
 
 
 class StoredInfo:
-    """Owned by its managed ledger. `ledgers` may be empty, and must not be any more when it is saved."""
+    """Owned by its managed ledger. `ledgers` must not be empty at a save."""
 
     def __init__(self, metadata: MetadataStore, path: str, ledgers: LedgerList, found: Versioned | None) -> None:
         """`found` is the value at `path` now."""
@@ -59,18 +58,19 @@ class StoredInfo:
         self.is_terminated = False
         self.is_deleted = False
         self.leaving_ledger_ids: list[int] = []
-        """Ledgers that are still in `ledgers`, and not in the stored list from now on: they are deleted regardless of cursors."""
+        """Ledgers that are still in `ledgers`, but no longer in the stored list: they are deleted regardless of
+        cursors.
+        """
         self.trimmed_ledger_ids: list[int] = []
-        """Perhaps still in the ledger store, and to be deleted."""
+        """Perhaps still in the ledger store; to be deleted."""
         self.unfinished_ledger_ids: list[int] = []
         """Being written by a compaction; stored as ledgers to be deleted, which they are after a crash."""
         self.compacted: CompactedInfo | None = None
-        """The compacted view of the entries up to its horizon, for consumers that read compacted."""
         self.gone = TrimmedLedgers(-1)
         self.is_fenced = False
         """Whether another owner has written the value."""
         self.when_fenced: Callable[[LedgerFenced], None] = _nobody
-        """Called once, during a save, when that is detected."""
+        """Called once, during a save, when another owner is detected."""
         self._metadata = metadata
         self._saving = asyncio.Lock()
         self._asked_saves = 0
@@ -80,7 +80,7 @@ class StoredInfo:
         self._unknown: list[bytes] = []  # values of puts that follow `_version` and may have been stored
 
     def take(self, info: ManagedLedgerInfo) -> None:
-        """Everything but the list of ledgers as it was stored. That has a first ledger by now, new or not."""
+        """Take the stored state without the list of ledgers, which has a ledger by now."""
         self.created_ms = info.created
         self.properties = info.properties
         self.last_index = info.last_index
@@ -96,7 +96,6 @@ class StoredInfo:
         return msgspec.json.encode(self.info())
 
     def info(self) -> ManagedLedgerInfo:
-        """Return the value to be stored."""
         gone = self.gone.with_rows(self.ledgers.entry_counts_of(self.leaving_ledger_ids))
         return ManagedLedgerInfo(
             FORMAT_VERSION,
@@ -118,12 +117,12 @@ class StoredInfo:
 
     @property
     def version(self) -> int:
-        """The known version of the last stored value; NOT_EXISTING before the first one."""
+        """NOT_EXISTING before the first stored value."""
         return self._version
 
     async def save(self) -> None:
-        """Store the present state. Durable on return. Raises StoreError, and LedgerFenced permanently once another owner has
-        written.
+        """Store the current state. Durable on return. Raises StoreError, and LedgerFenced permanently once another
+        owner has written.
         """
         self._asked_saves += 1
         asked = self._asked_saves
@@ -150,7 +149,7 @@ class StoredInfo:
         raise StoreError(f"{self.path} changes with every attempt to store it, try again")
 
     async def _has_come_late(self) -> bool:
-        """Whether one of the puts without an answer was stored. Raises StoreError, LedgerFenced when something else was."""
+        """Return whether an unanswered put was stored. Raises StoreError, LedgerFenced if another value was."""
         found = await self._metadata.get(self.path)
         version, digest = (NOT_EXISTING, b"") if found is None else (found.version, _digest(found.value))
         if (version, digest) == (self._version, self._stored):
@@ -171,7 +170,7 @@ class StoredInfo:
         self._unknown.clear()
 
     def require_owned(self) -> None:
-        """Raises LedgerFenced once it is known that another owner has written the value."""
+        """Raise LedgerFenced once another owner is known to have written the value."""
         if self.is_fenced:
             raise self._fenced()
 
@@ -181,7 +180,9 @@ class StoredInfo:
     # --- changes of one thing, taken back when they cannot be stored --------------------------------------------------
 
     async def change_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Set properties, and remove those that are None; durable when it returns. Raises StoreError, and then nothing changed."""
+        """Set properties, and remove those that are None. Durable on return. Raises StoreError, and then nothing
+        changed.
+        """
         before = {key: self.properties.get(key) for key in changes}
         _apply(self.properties, changes)
         try:
@@ -193,7 +194,7 @@ class StoredInfo:
             raise
 
     async def set_cursor_properties(self, name: str, cursor_id: str, properties: Mapping[str, str]) -> None:
-        """Replace the properties of a durable cursor; durable when it returns. Raises StoreError, and then nothing changed."""
+        """Durable on return. Raises StoreError, and then nothing changed."""
         info = self._cursor(name, cursor_id)
         before, info.properties = info.properties, dict(properties)
         try:

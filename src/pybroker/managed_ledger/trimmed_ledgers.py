@@ -1,12 +1,13 @@
-"""The deleted entries of a managed ledger, for readers that keep a position and ask whether entries behind it are complete.
+"""The deleted entries of a managed ledger, for readers that keep a position and ask whether entries behind it are
+complete.
 
-All topics share the ledger ids, so the ids of a topic have gaps, and the list of existing ledgers does not show whether a ledger
-between them was trimmed. So the last trimmed ledgers are remembered with their entry counts; of older ones, only that they were
+All topics share the ledger ids, so the list of existing ledgers does not show whether a ledger between them was
+trimmed. Therefore the last trimmed ledgers are remembered with their entry counts; of older ones, only that they were
 trimmed.
 
-Invariants: trimmed entries behind a position are always reported, and none are reported where there were none. Empty ledgers are
-not remembered. A position in a ledger at or before `until` has certainly lost entries: either too many ledgers were trimmed after
-it to be remembered, or the position belongs to an earlier topic of the same name.
+Invariants: trimmed entries behind a position are always reported, and none are reported where there were none. Empty
+ledgers are not remembered. A position in a ledger at or before `until` has certainly lost entries: too many ledgers
+were trimmed after it, or it belongs to an earlier topic of the same name.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from collections.abc import Iterable, Sequence
 from pybroker.model.position import Position
 
 MAX_REMEMBERED = 64
-"""They are in each document of the managed ledger that is written, some ten bytes each."""
+"""Some ten bytes each in every stored managed ledger info."""
 
 
 class TrimmedLedgers:
-    """Owned by the managed ledger. Rows are (ledger id, entries), in ascending order."""
+    """Owned by the managed ledger. Rows are (ledger id, entries), ascending."""
 
     def __init__(self, until: int, rows: Iterable[tuple[int, int]] = ()) -> None:
         self.until = until
@@ -33,7 +34,6 @@ class TrimmedLedgers:
         return self._rows
 
     def add(self, rows: Iterable[tuple[int, int]]) -> None:
-        """These ledgers, with so many entries each, are trimmed."""
         for ledger_id, entry_count in rows:
             if entry_count:
                 insort(self._rows, (ledger_id, entry_count))
@@ -43,12 +43,12 @@ class TrimmedLedgers:
             del self._rows[:excess]
 
     def with_rows(self, rows: Iterable[tuple[int, int]]) -> TrimmedLedgers:
-        """The same with more ledgers gone."""
         return TrimmedLedgers(self.until, [*self._rows, *rows])
 
     def lost_between(self, start: Position, end: Position) -> list[tuple[Position, Position | None]]:
-        """Runs of entries from `start` on and in front of `end` that are gone: the first and the one after the last of each, or
-        None for the latter where that is not known any more."""
+        """Return the runs of trimmed entries from `start` on and in front of `end`: first entry, and the entry after
+        the last one, None if that is no longer known.
+        """
         lost: list[tuple[Position, Position | None]] = []
         if start.ledger_id <= self.until:
             lost.append((start, None))

@@ -1,7 +1,7 @@
 """Memory of a broker for its parts: tasks wait here for memory, and read-ahead is dropped when others need memory.
 
-`memory/memory_budget.py` decides the division. Invariant: all memory taken is returned, however the task that took
-it ends.
+`memory/memory_budget.py` decides the division. Invariant: all memory taken is returned, however the task that took it
+ends.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pybroker.memory.memory_shares import MemoryShares
 DELIVERY_BYTES = 256 * 1024
 """Maximum bytes that a subscription delivers at once; more is no faster."""
 LEAST_DELIVERY_BYTES = 64 * 1024
-"""Maximum while outboxes are full. Each subscription may always deliver this much, so that a stalled one stops no
+"""The same while outboxes are full. Each subscription may always deliver this much, so that a stalled one stops no
 other.
 """
 
 LEAST_LOOK_AHEAD_BYTES = 20_000
-"""Memory that a Key_Shared subscription may always use for look-ahead: a scan needs capacity for the entries it finds."""
+"""Each Key_Shared subscription may always use this much: a scan needs capacity for the entries it finds."""
 LEAST_DELAYED_BYTES = 64 * 1024
-"""Memory that a subscription may always use for delayed messages: enough for five hundred."""
+"""Each subscription may always use this much: enough for five hundred delayed messages."""
 
 
 class MonotonicClock(Protocol):
@@ -37,22 +37,22 @@ class MonotonicClock(Protocol):
 
 
 class AheadHolder(ABC):
-    """Holder of data that was read ahead of demand."""
+    """Holder of read-ahead."""
 
     @abstractmethod
     def give_way(self) -> None:
-        """Drop the data read ahead, because others need the memory."""
+        """Drop the read-ahead, because others need the memory."""
 
 
 class Memory:
-    """Memory budget of one broker, used from one event loop. The object that creates the broker owns it."""
+    """Used from one event loop. The object that creates the broker owns it."""
 
     def __init__(self, process_limit_bytes: int, own: OwnBounds, clock: MonotonicClock) -> None:
         self.process_limit_bytes = process_limit_bytes
         self.budget: MemoryBudget[object] = memory_parts.divided(memory_parts.counted_bytes(process_limit_bytes), own)
         parts = self.budget.parts
         self.reads: Part[object] = parts[memory_parts.READS]
-        """Data being read for cursors or read ahead for them."""
+        """Data being read for cursors, and read-ahead."""
         self.outboxes: Part[object] = parts[memory_parts.OUTBOXES]
         """Data that clients have not received yet."""
         self.publishes: Part[object] = parts[memory_parts.PUBLISHES]
@@ -90,7 +90,6 @@ class Memory:
 
     @property
     def delivery_bytes(self) -> int:
-        """Return how many bytes a subscription may deliver at once now."""
         return DELIVERY_BYTES if self.outboxes.room() > 0 else LEAST_DELIVERY_BYTES
 
     async def take(self, part: Part[object], group: Hashable, size_bytes: int) -> int:
@@ -103,14 +102,13 @@ class Memory:
             try:
                 await turn
             except BaseException:
-                if (settled := part.leave(turn)) is None:  # granted in the moment in which the task was cancelled
+                if (settled := part.leave(turn)) is None:  # granted in the moment of the cancellation
                     settled = part.give_back(part.took(size_bytes))
                 self.follow(settled)
                 raise
         return part.took(size_bytes)
 
     def give_back(self, part: Part[object], size_bytes: int) -> None:
-        """Give back memory granted by `take`."""
         self.follow(part.give_back(size_bytes))
 
     def follow(self, settled: Settled[object] | None) -> None:
@@ -122,14 +120,14 @@ class Memory:
             holder.give_way()
         for turn in settled.granted:
             assert isinstance(turn, asyncio.Future)
-            if not turn.done():  # A task that was just cancelled gives its memory back itself.
+            if not turn.done():  # a task that was just cancelled gives its memory back itself
                 turn.set_result(None)
 
 
 class Holding:
     """Memory of a part that one piece of work holds; `close` gives all of it back.
 
-    It waits for at most the part's guaranteed minimum, which is always released eventually. So a holder of another
+    It waits for at most the part's guaranteed minimum, which is always released eventually, so a holder of another
     part's memory can wait here without a deadlock. Memory beyond that is counted without waiting.
     """
 
@@ -141,7 +139,6 @@ class Holding:
 
     @property
     def size_bytes(self) -> int:
-        """The total held."""
         return self._taken_bytes + self._counted_bytes
 
     async def wait(self, group: Hashable, size_bytes: int) -> None:
@@ -151,7 +148,7 @@ class Holding:
         self.count(max(size_bytes, self._taken_bytes))
 
     def count(self, size_bytes: int) -> None:
-        """Set the total to `size_bytes`, but to no less than the amount waited for."""
+        """Set the total, but to no less than the amount waited for."""
         counted_bytes = max(0, size_bytes - self._taken_bytes)
         before_bytes, self._counted_bytes = self._counted_bytes, counted_bytes
         if counted_bytes != before_bytes:

@@ -1,22 +1,21 @@
 """Division of one memory budget among all parts that grow with client activity. No part can take the memory that
 another needs.
 
-This module is pure: a request is granted at once or queued, and giving memory back returns the waiters that can
-continue.
+Pure: a request is granted at once or queued, and giving memory back returns the waiters that can continue.
 
-    limit = the floors of all parts + what is shared
-    used by a part <= its bound;  what parts use above their floors, together, <= what is shared
+    limit = the floors of all parts + shared memory
+    used by a part <= its bound;  used by parts above their floors, together, <= shared memory
 
-A part always has its floor, so parts never wait for each other's floors. Memory within a floor must either be
-released on its own (a read ends, an entry becomes durable) or be read-ahead that can be dropped. Therefore no waiter
-waits forever.
+A part always has its floor, so parts never wait for each other's floors. Memory within a floor must either be released
+on its own (a read ends, an entry becomes durable) or be read-ahead that can be dropped. Therefore no waiter waits
+forever.
 
-Waiters queue within their part: round robin by group (a connection), in order of arrival within a group. Among
-parts, the one with the longest-waiting first waiter is served first; while it waits for shared memory, later waiters
-get none of it. Read-ahead is held until it is used; it is dropped, oldest first, before any request waits.
+Waiters queue within their part: round robin by group (a connection), in order of arrival within a group. The part with
+the longest-waiting first waiter is served first; while it waits for shared memory, later waiters get none of it.
+Read-ahead is dropped, oldest first, before any request waits.
 
-Data that already exists, received from a client or read from disk, is counted even beyond the bound (`count`,
-`hold`). The caller must then stop its source.
+Data that already exists, received from a client or read from disk, is counted even beyond the bound (`count`, `hold`).
+The caller must then stop its source.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class _Waiting(NamedTuple):
 
 
 class MemoryBudget(Generic[T]):
-    """Memory budget, owned by the object that creates the broker. `T`: waiters and read-ahead holders.
+    """Owned by the object that creates the broker. `T`: waiters and read-ahead holders.
 
     Invariant: no waiter waits that could be served.
     """
@@ -54,10 +53,10 @@ class MemoryBudget(Generic[T]):
         """Memory that is in no floor."""
         self.shared_used_bytes = 0
         self.waiting = 0
-        """The number of waiters in all parts."""
+        """Waiters in all parts."""
 
     def add_part(self, name: str, floor_bytes: int, bound_bytes: int) -> Part[T]:
-        """Add a part with a floor, which it always has, and a bound. The floors together must leave shared memory."""
+        """The floors together must leave shared memory."""
         assert name not in self.parts
         floor_bytes = min(floor_bytes, bound_bytes)
         assert floor_bytes < self.shared_bytes, "floors take all there is"
@@ -70,7 +69,6 @@ class MemoryBudget(Generic[T]):
         return sum(part.used_bytes for part in self.parts.values())
 
     def settle(self) -> Settled[T]:
-        """Serve waiters while memory is available."""
         granted: list[T] = []
         gave_way: list[T] = []
         stuck: set[str] = set()
@@ -104,7 +102,6 @@ class MemoryBudget(Generic[T]):
                 gave_way.append(other.evict_oldest())
 
     def check_invariants(self) -> None:
-        """Assert the sums and that no waiter could be served; for tests."""
         parts = self.parts.values()
         assert self.waiting == sum(part.waiting for part in parts)
         assert self.shared_bytes + sum(part.floor_bytes for part in parts) == self.limit_bytes
@@ -128,11 +125,11 @@ class Part(Generic[T]):
         self.floor_bytes = floor_bytes
         self.highest_bytes = bound_bytes
         self.bound_bytes = bound_bytes
-        """The effective bound; lower than the maximum if the part's configuration key says so."""
+        """Lower than the maximum if the part's configuration key says so."""
         self.used_bytes = 0
         self.ahead_bytes = 0
         self.takers = 0
-        """The number of requests granted or waiting."""
+        """Requests granted or waiting."""
         self.waits_total = 0
         self.gave_way_total = 0
         self._budget = budget
@@ -173,11 +170,10 @@ class Part(Generic[T]):
         return max(min(least_bytes, self.most_bytes), min(most_bytes, fair_bytes))
 
     def longest_wait_ms(self, now_ms: float) -> float:
-        """Return the longest wait of the current waiters; 0 if there are none."""
         return now_ms - min(each.since_ms for row in self._rows.values() for each in row.values()) if self._rows else 0
 
     def waits_since_ms(self, group: Hashable) -> float | None:
-        """Return since when the first waiter of `group` has waited; None if none waits."""
+        """Return since when the first waiter of `group` has waited."""
         row = self._rows.get(group)
         return None if row is None else next(iter(row.values())).since_ms
 
@@ -194,15 +190,14 @@ class Part(Generic[T]):
     # --- taking and giving back --------------------------------------------------------------------------------------
 
     def count(self, size_bytes: int) -> Settled[T] | None:
-        """Count `size_bytes` more, or less if negative. Return the consequences for waiters, if there are any waiters."""
+        """Count `size_bytes` more, or less if negative. Return the consequences for waiters, if there are any."""
         self._use(size_bytes)
         return self._budget.settle() if size_bytes < 0 and self._budget.waiting else None
 
     def ask(self, waiter: T, group: Hashable, size_bytes: int, now_ms: float) -> Settled[T]:
         """Request `size_bytes`, or the maximum possible if that is less.
 
-        The request is granted if `waiter` is among the granted; otherwise it waits. `took` returns the granted
-        amount.
+        The request is granted if `waiter` is among the granted; otherwise it waits. `took` returns the granted amount.
         """
         assert waiter not in self._group_of, "waits already"
         self.takers += 1
@@ -225,7 +220,7 @@ class Part(Generic[T]):
         return min(size_bytes, max(1, self.floor_bytes))
 
     def leave(self, waiter: T) -> Settled[T] | None:
-        """Cancel a waiting request. Return None if it does not wait because it was granted."""
+        """Cancel a waiting request. Return None if it was granted."""
         group = self._group_of.pop(waiter, None)
         if group is None:
             return None
@@ -243,7 +238,7 @@ class Part(Generic[T]):
         """Record that `holder` holds this much read-ahead, replacing its former amount. It keeps it until it drops it
         or must drop it.
 
-        If a request waits, the oldest holder must drop first. Return None if nothing follows.
+        If a request waits, the oldest holder must drop first.
         """
         self._forget(holder)
         self._ahead[holder] = size_bytes
@@ -295,7 +290,6 @@ class Part(Generic[T]):
         self._budget.shared_used_bytes += max(0, self.used_bytes - self.floor_bytes) - above_before
 
     def check_invariants(self) -> None:
-        """Assert that the sums match the held memory; for tests."""
         assert self.ahead_bytes == sum(self._ahead.values()) <= self.used_bytes
         assert self.waiting == sum(map(len, self._rows.values())) <= self.takers
         assert all(self._rows.values())

@@ -1,7 +1,7 @@
 """Memory limit of this process: that of its control group, else the machine's memory.
 
-Both versions of control groups are read, from the process's own group up to the root; the smallest limit counts. In
-a container, the process's own path may not exist in the visible file system; the mounted directory is then the
+Both versions of control groups are read, from the process's own group up to the root; the smallest limit counts. In a
+container, the process's own path may not exist in the visible file system; the mounted directory is then the
 container's own group.
 """
 
@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 _ROOT = Path("/")
 _NO_LIMIT_BYTES = 1 << 60
-"""Version 1 reports "no limit" as a number of about 2^63."""
+"""Version 1 reports "no limit" as about 2^63."""
 
 
 class MemoryLimit(NamedTuple):
-    """Memory limit, 0 if unknown, and its source."""
+    """The limit, 0 if unknown, and its source."""
 
     size_bytes: int
     is_of_group: bool
 
 
 def memory_limit(root: Path = _ROOT) -> MemoryLimit:
-    """Return the limit of this process; `root` is the root of the file system."""
+    """`root` is the root of the file system."""
     machine_bytes = _machine_bytes(root)
     limits = [*_group_limits_bytes(root)]
     smallest_bytes = min(limits, default=0)
@@ -63,7 +63,7 @@ def _limits_up_from(mounted: Path, path: str, name: str) -> list[int]:
 
 
 def _text(path: Path) -> str:
-    """Return the file's text; empty if it does not exist."""
+    """Return the text, empty without the file."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

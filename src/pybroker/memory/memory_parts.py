@@ -11,7 +11,7 @@ from pybroker.memory.memory_budget import MemoryBudget, T
 
 MIB = 1 << 20
 PROCESS_BYTES = 80 * MIB
-"""Memory of a broker without clients: interpreter, libraries, threads."""
+"""A broker without clients: interpreter, libraries, threads."""
 COUNTED_SHARE = 0.6
 """The rest is for objects around the bytes, memory retained by the allocator, and transport buffers."""
 GROUP_SHARE = 0.9
@@ -51,14 +51,13 @@ class OwnBounds(NamedTuple):
 
 
 def process_limit_bytes(asked_bytes: int, found_bytes: int, *, is_of_group: bool) -> int:
-    """Return the process's memory limit: the configured one, else a share of the detected one (0: unknown)."""
+    """Return the configured limit, else a share of the detected one (0: unknown)."""
     if asked_bytes > 0:
         return asked_bytes
     return int((found_bytes or UNKNOWN_MACHINE_BYTES) * (GROUP_SHARE if is_of_group else MACHINE_SHARE))
 
 
 def counted_bytes(process_limit_bytes: int) -> int:
-    """Return the part of that limit that is divided among the parts."""
     return max(LEAST_BYTES, int((process_limit_bytes - PROCESS_BYTES) * COUNTED_SHARE))
 
 
@@ -75,16 +74,14 @@ def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
     """Return the limits for checkpoints of `checkpoint_bytes` if entries may use `most_bytes`. The second limit allows
     the same amount again while a checkpoint is written.
 
-    More would not be faster for long, as the disk must write it all the same. Memory that small checkpoints leave is
-    no reason to wait.
+    More would not be faster for long, as the disk must write it all the same.
     """
     checkpoint_bytes = min(checkpoint_bytes, most_bytes // 2)
     return WriteBuffers(checkpoint_bytes, min(most_bytes, max(2 * checkpoint_bytes, LEAST_WRITES_BYTES)))
 
 
 def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
-    """Create a budget of `limit_bytes` with its parts. `own` bounds are upper bounds. The floors add up to 52/64 of the
-    budget."""
+    """`own` bounds are upper bounds. The floors add up to 52/64 of the budget."""
     budget: MemoryBudget[T] = MemoryBudget(limit_bytes)
     for name, floor_64ths, bound_64ths, own_bytes in (
         (READS, 8, 32, own.reads),

@@ -1,8 +1,8 @@
 """Fair shares of one memory part among holders that cannot give memory back on request.
 
-Pure. The holders' memory already exists and is counted; a holder at its share gets no more input. While half of the
-part is free, each holder may use half of it; above that, an equal share. Each may always use a small minimum, so
-that one full holder stops no other.
+Pure. The memory already exists and is counted; a holder at its share gets no more input. While half of the part is
+free, each holder may use half of it; above that, an equal share. Each may always use a small minimum, so that one full
+holder stops no other.
 """
 
 from __future__ import annotations
@@ -16,24 +16,20 @@ K = TypeVar("K", bound=Hashable)
 
 
 class MemoryShares(Generic[K]):
-    """Fair shares of one part, owned by the broker's memory. Invariant: the part counts exactly the memory of the
-    holders.
-    """
+    """Owned by the broker's memory. Invariant: the part counts exactly the memory of the holders."""
 
     def __init__(self, part: Part[object], least_bytes: int) -> None:
-        """Create the shares. `least_bytes`: the minimum that each holder may always use."""
+        """`least_bytes`: the minimum that each holder may always use."""
         self._part = part
         self._least_bytes = least_bytes
         self._used: dict[K, int] = {}
         self._waiting: dict[K, None] = {}
 
     def __len__(self) -> int:
-        """Return the number of holders with memory."""
         return len(self._used)
 
     @property
     def waiting(self) -> int:
-        """The number of holders stopped at their share."""
         return len(self._waiting)
 
     def report(self, holder: K, size_bytes: int) -> Settled[object] | None:
@@ -46,7 +42,6 @@ class MemoryShares(Generic[K]):
         return self._part.count(size_bytes - before_bytes)
 
     def allowed_bytes(self) -> int:
-        """Return how much each holder may use now."""
         most_bytes = self._part.most_bytes
         shares = 2 if self._part.used_bytes * 2 <= most_bytes else max(1, len(self._used))
         return max(self._least_bytes, most_bytes // shares)

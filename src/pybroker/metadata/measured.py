@@ -13,7 +13,7 @@ from pybroker.runtime.slow_operations import SlowOperations
 
 
 class MeasuredMetadataStore(MetadataStore):
-    """Owns `store`. Each operation is counted when it is answered, from the call on."""
+    """Owns `store`. Operations count at their completion, from the call on."""
 
     def __init__(self, store: MetadataStore, clock: Clock, slow: SlowOperations) -> None:
         self._store = store

@@ -1,6 +1,6 @@
 """MetadataStore in memory, for tests and for brokers without durable data.
 
-It behaves exactly like the durable implementations: one contract test runs against all of them.
+One contract test runs against all implementations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MemoryMetadataStore(MetadataStore):
         self._closed = False
 
     def copied(self) -> MemoryMetadataStore:
-        """Return a store with the values of this one, without watches."""
+        """Return a store with the same values, without watches."""
         copy = MemoryMetadataStore()
         copy._values = dict(self._values)
         return copy
@@ -82,7 +82,7 @@ class MemoryMetadataStore(MetadataStore):
 
 
 def require_version(path: str, present: int | None, expected: int) -> None:
-    """Raise BadVersionError unless the value's version, None where there is no value, is the expected one."""
+    """Raise BadVersionError unless `present`, None without a value, is the expected version."""
     if expected == ANY_VERSION:
         return
     if expected == NOT_EXISTING:

@@ -1,6 +1,6 @@
-"""Where each fact lives in the metadata store.
+"""Paths of the metadata store. The docstring of a function names the value at its path.
 
-Segments never hold a slash: names are validated or percent-encoded before.
+Segments never contain a slash: names are validated or percent-encoded before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRODUCER_NAMES = "/counters/producer-name"  # Its version counts the starts.
 
 
 def cluster(name: str) -> str:
-    """A cluster's ClusterData."""
+    """Path of the ClusterData."""
     return f"{CLUSTERS}/{name}"
 
 
@@ -41,62 +41,61 @@ def isolation_policies(cluster_name: str) -> str:
 
 
 def migration(cluster_name: str) -> str:
-    """A cluster's ClusterPolicies: where it moved to."""
+    """ClusterPolicies: where the cluster moved to."""
     return f"{CLUSTERS}/{cluster_name}/migration"
 
 
 def tenant(name: str) -> str:
-    """A tenant's TenantInfo."""
+    """Path of the TenantInfo."""
     return f"{TENANTS}/{name}"
 
 
 def tenant_policies(name: str) -> str:
-    """The parent of a tenant's namespaces."""
+    """Parent of a tenant's namespaces."""
     return f"{POLICIES}/{name}"
 
 
 def policies(namespace: NamespaceName) -> str:
-    """A namespace's NamespacePolicies; a namespace exists as long as this does."""
+    """NamespacePolicies; a namespace exists as long as they do."""
     return f"{POLICIES}/{namespace.tenant}/{namespace.local_name}"
 
 
 def local_policies(namespace: NamespaceName) -> str:
-    """A namespace's LocalPolicies; missing while there are none."""
+    """LocalPolicies; missing while there are none."""
     return f"{LOCAL_POLICIES}/{namespace.tenant}/{namespace.local_name}"
 
 
 def resource_quotas(namespace: NamespaceName) -> str:
-    """The parent of the ResourceQuotas of a namespace's bundles."""
+    """Parent of the ResourceQuotas of a namespace's bundles."""
     return f"{RESOURCE_QUOTAS}/{namespace}"
 
 
 def topic_policies(topic: TopicName) -> str:
-    """A topic's TopicPolicies; missing while nothing is set for it alone."""
+    """TopicPolicies; missing while the topic has none of its own."""
     return f"{TOPIC_POLICIES}/{topic.storage_path}"
 
 
 def schemas(namespace: NamespaceName) -> str:
-    """The parent of the schemas of a namespace's topics."""
+    """Parent of the schemas of a namespace's topics."""
     return f"{SCHEMAS}/{namespace}"
 
 
 def schema(topic: TopicName) -> str:
-    """The parent of the versions of a topic's schema: one for all its partitions, and for both domains."""
+    """Parent of the versions of a schema: one for all partitions, and for both domains."""
     return f"{SCHEMAS}/{schema_name(topic)}"
 
 
 def schema_version(schema_path: str, version: int) -> str:
-    """One version; their names sort as the versions do."""
+    """The names of versions sort as the versions do."""
     return f"{schema_path}/{version:020d}"
 
 
 def schema_name(topic: TopicName) -> str:
-    """Return the name of a topic's schema: `tenant/ns/encoded-name`."""
+    """Return `tenant/ns/encoded-name`."""
     return f"{topic.namespace}/{quote(topic.partitioned_name.local_name, safe='')}"
 
 
 def resource_group(name: str) -> str:
-    """The rates of a resource group."""
     return f"{RESOURCE_GROUPS}/{quote(name, safe='')}"
 
 
@@ -106,17 +105,17 @@ def resource_group_of_segment(segment: str) -> str:
 
 
 def partitioned_topics(namespace: NamespaceName, domain: str) -> str:
-    """The parent of the partitioned topics of a namespace and domain."""
+    """Parent of the partitioned topics of a namespace and domain."""
     return f"{PARTITIONED_TOPICS}/{namespace}/{domain}"
 
 
 def partitioned_topic(topic: TopicName) -> str:
-    """How many partitions a partitioned topic has."""
+    """Path of the number of partitions."""
     return f"{PARTITIONED_TOPICS}/{topic.storage_path}"
 
 
 def managed_ledgers(namespace: NamespaceName, domain: str) -> str:
-    """The parent of the managed ledgers of a namespace and domain: its children are the topics that exist."""
+    """Parent of the managed ledgers of a namespace and domain: its children are the topics that exist."""
     return f"{MANAGED_LEDGERS}/{namespace}/{domain}"
 
 
@@ -126,7 +125,7 @@ def managed_ledger(topic: TopicName) -> str:
 
 
 def cursors(topic: TopicName) -> str:
-    """Return the parent path of the durable cursors of a topic."""
+    """Parent of the durable cursors of a topic."""
     return f"{managed_ledger(topic)}/cursors"
 
 

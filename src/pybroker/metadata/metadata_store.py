@@ -1,7 +1,8 @@
 """The interface of metadata stores: a tree of small values with versions.
 
-Paths look like `/admin/policies/public/default`. A value has a version that each put increments. A put or delete may state the
-version that it expects, so two writers never overwrite each other unnoticed. Everything returned by `put` is durable.
+Paths look like `/admin/policies/public/default`. Each put increments the version of a value. A put or delete may state
+the version that it expects, so two writers never overwrite each other unnoticed. `put` returns when the value is
+durable.
 
 Concurrency: called on the event loop. Watches are called on it after the change is durable.
 """
@@ -21,7 +22,7 @@ PAGE_VALUES = 1000
 
 
 class Versioned(NamedTuple):
-    """A value and its version (0 for the first put)."""
+    """`version` is 0 for the first put."""
 
     value: bytes
     version: int
@@ -34,7 +35,7 @@ LATENCY_BOUNDS_MS: tuple[float, ...] = (1, 3, 5, 10, 20, 50, 100, 200, 500, 1000
 
 
 class OperationLatencies:
-    """How long operations took since the start, in milliseconds, by kind and by how they ended; and the bytes that were put."""
+    """Durations of operations since the start, in milliseconds, by kind and result; and the bytes that were put."""
 
     def __init__(self) -> None:
         self.took_ms = {
@@ -50,36 +51,35 @@ class MetadataStore(ABC):
 
     @property
     def latencies(self) -> OperationLatencies | None:
-        """None without measurement."""
+        """The measured latencies; None without measurement."""
         return None
 
     @abstractmethod
     async def get(self, path: str) -> Versioned | None:
-        """The value at `path`, None when there is none."""
+        """None without a value."""
 
     @abstractmethod
     async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
-        """Store `value` durably and return its version. `expected_version` NOT_EXISTING: only if there is none yet.
-        Parents need not exist."""
+        """Return the version. `expected_version` NOT_EXISTING: only if there is no value yet. Parents need not exist."""
 
     @abstractmethod
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
-        """Drop the value at `path` (not its children); False when there was none."""
+        """Delete the value at `path` (not its children). Return False if there was none."""
 
     @abstractmethod
     async def children(self, path: str) -> list[str]:
-        """The names (last path segments), sorted, of everything directly below `path`, values or inner nodes."""
+        """Return the sorted names of everything directly below `path`, values or inner nodes."""
 
     @abstractmethod
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Up to `limit` values below `path`, with their whole paths and in their order, from the first one behind `after` on.
+        """Return up to `limit` values below `path`, with their paths and in their order, behind `after`.
 
-        `after` "" begins; a list shorter than `limit` ends. For reading very many values at a fraction of the cost of `get`.
+        `after` "" begins; a list shorter than `limit` ends. Costs a fraction of single `get` calls.
         """
 
     @abstractmethod
     async def delete_tree(self, path: str) -> int:
-        """Drop `path` and everything below it in one step; the number of values dropped."""
+        """Delete `path` and everything below it in one step. Return the number of values."""
 
     @abstractmethod
     def watch(self, prefix: str, watch: Watch) -> None:

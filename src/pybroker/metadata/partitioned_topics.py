@@ -1,11 +1,10 @@
 """The partitioned topics with their partition counts and properties: read from memory, written through.
 
-Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values that the
-store does not. A partitioned topic exists as long as its stored metadata, whether its partitions exist or not: partitions are
-topics that the broker creates and deletes.
+Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values
+that the store does not. A partitioned topic exists as long as its stored metadata, whether its partitions exist or not.
 
-Reads are synchronous, because each load of a topic needs them. Callers must not change the results. Refusals are AdminErrors with
-the codes of Pulsar's REST API.
+Reads are synchronous, because each load of a topic needs them. Callers must not change the results. Refusals are
+AdminErrors with the codes of Pulsar's REST API.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, values
 from pybroker.model import policies as documents
 from pybroker.model.names import NamespaceName, TopicName
 
-_UPDATE_ATTEMPTS = 5  # At a value that other brokers change too.
+_UPDATE_ATTEMPTS = 5  # for a value that other brokers change too
 
 
 class PartitionedTopicMetadata(msgspec.Struct):
-    """The document of a partitioned topic; properties are absent while there are none."""
+    """The stored metadata; properties are absent while there are none."""
 
     partitions: int
     deleted: bool = False
@@ -33,7 +32,7 @@ class PartitionedTopicMetadata(msgspec.Struct):
 
 
 class PartitionedTopics:
-    """The partitioned topics of one metadata store. `load` comes first."""
+    """Owned by one broker. `load` comes first."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -42,7 +41,7 @@ class PartitionedTopics:
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Fill the cache from the store. Raises StoreError."""
+        """Raises StoreError."""
         async for (tenant, local_name, domain, segment), found in values_at(
             self._store, metadata_paths.PARTITIONED_TOPICS, 4
         ):
@@ -50,20 +49,17 @@ class PartitionedTopics:
             self._remember(topic, _decoded(topic, found.value))
 
     def get(self, topic: TopicName) -> PartitionedTopicMetadata | None:
-        """The document of `topic`, None when it is not the name of a partitioned topic."""
         topics = self._by_namespace.get((topic.namespace, topic.domain))
         return topics.get(topic) if topics is not None else None
 
     def names(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
-        """The partitioned topics of a namespace and domain, sorted."""
         return sorted(self._by_namespace.get((namespace, domain), ()), key=str)
 
     def being_deleted(self) -> list[TopicName]:
-        """The partitioned topics with a deletion in progress."""
         return [name for topics in self._by_namespace.values() for name, each in topics.items() if each.deleted]
 
     async def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
-        """Make `topic` a partitioned one. Refused: 409 when it is one already."""
+        """Refused: 409 if `topic` is partitioned already."""
         metadata = PartitionedTopicMetadata(partitions, properties=dict(properties) if properties else None)
         async with self._writing:
             try:
@@ -73,7 +69,7 @@ class PartitionedTopics:
             self._remember(topic, metadata)
 
     async def update(self, topic: TopicName, change: Callable[[PartitionedTopicMetadata], None]) -> None:
-        """Apply `change` to the stored document; it may be called again if another broker has changed the document meanwhile.
+        """Apply `change` to the stored metadata; it may be called again if another broker has changed them meanwhile.
 
         Refused: 404 if `topic` is not partitioned, 409 after repeated concurrent changes, and the refusals of `change`.
         """
@@ -95,7 +91,7 @@ class PartitionedTopics:
         raise AdminError(409, f"The partitioned topic {topic} is being changed by others, try again")
 
     async def delete(self, topic: TopicName) -> None:
-        """`topic` is no partitioned topic any more; nothing happens to a name that is none."""
+        """Unknown topics are ignored."""
         async with self._writing:
             await self._store.delete(metadata_paths.partitioned_topic(topic))
             self._forget(topic)

@@ -1,7 +1,8 @@
-"""Resource groups: rates that all topics of some namespaces share. Read from memory, written through to the metadata store.
+"""Resource groups: rates that all topics of some namespaces share. Read from memory, written through to the metadata
+store.
 
-Invariants: a change is durable when its method returns, and only then visible to reads. Refusals are AdminErrors with the codes of
-Pulsar's REST API. The policies of namespaces name their group.
+Invariants: a change is durable when its method returns, and only then visible to reads. Refusals are AdminErrors with
+the codes of Pulsar's REST API. The policies of namespaces name their group.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -21,7 +22,7 @@ from pybroker.model import policies as documents
 
 
 class ResourceGroup(msgspec.Struct):
-    """The rates of a group, a second; 0 or less is no limit."""
+    """Rates per second; 0 or less is no limit."""
 
     publishRateInMsgs: int = -1
     publishRateInBytes: int = -1
@@ -39,11 +40,11 @@ class ResourceGroupChange(msgspec.Struct):
 
 
 class ResourceGroupListener(ABC):
-    """Called for changed groups once they are durable and visible. Must not fail: other listeners follow."""
+    """A listener, called for changed groups once they are durable and visible. Must not fail: other listeners follow."""
 
     @abstractmethod
     def resource_group_changed(self, name: str) -> None:
-        """The group was made, has other rates, or is gone."""
+        """The group was created, changed, or deleted."""
 
 
 class ResourceGroups:
@@ -55,14 +56,13 @@ class ResourceGroups:
         self._writing = asyncio.Lock()  # one at a time, or two changes of a group could undo each other
         self._listeners: list[ResourceGroupListener] = []
         self.updates: Counter[str] = Counter()
-        """How often a group that existed was changed."""
+        """Number of changes of an existing group."""
 
     def listen(self, listener: ResourceGroupListener) -> None:
-        """Call `listener` for changed groups from now on, after earlier listeners."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Fill the cache from the store. Raises StoreError."""
+        """Raises StoreError."""
         async for (segment,), found in values_at(self._store, metadata_paths.RESOURCE_GROUPS, 1):
             name = metadata_paths.resource_group_of_segment(segment)
             try:
@@ -71,11 +71,9 @@ class ResourceGroups:
                 raise StoreError(f"the resource group {name} cannot be read: {error}") from error
 
     def names(self) -> list[str]:
-        """All groups, sorted."""
         return sorted(self._groups)
 
     def get(self, name: str) -> ResourceGroup | None:
-        """The group `name`, None when there is none."""
         return self._groups.get(name)
 
     async def put(self, name: str, change: ResourceGroupChange) -> None:
@@ -97,7 +95,7 @@ class ResourceGroups:
         self._changed(name)
 
     async def delete(self, name: str) -> None:
-        """Refused: 404 when missing. That no namespace names it is for the caller to see to."""
+        """Refused: 404 if missing. The caller checks that no namespace uses it."""
         async with self._writing:
             if name not in self._groups:
                 raise AdminError(404, "ResourceGroup does not exist")

@@ -1,11 +1,12 @@
-"""Clusters, tenants, and namespaces: read from memory, written through to the metadata store. Policies of single topics.
+"""Clusters, tenants, and namespaces: read from memory, written through to the metadata store. Policies of single
+topics.
 
-Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values that the
-store does not. Refusals are AdminErrors with the codes of Pulsar's REST API.
+Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values
+that the store does not. Refusals are AdminErrors with the codes of Pulsar's REST API.
 
-Reads are synchronous, because each lookup needs several. The results belong to the cache: callers must not change them. Policies of
-single topics are read from the store: a loaded topic keeps its own, and the listener reports changes. The broker checks whether a
-namespace contains topics before it requests the deletion.
+Reads are synchronous, because each lookup needs several. The results belong to the cache: callers must not change them.
+Policies of single topics are read from the store: a loaded topic keeps its own, and the listener reports changes. The
+broker checks whether a namespace contains topics before it requests the deletion.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from pybroker.model.policies import ClusterData, LocalPolicies, NamespacePolicie
 
 DEFAULT_CLUSTER = "standalone"
 SYSTEM_NAMESPACE = NamespaceName("pulsar", "system")
-_UPDATE_ATTEMPTS = 5  # At a value that other brokers change too.
+_UPDATE_ATTEMPTS = 5  # for a value that other brokers change too
 
 T = TypeVar("T")
 
 
 class PolicyListener(ABC):
-    """Called for changed policies once they are durable and visible. Must not fail: other listeners follow."""
+    """A listener, called for changed policies once they are durable and visible. Must not fail: other listeners follow."""
 
     @abstractmethod
     async def namespace_changed(self, namespace: NamespaceName) -> None:
-        """The policies of a namespace that exists are others than before; returns once they are acted on."""
+        """The policies of an existing namespace changed. Returns when they are applied."""
 
     @abstractmethod
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """The topic's own policies are `policies` now; None: they were deleted."""
+        """The topic's own policies changed; None: they were deleted."""
 
 
 class Resources:
-    """The clusters, tenants, and namespaces of one metadata store. `load` comes first, then `bootstrap`."""
+    """The cache of one metadata store. Call `load` first, then `bootstrap`."""
 
     def __init__(self, store: MetadataStore, default_bundle_count: int = documents.DEFAULT_BUNDLE_COUNT) -> None:
         self._store = store
@@ -52,18 +53,16 @@ class Resources:
         self._local_cluster = DEFAULT_CLUSTER
         self._clusters: dict[str, ClusterData] = {}
         self._tenants: dict[str, TenantInfo] = {}
-        # A key for each tenant that has namespaces or had some.
+        # Has a key for each tenant that has or had namespaces.
         self._namespaces: dict[str, dict[NamespaceName, NamespacePolicies]] = {}
         # Writes check, store and then change the cache: one at a time, or two could pass the same check.
         self._writing = asyncio.Lock()
         self._listeners: list[PolicyListener] = []
 
     def listen(self, listener: PolicyListener) -> None:
-        """Call `listener` for changed policies from now on, after earlier listeners."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Fill the cache from the store."""
         async for (name,), found in values_at(self._store, metadata_paths.CLUSTERS, 1):
             self._clusters[name] = _decoded(metadata_paths.cluster(name), found.value, ClusterData)
         async for (name,), found in values_at(self._store, metadata_paths.TENANTS, 1):
@@ -76,7 +75,7 @@ class Resources:
     async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
         """Create missing objects that every broker needs: its cluster, two tenants, and their namespaces.
 
-        Raises InvalidTopicName if one of `bootstrap_namespaces` is no namespace name.
+        Raises InvalidTopicName for an invalid name in `bootstrap_namespaces`.
         """
         self._local_cluster = cluster_name
         if cluster_name not in self._clusters:
@@ -90,32 +89,26 @@ class Resources:
                 await self.create_namespace(namespace, NamespacePolicies())
 
     def clusters(self) -> dict[str, ClusterData]:
-        """All clusters by name."""
         return self._clusters
 
     def cluster(self, name: str) -> ClusterData | None:
-        """The cluster `name`, None when there is none."""
         return self._clusters.get(name)
 
     def tenants(self) -> list[str]:
-        """The names of all tenants, sorted."""
         return sorted(self._tenants)
 
     def tenant(self, name: str) -> TenantInfo | None:
-        """The tenant `name`, None when there is none."""
         return self._tenants.get(name)
 
     def namespaces(self, tenant: str) -> list[NamespaceName]:
-        """The namespaces of a tenant, sorted; none for a tenant that does not exist."""
         return sorted(self._namespaces.get(tenant, ()), key=str)
 
     def namespace(self, namespace: NamespaceName) -> NamespacePolicies | None:
-        """The policies of a namespace, None when there is no such namespace."""
         found = self._namespaces.get(namespace.tenant)
         return found.get(namespace) if found is not None else None
 
     async def put_cluster(self, name: str, data: ClusterData) -> None:
-        """Create or replace a cluster. Refused: 412 for a name that is none."""
+        """Create or replace a cluster. Refused: 412 for an invalid name."""
         async with self._writing:
             if not is_valid_entity(name):
                 raise AdminError(412, "Cluster name is not valid")
@@ -123,7 +116,7 @@ class Resources:
             self._clusters[name] = data
 
     async def delete_cluster(self, name: str) -> None:
-        """Refused: 404 when missing, 412 while namespaces live in it."""
+        """Refused: 404 if missing, 412 while namespaces use it."""
         async with self._writing:
             if name not in self._clusters:
                 raise AdminError(404, "Cluster does not exist")
@@ -135,8 +128,9 @@ class Resources:
             del self._clusters[name]
 
     async def create_tenant(self, name: str, info: TenantInfo, limit: int = 0) -> None:
-        """Refused: 412 for a bad name, for clusters that are missing or unknown and when there are `limit` tenants, 0 for no
-        limit; 409 when it exists."""
+        """Refused: 412 for an invalid name, for missing or unknown clusters, and for `limit` tenants, 0 for no limit;
+        409 if it exists.
+        """
         async with self._writing:
             if not is_valid_entity(name):
                 raise AdminError(412, "Tenant name is not valid")
@@ -149,7 +143,7 @@ class Resources:
             self._tenants[name] = info
 
     async def update_tenant(self, name: str, info: TenantInfo) -> None:
-        """Replace a tenant's document. Refused: 404 when missing, 412 for clusters that are missing or unknown."""
+        """Refused: 404 if missing, 412 for missing or unknown clusters."""
         async with self._writing:
             if name not in self._tenants:
                 raise AdminError(404, "Tenant does not exist")
@@ -158,7 +152,7 @@ class Resources:
             self._tenants[name] = info
 
     async def delete_tenant(self, name: str) -> None:
-        """Refused: 404 when missing, 409 while it has namespaces."""
+        """Refused: 404 if missing, 409 while it has namespaces."""
         async with self._writing:
             if name not in self._tenants:
                 raise AdminError(404, "Tenant does not exist")
@@ -170,8 +164,8 @@ class Resources:
     async def create_namespace(self, namespace: NamespaceName, policies: NamespacePolicies, limit: int = 0) -> None:
         """Create a namespace; absent bundles and clusters become the defaults.
 
-        Refused: 412 for a bad name and when the tenant has `limit` namespaces, 0 for no limit; 404 when the tenant is
-        missing, 409 when it exists, 403 for a cluster that the tenant may not use, 400 for bundles that make no sense.
+        Refused: 412 for an invalid name and if the tenant has `limit` namespaces, 0 for no limit; 404 without the
+        tenant, 409 if it exists, 403 for a cluster that the tenant may not use, 400 for invalid bundles.
         """
         async with self._writing:
             if not is_valid_entity(namespace.local_name):
@@ -206,8 +200,8 @@ class Resources:
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
         """Apply `change` to the stored policies; it may be called again if another broker has changed them meanwhile.
 
-        Returns when all listeners have processed the change. Refused: 404 without the namespace, 409 after repeated concurrent
-        changes, and the refusals of `change`.
+        Returns when all listeners have processed the change. Refused: 404 without the namespace, 409 after repeated
+        concurrent changes, and the refusals of `change`.
         """
         async with self._writing:
             await self._change_namespace(namespace, change)
@@ -232,7 +226,7 @@ class Resources:
         raise AdminError(409, f"Namespace {namespace} is being changed by others, try again")
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
-        """Drop the policies. Refused: 404 when missing."""
+        """Refused: 404 if missing."""
         async with self._writing:
             if not await self._store.delete(metadata_paths.policies(namespace)):
                 raise AdminError(404, "Namespace does not exist")
@@ -241,8 +235,8 @@ class Resources:
             await self._store.delete(metadata_paths.local_policies(namespace))
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic` itself. A caller that registers the listener in the same event loop iteration misses no
-        change.
+        """Return the policies of `topic` itself. A caller that registers the listener in the same event loop iteration
+        misses no change.
         """
         path = metadata_paths.topic_policies(topic)
         async with self._writing:
@@ -267,7 +261,6 @@ class Resources:
         raise AdminError(409, f"The policies of {topic} are being changed by others, try again")
 
     async def delete_topic_policies(self, topic: TopicName) -> None:
-        """Nothing is set for `topic` alone any more."""
         async with self._writing:
             was_set = await self._store.delete(metadata_paths.topic_policies(topic))
             if was_set:

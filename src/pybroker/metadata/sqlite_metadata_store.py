@@ -1,16 +1,16 @@
 """MetadataStore in one SQLite file: the default of a single broker.
 
-Layout: the tables of `sqlite_table.py`, in WAL mode with `synchronous=FULL`, so a committed transaction survives power loss.
-`user_version` has the version of the layout; a newer one is refused, an older one is converted. A start reads all rows once and
-refuses damaged ones; a value is checked again at each read.
+Layout: the tables of `sqlite_table.py`, in WAL mode with `synchronous=FULL`, so a committed transaction survives power
+loss. `user_version` has the version of the layout; a newer one is refused, an older one is converted. A start reads all
+rows once and refuses damaged ones; a value is checked again at each read.
 
-Operation: the event loop queues operations; one thread, the only user of the connection, runs all queued operations as one
-transaction, so a burst of puts costs one disk flush. Operations take effect in the order of their calls.
+Operation: the event loop queues operations; one thread, the only user of the connection, runs all queued operations as
+one transaction, so a burst of puts costs one disk flush. Operations take effect in the order of their calls.
 
-Invariants: no operation is answered before its transaction is committed; if the commit fails, all operations of the batch fail and
-none took effect. A version mismatch fails only its own operation. Failure: without disk space an operation fails with StorageFull,
-and the next one is tried as usual. A commit that fails otherwise may have reached the log: before the next transaction, an empty
-one is written over it, so a refused change never takes effect after a crash.
+Invariants: no operation is answered before its transaction is committed; if the commit fails, all operations of the
+batch fail and none took effect. A version mismatch fails only its own operation. Failure: without disk space an
+operation fails with StorageFull, and the next one is tried as usual. A commit that fails otherwise may have reached the
+log: before the next transaction, an empty one is written over it, so a refused change never takes effect after a crash.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Table:
         self._committed()
 
     def row(self, path: str) -> Versioned | None:
-        """Raises StoreError when it is damaged."""
+        """Raises StoreError if the row is damaged."""
         row = self.connection.execute(
             "SELECT value, version, checksum FROM metadata WHERE path = ?", (path,)
         ).fetchone()
@@ -98,7 +98,7 @@ class _Table:
         self.connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
 
     def close(self) -> None:
-        """In order: the log is emptied, or counts as it is."""
+        """In order: the log is emptied, or valid as it is."""
         if reason := empty_log(self.connection):
             logs.warning("metadata.log_kept", reason=reason)
         self.connection.close()
@@ -144,7 +144,7 @@ class _Operation(NamedTuple):
 
 
 class SqliteMetadataStore(MetadataStore):
-    """Made by `open`; owns the thread and the connection until `close`."""
+    """Created by `open`; owns the thread and the connection until `close`."""
 
     def __init__(self, table: _Table, thread: Executor) -> None:
         self._loop = asyncio.get_running_loop()
@@ -166,7 +166,7 @@ class SqliteMetadataStore(MetadataStore):
         mark: Path | None = None,
         threads: Threads | None = None,
     ) -> SqliteMetadataStore:
-        """Open or create the file at `path`, in an existing directory. Raises StoreError, also for damage.
+        """Open or create the file in an existing directory. Raises StoreError, also for damage.
 
         `mark` is the file of `CommitMark`. The default of `disk` is the file system itself.
         """
@@ -200,7 +200,7 @@ class SqliteMetadataStore(MetadataStore):
     async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
         assert path.startswith("/"), path
         assert not path.endswith("/"), path
-        kept = bytes(value)  # The caller may reuse its buffer before the thread gets here.
+        kept = bytes(value)  # the caller may reuse its buffer before the thread reads it
 
         def work(table: _Table) -> _Outcome:
             present = _version(table.connection, path)
@@ -228,7 +228,7 @@ class SqliteMetadataStore(MetadataStore):
         prefix = prefix_below(path)
 
         def work(table: _Table) -> _Outcome:
-            # The set is made inside SQLite, which lets go of the interpreter meanwhile: 100,000 topics may lie below.
+            # SQLite builds the set, and releases the interpreter lock meanwhile: 100,000 topics may lie below.
             rows = table.connection.execute(
                 "SELECT DISTINCT substr(path, :skip, instr(substr(path, :skip) || '/', '/') - 1) FROM metadata"
                 " WHERE path >= :first AND path < :end",
@@ -291,7 +291,6 @@ class SqliteMetadataStore(MetadataStore):
             self._flush()
 
     async def close(self) -> None:
-        """Finish queued operations, then release the file."""
         if self._closing is None:
             self._closing = self._loop.create_future()
             self._flush()
@@ -379,7 +378,7 @@ def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) ->
 
 
 def _run_batch(table: _Table, operations: list[_Operation]) -> list[_Outcome | Exception]:
-    """In the thread: run the operations in order, as one transaction when one of them writes."""
+    """In the thread: run the operations in order, as one transaction if one of them writes."""
     is_writing = any(operation.writes for operation in operations)
     try:
         with table.transaction() if is_writing else nullcontext():
@@ -391,7 +390,7 @@ def _run_batch(table: _Table, operations: list[_Operation]) -> list[_Outcome | E
 def _outcome(operation: _Operation, table: _Table) -> _Outcome | Exception:
     try:
         return operation.work(table)
-    except StoreError as error:  # A version, or a damaged value: raised before the operation wrote anything.
+    except StoreError as error:  # a version mismatch or a damaged value: raised before the operation wrote anything
         return error
 
 
@@ -401,5 +400,5 @@ def _version(connection: sqlite3.Connection, path: str) -> int | None:
 
 
 def _end_of(prefix: str) -> str:
-    """The first text behind everything that begins with `prefix`, in SQLite's order of bytes."""
+    """Return the first text behind everything that begins with `prefix`, in SQLite's order of bytes."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -1,8 +1,8 @@
 """The table of the SQLite metadata store, with checksums that prove its integrity.
 
-Each row has a checksum over its path, version, and value. `totals` has the number of rows, the sum of their checksums, and the
-number of committed transactions; each transaction updates it. So a changed bit is detected in its row, and a missing, restored, or
-outdated row by the sums.
+Each row has a checksum over its path, version, and value. `totals` has the number of rows, the sum of their checksums,
+and the number of committed transactions; each transaction updates it. So a changed bit is detected in its row, and a
+missing, restored, or outdated row by the sums.
 
 Concurrency: functions of the one thread that owns the connection.
 """
@@ -34,7 +34,7 @@ def row_checksum(path: str, value: bytes, version: int) -> int:
 
 @dataclass(slots=True)
 class Totals:
-    """Of a table, or the change that a transaction makes."""
+    """The totals of a table, or the change by a transaction."""
 
     commits: int = 0
     row_count: int = 0
@@ -50,7 +50,7 @@ class Totals:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Whether nothing was ever stored in the file."""
+    """Return whether the file never had content."""
     return bool(connection.execute("PRAGMA user_version").fetchone()[0] == 0)
 
 
@@ -105,7 +105,7 @@ def check(connection: sqlite3.Connection) -> Totals:
 
 
 def check_pages(connection: sqlite3.Connection) -> None:
-    """Raises StoreError when SQLite finds its file inconsistent."""
+    """Raises StoreError if SQLite finds its file inconsistent."""
     if found := page_damage(connection):
         raise StoreError(f"it is damaged: {found}")
 

@@ -1,6 +1,6 @@
 """Listeners for changes below paths; shared by the implementations.
 
-Invariant: a failing watch stops neither the others nor the store: it is logged and the others are called.
+Invariant: a failing watch is logged and stops neither the others nor the store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pybroker.runtime import logs
 
 
 def prefix_below(path: str) -> str:
-    """The common beginning of everything below `path`."""
+    """Return the common beginning of everything below `path`."""
     assert path.startswith("/"), path
     return path.rstrip("/") + "/"
 
@@ -24,11 +24,9 @@ class Watches:
         self._watches: list[tuple[str, str, Watch]] = []
 
     def add(self, prefix: str, watch: Watch) -> None:
-        """Tell `watch` of changes at or below `prefix` from now on."""
         self._watches.append((prefix, prefix_below(prefix), watch))
 
     def tell(self, paths: Iterable[str]) -> None:
-        """Tell every watch of the changed paths that concern it."""
         if not self._watches:
             return
         for path in paths:

@@ -1,11 +1,11 @@
 """Ack sets: the unacknowledged messages of a batch as bits. Bit i is message i of the batch, 1 = unacknowledged.
 
 In memory a set is one int. On the wire and on disk it is a list of 64-bit words, least significant word first. The
-protocol's field is a signed int64, so a word with the top bit set is a negative number there. Trailing zero words
-are omitted; a missing word means "all acknowledged".
+protocol's field is a signed int64, so a word with the top bit set is a negative number there. Trailing zero words are
+omitted; a missing word means "all acknowledged".
 
-All costs are linear in the number of words passed or returned, never in the size that a batch claims to have. An int
-is made from bytes at once, because adding words one by one would copy the earlier ones each time.
+All costs are linear in the number of words passed or returned, never in the size that a batch claims to have. An int is
+made from bytes at once, because adding words one by one would copy the earlier ones each time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ _SIGN_BIT = 1 << (WORD_BITS - 1)
 
 
 def full(message_count: int) -> int:
-    """Return the set of a completely unacknowledged batch. It is as large as the batch, so `left_of` avoids it."""
+    """The set is as large as the batch, so `left_of` avoids it."""
     return (1 << message_count) - 1
 
 
 def word_count(message_count: int) -> int:
-    """Return the maximum number of words in the set of a batch."""
     return -(-message_count // WORD_BITS)
 
 
@@ -41,7 +40,7 @@ def from_words(words: Sequence[int]) -> int:
 
 
 def to_words(bits: int) -> list[int]:
-    """Convert bits to signed words, as in the protocol's int64 field; the empty set has no words."""
+    """The empty set has no words."""
     if bits <= _WORD_MASK:
         return [bits - (1 << WORD_BITS) if bits & _SIGN_BIT else bits] if bits else []
     count = word_count(bits.bit_length())
@@ -58,8 +57,7 @@ def left_of(message_count: int, words: Sequence[int]) -> int:
 
 
 def indexes(bits: int, first: int = 0) -> Iterator[int]:
-    """Yield the indexes of the messages in the set from `first` on, in ascending order."""
-    digits = f"{bits:b}"[::-1]  # Repeated shifts of a large number would take quadratic time.
+    digits = f"{bits:b}"[::-1]  # repeated shifts of a large number would take quadratic time
     index = digits.find("1", first)
     while index >= 0:
         yield index
@@ -67,7 +65,6 @@ def indexes(bits: int, first: int = 0) -> Iterator[int]:
 
 
 def count(words: Iterable[int]) -> int:
-    """Return the number of unacknowledged messages."""
     unacked = 0
     for word in words:
         unacked += (word & _WORD_MASK).bit_count()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Chunk(NamedTuple):
-    """Message id and chunk number of an entry; chunks count from 0 to `chunk_count` - 1."""
+    """`index` counts from 0 to `chunk_count` - 1."""
 
     uuid: bytes
     chunk_id: int

@@ -1,8 +1,7 @@
 """REST documents about clusters and the resources of bundles: failure domains, isolation policies, migration, quotas.
 
-Property names are Pulsar's; optional properties are None until they are set. A single broker does not use these
-documents. It stores and returns them for tools that manage several brokers, and for a cluster that the broker joins
-later.
+Property names are Pulsar's; optional properties are None until they are set. A single broker only stores and returns
+these documents.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class BrokerNamespaceIsolationData(msgspec.Struct):
     """Isolation policies as they apply to one broker."""
 
     brokerName: str
-    policyName: str | msgspec.UnsetType = msgspec.UNSET  # Absent, also in a list.
+    policyName: str | msgspec.UnsetType = msgspec.UNSET  # absent, also in a list
     namespaceRegex: list[str] = []
     primary: bool = False
 
@@ -97,8 +96,7 @@ def checked_isolation(data: NamespaceIsolationData) -> NamespaceIsolationData:
 
 
 def isolation_of(broker: str, policies: dict[str, NamespaceIsolationData]) -> BrokerNamespaceIsolationData:
-    """Return how `policies` apply to `broker`: its namespaces in all of them, and the name of the last policy that
-    lists it.
+    """Return the namespaces of `broker` in all policies, and the name of the last policy that lists it.
 
     A policy that lists the broker as both primary and secondary counts as primary.
     """
@@ -117,7 +115,7 @@ def _matches(broker: str, patterns: list[str]) -> bool:
 
 
 def _compiled(pattern: str) -> re2._Regexp[str]:
-    """Compile with RE2, which takes time linear in the name for any pattern. Raise ValueError."""
+    """Compile with RE2, which takes linear time for any pattern. Raise ValueError."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = MAX_PATTERN_MEMORY_BYTES

@@ -1,5 +1,4 @@
-"""Plain counters that live objects maintain and the admin interface reads. This module computes no rates and formats
-nothing.
+"""Plain counters that live objects maintain and the admin interface reads.
 
 Counters only increase while their object lives. They are ints in slots: one addition counts a whole run of messages.
 """
@@ -52,7 +51,7 @@ class Buckets:
 
 
 class TopicCounters:
-    """Counters of one loaded topic since it was loaded."""
+    """Counters since the topic was loaded."""
 
     __slots__ = (
         "age_evictions",
@@ -105,7 +104,7 @@ class LedgerCounters:
 
 
 class OperationCounters:
-    """Counters of one kind of operation: durations of successful ones, and the number of failures."""
+    """Durations of successful operations of one kind, and the number of failures."""
 
     __slots__ = ("failures", "took_ms")
 
@@ -115,7 +114,7 @@ class OperationCounters:
 
 
 class SchemaCounters:
-    """Schema counters of one namespace since the start."""
+    """Counters of one namespace since the start."""
 
     __slots__ = ("compatible", "delete", "get", "incompatible", "put")
 
@@ -138,7 +137,7 @@ class ProducerCounters:
         self.bytes_in = 0
         self.chunks_in = 0
         self.dropped_messages = 0
-        """Non-persistent topics: messages received and delivered to no consumer, because too many arrived at once."""
+        """Non-persistent topics: messages delivered to no consumer, because too many arrived at once."""
 
 
 class DeliveryCounters:
@@ -178,7 +177,7 @@ class DeliveryCounters:
         self.redelivered_messages = 0
         self.acked_messages = 0
         self.expired_entries = 0
-        # How often dispatch had to wait for a rate, by ("Msg" or "Bytes", the level that sets the rate).
+        # How often dispatch waited for a rate, by ("Msg" or "Bytes", the level that sets the rate).
         self.throttled_events: Counter[tuple[str, str]] = Counter()
         # Decisions of entry filters, in messages.
         self.filter_processed = 0
@@ -237,7 +236,7 @@ class BrokerStats:
         self.connections_closed = 0
         self.throttled_connections = 0
         self.throttled_since_ms = 0.0
-        """Monotonic; since when any are throttled."""
+        """Monotonic."""
         self.pending_publish_bytes = 0
         self.lookups = 0
         self.lookup_failures = 0
@@ -247,13 +246,13 @@ class BrokerStats:
         self.loop_lag_max_ms = 0.0
         self.loop_lags_ms = Buckets(LOOP_LAG_BOUNDS_MS)
         self.loop_starved = 0
-        # Counters of Python's garbage collector; zero if the process is not the broker's own.
+        # Of Python's garbage collector; zero if the process is not the broker's own.
         self.gc_full_collections = 0
         self.gc_pauses_ms = Buckets(GC_PAUSE_BOUNDS_MS)
         self.lookup_ms = Buckets(DURATION_BOUNDS_MS)
         self.topic_load_ms = Buckets(DURATION_BOUNDS_MS)
         self.is_healthy: bool | None = None
-        """The result of the last periodic check; None without one."""
+        """The result of the last periodic check."""
         self.bugs = 0
         self.skipped_damaged_entries = 0
         self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)

@@ -1,7 +1,6 @@
 """Effective policies of a topic. Each policy is taken from the topic, else from its namespace, else from the broker.
 
-Pure. A value set at a nearer level replaces the others completely, including a value that means "none" or "no
-limit".
+Pure. A value at a nearer level replaces the others completely, including a value that means "none" or "no limit".
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicies:
-    """Every policy with a value. A default here means no limit and no effect."""
+    """A default means no limit and no effect."""
 
     retention: RetentionPolicies
     message_ttl_s: int
@@ -72,7 +71,7 @@ class EffectivePolicies:
     max_unacked_per_consumer: int = 0
     max_unacked_per_subscription: int = 0
     max_message_size: int = 0
-    """In bytes; 0: only the broker's limit."""
+    """Bytes; 0: only the broker's limit."""
     subscription_types_enabled: frozenset[str] = SUBSCRIPTION_TYPES
     encryption_required: bool = False
     dispatcher_pause_on_ack_state: bool = False
@@ -82,7 +81,7 @@ class EffectivePolicies:
     persistence: PersistencePolicies = field(default_factory=PersistencePolicies)
     inactive_topics: InactiveTopicPolicies = field(default_factory=InactiveTopicPolicies)
     compaction_threshold: int = 0
-    """In bytes; 0: compaction only on request."""
+    """Bytes; 0: compaction only on request."""
     schema_strategy: str = "FULL"
     schema_validation_enforced: bool = False
     is_allow_auto_update_schema: bool = True
@@ -97,11 +96,7 @@ class EffectivePolicies:
 def effective_policies(
     topic: TopicPolicies, namespace: NamespacePolicies, broker: EffectivePolicies, cluster: str
 ) -> EffectivePolicies:
-    """Return the policies in force in `cluster` for a topic with the policies `topic`, in a namespace with the policies
-    `namespace`.
-
-    The function is long because it is one flat list with an item per policy.
-    """
+    """Return the policies in force in `cluster`. One flat list with an item per policy, and therefore long."""
     return EffectivePolicies(
         retention=topic.retentionPolicies or namespace.retention_policies or broker.retention,
         message_ttl_s=_first(topic.messageTTLInSeconds, namespace.message_ttl_in_seconds, broker.message_ttl_s),
@@ -185,7 +180,7 @@ def effective_policies(
         schema_strategy=(topic.schemaCompatibilityStrategy or _strategy(namespace) or broker.schema_strategy),
         schema_validation_enforced=_first(
             topic.schemaValidationEnforced,
-            namespace.schema_validation_enforced or None,  # False is also the value shown when it is unset.
+            namespace.schema_validation_enforced or None,  # False is also the value shown when it is unset
             broker.schema_validation_enforced,
         ),
         is_allow_auto_update_schema=_first(
@@ -198,7 +193,6 @@ def effective_policies(
 
 
 def _first(topic: T | None, namespace: T | None, broker: T) -> T:
-    """Return the nearest value that is set."""
     if topic is not None:
         return topic
     return broker if namespace is None else namespace
@@ -209,7 +203,7 @@ def _quota(kind: BacklogQuotaType, topic: TopicPolicies, namespace: NamespacePol
 
 
 def _strategy(namespace: NamespacePolicies) -> str | None:
-    """Return the namespace's schema compatibility strategy, from the current property or the older one."""
+    """Return the schema compatibility strategy, from the current property or the older one."""
     if namespace.schema_compatibility_strategy != "UNDEFINED":
         return namespace.schema_compatibility_strategy
     return _STRATEGY_OF_OLD.get(namespace.schema_auto_update_compatibility_strategy or "")

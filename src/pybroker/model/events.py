@@ -1,8 +1,8 @@
 """Events of the hot commands as plain values: created by `wire`, used by the broker, without protobuf objects in
 between.
 
-Consecutive commands of one kind are combined into one event, so that the layers below pay their costs once per
-socket read.
+Consecutive commands of one kind are combined into one event, so that the layers below pay their costs once per socket
+read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ class SendRun:
     def __init__(self, producer_id: int, txn: TxnId | None = None) -> None:
         self.producer_id = producer_id
         self.txn = txn
-        """The transaction of all messages."""
         self.sequence_ids: list[int] = []
         self.highest_sequence_ids: list[int] = []
         self.message_counts: list[int] = []
         self.payloads: list[bytes] = []
         self.size_bytes = 0
         self.chunk_count = 0
-        """The number of messages that are chunks of a larger message."""
+        """Messages that are chunks of a larger message."""
         self.has_markers = False
         """Whether some are markers for brokers, which consumers do not receive."""
 
@@ -62,7 +61,7 @@ class SendRefused:
 
 
 class PartialAck:
-    """Partly acknowledged batch: bits left at 1 in `ack_set` remain unacknowledged."""
+    """Bits left at 1 in `ack_set` remain unacknowledged."""
 
     __slots__ = ("ack_set", "batch_size", "entry_id", "ledger_id")
 
@@ -76,8 +75,8 @@ class PartialAck:
 class Ack:
     """ACK, or several individual ACKs of one consumer that request no receipt.
 
-    `groups` are whole entries: (ledger id, entry ids) in the order sent. `request_id` is -1 if no receipt is
-    requested; `validation_error` is the error that the client found in the message, -1 for none.
+    `groups` are whole entries: (ledger id, entry ids) in the order sent. `request_id` is -1 if no receipt is requested;
+    `validation_error` is the error that the client found in the message, -1 for none.
     """
 
     __slots__ = (
@@ -97,7 +96,6 @@ class Ack:
         self.partials: list[PartialAck] = []
         self.request_id = NO_REQUEST
         self.txn: TxnId | None = None
-        """The transaction of the acknowledgement."""
         self.validation_error = NO_ERROR
 
 
@@ -112,7 +110,7 @@ class Flow:
 
 
 class Redeliver:
-    """Redelivery request of a consumer: (ledger id, entry id) as on the wire. `epoch` is -1 if none was sent."""
+    """Positions are (ledger id, entry id) as on the wire. `epoch` is -1 if none was sent."""
 
     __slots__ = ("consumer_id", "epoch", "positions")
 
@@ -129,6 +127,5 @@ class CommandRefused:
 
     def __init__(self, command: str, request_id: int, error: BrokerError) -> None:
         self.command = command
-        """The name of its command type."""
         self.request_id = request_id
         self.error = error

@@ -1,7 +1,7 @@
 """Findings of `explain`: reasons why messages wait, as values shared by REST, the command line and the console.
 
-Codes are an interface for programs: their text never changes, and each has one meaning. docs/how-to/explain.md has a row
-for each.
+Codes are an interface for programs: their text never changes, and each has one meaning. docs/how-to/explain.md has a row for
+each.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Self
 
 
 class Code(Enum):
-    """All findings, in the order in which they should be fixed: an earlier one makes the later ones irrelevant."""
+    """All codes in the order in which they should be fixed: an earlier one makes the later ones irrelevant."""
 
     meaning: str
-    """One sentence with the meaning of the code in every context."""
+    """One sentence that is valid in every context."""
 
     def __new__(cls, text: str, meaning: str) -> Self:
         member = object.__new__(cls)
@@ -205,13 +205,12 @@ class Code(Enum):
 
 
 class Severity(Enum):
-    """The cost of a wrong action, from none to lost messages."""
+    """The cost of a wrong action."""
 
     LOOK = "look"
-    """The action shows data and changes nothing."""
+    """The action changes nothing."""
     HARMLESS = "harmless"
-    """The action changes a limit or the delivery time of a message. No client is disconnected, and no message is
-    lost."""
+    """The action changes a limit or a delivery time. No client is disconnected, no message is lost."""
     DISRUPTIVE = "disruptive"
     """The action disconnects clients or delivers messages again. No message is lost."""
     IRREVERSIBLE = "irreversible"
@@ -235,7 +234,7 @@ class Action:
 
     @property
     def label(self) -> str:
-        """The text, marked for an irreversible action."""
+        """Return the text, marked for an irreversible action."""
         if self.severity is not Severity.IRREVERSIBLE:
             return self.text
         return f"Irreversible: {self.text[:1].lower()}{self.text[1:]}"
@@ -257,7 +256,7 @@ _SEVERITY_ORDER = {severity: place for place, severity in enumerate(Severity)}
 
 
 def safest_first(actions: Iterable[Action]) -> list[Action]:
-    """Sort actions from harmless to irreversible. Actions of the same severity keep their order."""
+    """Sort by severity. Stable."""
     return sorted(actions, key=lambda each: _SEVERITY_ORDER[each.severity])
 
 
@@ -265,8 +264,8 @@ def safest_first(actions: Iterable[Action]) -> list[Action]:
 class Finding:
     """One reason with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is omitted.
 
-    `waits`: this finding prevents a delivery or publication; False for information only. `since_ms`: since 1970;
-    None if unknown.
+    `waits`: this finding prevents a delivery or publication; False for information only. `since_ms`: since 1970; None
+    if unknown.
     """
 
     code: Code
@@ -289,7 +288,6 @@ class Finding:
 
 
 def _told(value: Any) -> Any:
-    """Return the value without empty parts."""
     if isinstance(value, Mapping):
         return {
             name: _told(each)
@@ -308,5 +306,4 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def is_waiting(findings: Iterable[Finding]) -> bool:
-    """Return whether a finding prevents a delivery or publication."""
     return any(finding.waits for finding in findings)

@@ -15,9 +15,7 @@ def key_hash(key: bytes) -> int:
 
 
 def java_string_hash(key: bytes) -> int:
-    """Return Java's `String.hashCode` of a UTF-8 text, as an unsigned number: the default by which clients choose
-    partitions.
-    """
+    """Return Java's `String.hashCode` as an unsigned number: the default by which clients choose partitions."""
     found = 0
     for (unit,) in struct.iter_unpack("<H", key.decode().encode("utf-16-le")):
         found = (31 * found + unit) & 0xFFFF_FFFF

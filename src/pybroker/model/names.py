@@ -1,6 +1,6 @@
 """Names of tenants, namespaces and topics: parsing, validation, partitions.
 
-A topic has one canonical text, `domain://tenant/namespace/local`; the short forms that clients may use are expanded
+The canonical text of a topic is `domain://tenant/namespace/local`; the short forms that clients may use are expanded
 only here. Control characters are refused, because they could break a path in the metadata store or a log line.
 """
 
@@ -25,7 +25,7 @@ MAX_PARTITION_INDEX = (1 << 31) - 1
 """The maximum of the protocol's int32."""
 _MAX_PARTITION_DIGITS = len(str(MAX_PARTITION_INDEX))
 MAX_SHOWN_LENGTH = 100
-"""Number of characters of an invalid name quoted in an error, so that the response is not longer than the request."""
+"""An error quotes this much of an invalid name, so that the response is not longer than the request."""
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -33,7 +33,7 @@ _PARTITION_SUFFIX = "-partition-"
 
 
 def is_valid_entity(name: str) -> bool:
-    """Return whether `name` is valid for a tenant, namespace or cluster: letters, digits and `-=:._`."""
+    """For a tenant, namespace or cluster: letters, digits and `-=:._`."""
     return 0 < len(name) <= MAX_NAME_LENGTH and _ENTITY.fullmatch(name) is not None
 
 
@@ -46,7 +46,7 @@ class NamespaceName:
 
     @staticmethod
     def parse(text: str) -> NamespaceName:
-        """Parse `tenant/namespace`. Raise InvalidTopicName."""
+        """Raise InvalidTopicName."""
         tenant, slash, local_name = text.partition("/")
         if not slash or not is_valid_entity(tenant) or not is_valid_entity(local_name):
             raise InvalidTopicName(f"not a namespace name: {_shown(text)}; expected tenant/namespace")
@@ -58,13 +58,13 @@ class NamespaceName:
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """Full name of a topic. `str()` is the canonical text, which is also the key of every table of topics."""
+    """`str()` is the canonical text, which is also the key of every table of topics."""
 
     domain: str
     namespace: NamespaceName
     local_name: str
     partition_index: int = field(init=False, compare=False, repr=False)
-    """The partition number; -1 if this is not the name of a partition."""
+    """-1 if this is not the name of a partition."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "partition_index", _partition_index(self.local_name))
@@ -84,7 +84,7 @@ class TopicName:
 
     @property
     def partitioned_name(self) -> TopicName:
-        """Return the partitioned topic of this partition; this name itself if it is not a partition."""
+        """Return this name itself if it is not a partition."""
         if self.partition_index < 0:
             return self
         return TopicName(self.domain, self.namespace, self.local_name.rpartition(_PARTITION_SUFFIX)[0])

@@ -1,4 +1,4 @@
-"""Offload policies: where closed ledgers of a namespace's or topic's managed ledgers are moved, and when.
+"""Offload policies: where closed ledgers are moved, and when.
 
 Pure. Attributes are the JSON properties, as in `policies.py`. Invariant: the three booleans follow from the driver.
 """
@@ -17,7 +17,7 @@ _MEGABYTE = 1 << 20
 
 
 class OffloadPolicies(msgspec.Struct):
-    """Offload policies with the defaults that Pulsar shows; None is absent."""
+    """Defaults are those that Pulsar shows; None is absent."""
 
     offloadersDirectory: str = "./offloaders"
     managedLedgerOffloadDriver: str | None = None
@@ -61,7 +61,6 @@ class OffloadPolicies(msgspec.Struct):
 
 
 def offload_refusal(policies: OffloadPolicies) -> str:
-    """Return why these policies cannot offload a ledger; empty if they can."""
     driver = (policies.managedLedgerOffloadDriver or "").lower()
     if driver not in {name.lower() for name in DRIVERS}:
         return f"The driver is not supported, support value: {','.join(DRIVERS)}"

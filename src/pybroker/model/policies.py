@@ -1,11 +1,11 @@
 """Documents of clusters, tenants, namespaces and topics: the JSON of REST and of the metadata store.
 
-Attributes are spelled exactly as the JSON properties, so that a document is the same in Python, in the store and on
-the wire. Topics have their own document, in the metadata store only.
+Attributes are spelled exactly as the JSON properties, so that a document is the same in Python, in the store and on the
+wire. Topics have their own document, in the metadata store only.
 
-The document of a new namespace equals Pulsar's in every property. Optional properties are None and then absent from
-the JSON; JSON nulls and unknown properties of a request are ignored. The route that sets a policy validates its
-value; the reader decides which level applies.
+The document of a new namespace equals Pulsar's in every property. Optional properties are None and then absent from the
+JSON; JSON nulls and unknown properties of a request are ignored. The route that sets a policy validates its value; the
+reader decides which level applies.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -40,9 +40,7 @@ class AuthAction(StrEnum):
 
 
 class SubscriptionAuthMode(StrEnum):
-    """Authorization mode of subscriptions. `Prefix`: a role may only use subscriptions with names that begin with the
-    role.
-    """
+    """`Prefix`: a role may only use subscriptions with names that begin with the role."""
 
     NONE = "None"
     PREFIX = "Prefix"
@@ -96,21 +94,21 @@ class AuthPolicies(msgspec.Struct):
 
 
 class BundlesData(msgspec.Struct):
-    """Hash ranges of a namespace: `numBundles` ranges between `numBundles + 1` boundaries."""
+    """`numBundles` hash ranges between `numBundles + 1` boundaries."""
 
     boundaries: list[str] = []
     numBundles: int = 0
 
 
 class BacklogQuotaType(StrEnum):
-    """Kind of backlog quota: backlog bytes, or the age of the oldest message. A topic has one quota of each kind."""
+    """Backlog bytes, or the age of the oldest message. A topic has one quota of each kind."""
 
     SIZE = "destination_storage"
     AGE = "message_age"
 
 
 class BacklogQuotaPolicy(StrEnum):
-    """Action above the limit: new producers wait or fail, or the oldest messages are skipped."""
+    """The action above the limit: new producers wait or fail, or the oldest messages are skipped."""
 
     HOLD = "producer_request_hold"
     FAIL = "producer_exception"
@@ -118,7 +116,7 @@ class BacklogQuotaPolicy(StrEnum):
 
 
 class BacklogQuota(msgspec.Struct):
-    """Limit in bytes (negative: none) or in seconds (0 or less: none), and the action above it.
+    """Limit in bytes (negative: none) or in seconds (0 or less: none).
 
     `limit` is the old name of `limitSize`. A limit omitted from a request is 0, as in Pulsar.
     """
@@ -134,7 +132,7 @@ class BacklogQuota(msgspec.Struct):
 
 
 class DispatchRate(msgspec.Struct):
-    """Limit of messages and bytes dispatched per period; 0 or less is no limit.
+    """Messages and bytes dispatched per period; 0 or less is no limit.
 
     A value omitted from a request is 0, as in Pulsar; a period of 0 means one second.
     """
@@ -146,21 +144,21 @@ class DispatchRate(msgspec.Struct):
 
 
 class SubscribeRate(msgspec.Struct):
-    """Limit of subscribe requests of one consumer per period; 0 or less is no limit."""
+    """Subscribe requests of one consumer per period; 0 or less is no limit."""
 
     subscribeThrottlingRatePerConsumer: int = -1
     ratePeriodInSecond: int = 30
 
 
 class PublishRate(msgspec.Struct):
-    """Limit of messages and bytes published per second; -1 is no limit."""
+    """Messages and bytes published per second; -1 is no limit."""
 
     publishThrottlingRateInMsg: int = -1
     publishThrottlingRateInByte: int = -1
 
 
 class PersistencePolicies(msgspec.Struct):
-    """Number of storage nodes per entry, and the rate at which mark-delete positions are stored."""
+    """Storage nodes per entry, and the rate at which mark-delete positions are stored."""
 
     bookkeeperEnsemble: int = 2
     bookkeeperWriteQuorum: int = 2
@@ -185,14 +183,14 @@ class DelayedDeliveryPolicies(msgspec.Struct):
 
 
 class InactiveTopicDeleteMode(StrEnum):
-    """Condition for an inactive topic: no subscriptions, or only subscriptions without backlog."""
+    """The condition of an inactive topic: no subscriptions, or only subscriptions without backlog."""
 
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 class InactiveTopicPolicies(msgspec.Struct):
-    """Policy for the deletion of inactive topics."""
+    """Deletion of inactive topics."""
 
     inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
     maxInactiveDurationSeconds: int = 0
@@ -200,7 +198,7 @@ class InactiveTopicPolicies(msgspec.Struct):
 
 
 class AutoTopicCreationOverride(msgspec.Struct):
-    """Whether a missing topic is created, and of which type."""
+    """The setting whether a missing topic is created, and of which type."""
 
     allowAutoTopicCreation: bool = False
     topicType: str | None = None
@@ -208,7 +206,7 @@ class AutoTopicCreationOverride(msgspec.Struct):
 
 
 class AutoSubscriptionCreationOverride(msgspec.Struct):
-    """Whether a missing subscription is created."""
+    """The setting whether a missing subscription is created."""
 
     allowAutoSubscriptionCreation: bool = False
 
@@ -220,7 +218,7 @@ class EntryFilters(msgspec.Struct):
 
 
 class NamespacePolicies(msgspec.Struct):
-    """Policies document of a namespace. The first block is always shown, the second only if set."""
+    """The first block is always shown, the second only if set."""
 
     auth_policies: AuthPolicies = msgspec.field(default_factory=AuthPolicies)
     replication_clusters: list[str] = []
@@ -349,21 +347,21 @@ def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
 
 
 def encode(value: object) -> bytes:
-    """Encode a document of this module as JSON, without unset properties."""
+    """Encode as JSON, without unset properties."""
     return msgspec.json.encode(_without_nulls(msgspec.to_builtins(value)))
 
 
 def decode(data: bytes, kind: type[T]) -> T:
     """Decode a document; absent and null properties get their defaults, unknown ones are ignored.
 
-    Numbers and booleans may be strings, as the Go admin client sends some that way. Raise msgspec.DecodeError if
-    `data` is not JSON, and its subclass ValidationError, with a text for the user, if a property has the wrong type.
+    Numbers and booleans may be strings, as the Go admin client sends some that way. Raise msgspec.DecodeError if `data`
+    is not JSON, and its subclass ValidationError, with a text for the user, if a property has the wrong type.
     """
     return converted(msgspec.json.decode(data), kind)
 
 
 def converted(document: Any, kind: type[T]) -> T:
-    """Convert parsed JSON in the same way as `decode`."""
+    """As `decode`, for parsed JSON."""
     return msgspec.convert(_without_nulls(document), kind, strict=False)
 
 
@@ -388,8 +386,8 @@ def even_bundles(count: int) -> BundlesData:
 
 
 def checked_bundles(bundles: BundlesData, default_count: int = DEFAULT_BUNDLE_COUNT) -> BundlesData:
-    """Return the bundles that a request specifies: its boundaries, sorted; else its number of even bundles; else the
-    default number.
+    """Return the bundles of a request: its boundaries, sorted; else its number of even bundles; else the default
+    number.
 
     Raise ValueError if boundaries do not parse, do not span the whole range, or do not match the number.
     """

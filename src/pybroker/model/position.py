@@ -1,7 +1,7 @@
 """Position of an entry: ledger id and entry id, in that order.
 
-Positions order like the entries of a topic: ledger ids of a managed ledger ascend, and entry ids ascend within a
-ledger. On the hot path ledger and entry ids are plain ints; a `Position` is for values that are kept or compared.
+Positions order like the entries of a topic. On the hot path ledger and entry ids are plain ints; a `Position` is for
+values that are kept or compared.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pybroker.errors import ProtocolViolation
 MAX_SIGNED_64 = (1 << 63) - 1
 MAX_ENTRY_ID = (1 << 32) - 1
 """The highest entry id in a bitmap. Real ledgers are far smaller, but clients and REST calls may send any 64-bit
-number."""
+number.
+"""
 
 
 class Position(NamedTuple):
-    """Position of one entry of a topic; comparable. `entry_id` -1 means "before the first entry of this ledger"."""
+    """`entry_id` -1 means "before the first entry of this ledger"."""
 
     ledger_id: int
     entry_id: int

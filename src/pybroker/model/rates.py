@@ -1,7 +1,7 @@
 """Rates of counters between two readings.
 
-Pure. The caller passes the time with each reading, every `statsUpdateFrequencyInSecs`. The figures do not change
-between two readings, so that all callers see the same values within one window.
+Pure. The caller passes the time with each reading, every `statsUpdateFrequencyInSecs`. Figures do not change between
+two readings, so that all callers see the same values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pybroker.model.counters import Buckets, DeliveryCounters, LedgerCounters, P
 
 
 class Rate:
-    """Events per second of one increasing counter over its last window.
+    """Events per second of one counter over its last window.
 
     Invariant: never negative, and 0 until the first window has ended.
     """
@@ -20,16 +20,16 @@ class Rate:
     def __init__(self, now_ms: float, total: int = 0) -> None:
         self.per_second = 0.0
         self.count = 0
-        """The events of the window."""
+        """Events in the window."""
         self._total = total
         self._read_ms = now_ms
 
     def update(self, total: int, now_ms: float) -> None:
-        """End the window with the counter at `total`. `now_ms` is monotonic time."""
+        """End the window with the counter at `total`. `now_ms` is monotonic."""
         assert total >= self._total, "a counter never falls"
         elapsed_ms = now_ms - self._read_ms
         if elapsed_ms <= 0:
-            return  # The window is empty; its events count for the next one.
+            return  # the window is empty; its events count for the next one
         self.count = total - self._total
         self.per_second = self.count * 1000 / elapsed_ms
         self._total = total
@@ -76,7 +76,6 @@ class TopicRates:
     )
 
     def __init__(self, now_ms: float, counters: TopicCounters) -> None:
-        """Start a window at `now_ms` with all counters at 0."""
         self.messages_in = Rate(now_ms)
         self.bytes_in = Rate(now_ms)
         self.entries_in = Rate(now_ms)
@@ -113,7 +112,6 @@ class ProducerRates:
     __slots__ = ("bytes_in", "chunks_in", "dropped_messages", "messages_in")
 
     def __init__(self, now_ms: float) -> None:
-        """Start a window at `now_ms` with all counters at 0."""
         self.messages_in = Rate(now_ms)
         self.bytes_in = Rate(now_ms)
         self.chunks_in = Rate(now_ms)
@@ -131,7 +129,7 @@ class ProducerRates:
 
 
 class DeliveryRates:
-    """Delivery and acknowledgement rates of one subscription or consumer in the last window."""
+    """Rates of one subscription or consumer in the last window."""
 
     __slots__ = (
         "acked_messages",
@@ -144,7 +142,6 @@ class DeliveryRates:
     )
 
     def __init__(self, now_ms: float) -> None:
-        """Start a window at `now_ms` with all counters at 0."""
         self.messages_out = Rate(now_ms)
         self.bytes_out = Rate(now_ms)
         self.chunks_out = Rate(now_ms)
@@ -166,7 +163,7 @@ class DeliveryRates:
 def quantile(counts: list[int], bounds: tuple[float, ...], fraction: float) -> float:
     """Return the value below which `fraction` of the samples lie, linear within a bucket; NaN without samples.
 
-    Values above the last bound are unknown; the result is then that bound.
+    Values above the last bound count as that bound.
     """
     assert len(counts) == len(bounds) + 1, "one bucket for each bound, one above"
     rank = sum(counts) * fraction

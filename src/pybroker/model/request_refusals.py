@@ -1,8 +1,7 @@
 """Counts refused requests of clients by command and cause, and selects the refusals to be logged.
 
-Pure. A refused client often repeats its request immediately, hundreds of times a minute. A log line for each refusal
-would hide all other lines, so one refusal of each command and cause is logged per interval, with the number of refusals
-since the last line.
+Pure. A refused client often repeats its request immediately, hundreds of times a minute. So one refusal of each command
+and cause is logged per interval, with the number of refusals since the last line.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from collections.abc import Iterator
 LOG_INTERVAL_S = 60.0
 MAX_CAUSES = 256
 """Maximum pairs of command and cause; others count as `OTHER`. Both are names of the protocol, so the limit is not
-reached."""
+reached.
+"""
 OTHER = "other"
 
 
@@ -32,7 +32,7 @@ class Refusals:
         self._rows: dict[tuple[str, str], _Row] = {}
 
     def add(self, command: str, cause: str, count: int, now_s: float) -> int:
-        """Count `count` refusals. Return the number since the last log line if a line is due now, else 0."""
+        """Return the number of refusals since the last log line if a line is due now, else 0."""
         key = (command, cause)
         if key not in self._rows and len(self._rows) >= MAX_CAUSES:
             key = (OTHER, OTHER)

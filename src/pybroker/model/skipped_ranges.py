@@ -1,7 +1,6 @@
 """Cursor moves other than acknowledgements, kept to explain why a message was not delivered.
 
-Pure. Only the last few are kept, in memory. Older moves, or those before the topic was loaded, cannot be
-distinguished from acknowledgements.
+Pure. Only the last few are kept, in memory. Older moves cannot be distinguished from acknowledgements.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ class SkippedRanges(NamedTuple):
 
 
 def remembered(moves: Sequence[SkippedRanges], move: SkippedRanges) -> Sequence[SkippedRanges]:
-    """Return the last moves including `move`."""
     return (*moves, move)[-MAX_REMEMBERED:]
 
 
@@ -47,5 +45,4 @@ def as_of(moves: Sequence[SkippedRanges], mark_delete_position: Position) -> Seq
 
 
 def move_over(moves: Sequence[SkippedRanges], position: Position) -> SkippedRanges | None:
-    """Return the last move that skipped the entry at `position`."""
     return next((move for move in reversed(moves) if move.after < position <= move.up_to), None)

@@ -1,7 +1,7 @@
 """Names of the broker's own topics, and tests for them.
 
-The name alone identifies a system topic, so that a listing, a limit or a refused creation needs no lookup. A
-partition counts like its partitioned topic. The contents are documented in `broker/policies/change_events.py` and
+The name alone identifies a system topic, so that a listing, a limit or a refused creation needs no lookup. A partition
+counts like its partitioned topic. The contents are documented in `broker/policies/change_events.py` and
 `broker/maintenance/health_check.py`.
 """
 
@@ -30,22 +30,20 @@ _HEARTBEAT = re.compile(r"[^:]+:[0-9]+")  # host:port of a broker: its own names
 
 
 def change_events(namespace: NamespaceName) -> TopicName:
-    """Return the topic with all changes of topic policies in `namespace`."""
     return TopicName(PERSISTENT, namespace, CHANGE_EVENTS)
 
 
 def heartbeat_namespace(broker_id: str) -> NamespaceName:
-    """Return the namespace in which the broker at `broker_id` (host:port) checks its health."""
+    """`broker_id` is host:port."""
     return NamespaceName(SYSTEM_NAMESPACE.tenant, broker_id)
 
 
 def health_check(broker_id: str) -> TopicName:
-    """Return the topic that the broker at `broker_id` writes and reads for its health check."""
+    """`broker_id` is host:port."""
     return TopicName(PERSISTENT, heartbeat_namespace(broker_id), HEALTH_CHECK)
 
 
 def is_heartbeat_namespace(namespace: NamespaceName) -> bool:
-    """Return whether this is the namespace of a broker's health check."""
     return namespace.tenant == SYSTEM_NAMESPACE.tenant and _HEARTBEAT.fullmatch(namespace.local_name) is not None
 
 

@@ -1,11 +1,10 @@
 """Matching of topics against a client's pattern, and the hash by which the client recognizes a list of names.
 
-Clients write patterns for Java. They run on RE2, which takes time linear in the length of a name for any pattern;
-its memory is bounded here. Patterns that RE2 does not support (lookaround, backreferences) are left to the client,
-which filters the whole list itself.
+Clients write patterns for Java. They run on RE2, which takes linear time for any pattern; its memory is bounded here.
+Patterns that RE2 does not support (lookaround, backreferences) are left to the client, which filters the whole list
+itself.
 
-A pattern must match the whole name without its domain. Partitions are matched by the name of their partitioned
-topic.
+A pattern must match the whole name without its domain. Partitions are matched by the name of their partitioned topic.
 """
 
 from __future__ import annotations
@@ -45,20 +44,18 @@ class TopicsPattern:
 
     @staticmethod
     def parse(text: str) -> TopicsPattern:
-        """Compile a pattern. Raise InvalidPattern or UnsupportedPattern."""
+        """Raise InvalidPattern or UnsupportedPattern."""
         return _compiled(_without_domain(text))
 
     def matches(self, topic: str) -> bool:
-        """Return whether the full name `topic` matches. It takes text, because lists are long and few of their names
-        need parsing.
-        """
+        """`topic` is a text, because lists are long and few of their names need parsing."""
         name = _PARTITION.sub("", topic.partition(SCHEME_END)[2])
         return self._expression.fullmatch(name) is not None
 
 
 def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
-    """Return the namespace in `text` and the pattern within it. Tenant and namespace are literal, only the rest is an
-    expression, as in `persistent://public/default/orders-.*`.
+    """Return the namespace in `text` and the pattern within it. Tenant and namespace are literal, as in
+    `persistent://public/default/orders-.*`.
 
     Raise InvalidTopicName for tenant and namespace, InvalidPattern or UnsupportedPattern for the rest.
     """

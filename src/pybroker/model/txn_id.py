@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TxnId(NamedTuple):
-    """Id of a transaction as on the wire: both parts are unsigned 64-bit numbers.
+    """The id of a transaction: both parts are unsigned 64-bit numbers.
 
     Ids never repeat. `least` of a coordinator's transactions begins at 1 and increases, so that (0,0) is never used.
     The low-water mark, the highest `least` up to which all transactions have ended, begins at 0.
@@ -24,7 +24,7 @@ class TxnId(NamedTuple):
 
 
 class TxnAction(enum.IntEnum):
-    """Outcome of a transaction, with the numbers of the wire."""
+    """The outcome of a transaction, with the numbers of the wire."""
 
     COMMIT = 0
     ABORT = 1
@@ -33,7 +33,7 @@ class TxnAction(enum.IntEnum):
 def passed_by(known: Collection[TxnId], coordinator: int, before: int, mark: int) -> list[TxnId]:
     """Return the `known` transactions that a low-water mark passes when it rises from `before` to `mark`.
 
-    If the mark rises in small steps, as with thousands of open transactions, a step costs only as much as it passes.
+    A small step costs only as much as it passes.
     """
     if 4 * (mark - before) < len(known):
         return [txn for least in range(before + 1, mark + 1) if (txn := TxnId(coordinator, least)) in known]

@@ -2,8 +2,7 @@
 
 At start the soft limit is raised to the hard one. A reserve is kept for files, so that a flood of connections never
 prevents the journal, a checkpoint or a read from opening one; the rest is divided between clients and HTTP. A
-connection beyond its share is closed after it is accepted. This is logged and counted, and makes the broker not
-ready.
+connection beyond its share is closed after it is accepted, which is logged and counted, and makes the broker not ready.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Descriptors(NamedTuple):
 
     @classmethod
     def share_out(cls, limit: int, reserve: int, max_http: int) -> Self:
-        """Divide `limit`: at most half of it is reserved, and at most a quarter of the rest is for HTTP."""
+        """At most half of `limit` is reserved, and at most a quarter of the rest is for HTTP."""
         reserved = min(reserve, limit // 2)
         left = limit - reserved
         http = max(1, min(max_http, left // _HTTP_PART))
@@ -41,13 +40,12 @@ class Descriptors(NamedTuple):
 
     @classmethod
     def of_process(cls, reserve: int, max_http: int) -> Self:
-        """Divide the limit that is in force now."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _HAS_LIMIT else _ENOUGH
         return cls.share_out(min(limit, _ENOUGH), reserve, max_http)
 
 
 def raise_limit() -> None:
-    """Raise the process's limit to the maximum for its user; no effect where that is impossible."""
+    """Raise the process's limit to the maximum for its user, if possible."""
     if not _HAS_LIMIT:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

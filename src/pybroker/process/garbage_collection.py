@@ -1,19 +1,16 @@
 """Policy for Python's cyclic garbage collector, to avoid long pauses in a broker with many topics.
 
-A collection visits every object of its generations: 10,000 topics are 600,000 objects, a quarter of a second.
-Therefore objects that survived two young collections are frozen, which costs nothing, and no automatic collection
-visits them again. Unreferenced objects are freed as usual; only cycles that were frozen while in use remain, such as
-unloaded topics. A full collection finds them. It begins when frozen objects have grown by half, or as many were
-released with their topics, and the process is nearly idle; or in any case when they have tripled and a million
-more were added. So the uncollected garbage is bounded, and a broker with constantly loaded topics pays for one full
-collection, in an idle moment.
+A collection visits every object of its generations: 10,000 topics are 600,000 objects, a quarter of a second. Therefore
+objects that survived two young collections are frozen, and no automatic collection visits them again. Unreferenced
+objects are freed as usual; only cycles that were frozen while in use remain, such as unloaded topics. A full collection
+finds them. It begins when frozen objects have grown by half, or as many were released with their topics, and the
+process is nearly idle; or in any case when they have tripled and a million more were added. So the uncollected garbage
+is bounded.
 
-With 10,000 topics loaded and unloaded four times, the longest CPU time of the loop in one piece was 66 to 88 ms in
-three rounds and 690 ms in the one with a full collection; without this policy 820 to 1,330 ms in all but the first
-round, and memory grew.
+With 10,000 topics loaded and unloaded four times, the longest CPU time of the loop in one piece was 66 to 88 ms, and
+690 ms in the round with a full collection; without this policy 820 to 1,330 ms, and memory grew.
 
-The code that runs the process owns it: the settings apply to the whole interpreter, so a broker inside another
-program has none.
+The settings apply to the whole interpreter, so a broker inside another program has no such policy.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from pybroker.runtime.clock import Clock
 
 CHECK_S = 1.0
 IDLE_SHARE = 0.1
-"""Share of a processor below which the process counts as idle."""
+"""Below this share of a processor the process counts as idle."""
 
 # Net new objects between two collections, and young collections between two that freeze. A collection visits at most
 # twice that many objects, about 8 ms. The last number is never reached, because the oldest generation is always empty.
@@ -41,7 +38,7 @@ class GarbagePolicy:
     """Controls the collector from `start` to `stop`."""
 
     def __init__(self, stats: BrokerStats, clock: Clock, count_ended_topics: Callable[[], int]) -> None:
-        """Create the policy. `count_ended_topics` returns how many topics were unloaded or deleted since the start."""
+        """`count_ended_topics` returns how many topics were unloaded or deleted since the start."""
         self._stats = stats
         self._clock = clock
         self._count_ended_topics = count_ended_topics
@@ -59,12 +56,11 @@ class GarbagePolicy:
         self.collect_all()
 
     def rest(self) -> None:
-        """Collect nothing until `stop`: the process is ending, and its memory is not needed."""
+        """Collect nothing until `stop`: the process is ending."""
         self._is_resting = True
         gc.disable()
 
     def stop(self) -> None:
-        """Restore the collector's former settings."""
         if self._is_resting:
             self._is_resting = False
             gc.enable()
@@ -82,7 +78,7 @@ class GarbagePolicy:
         self._stats.gc_pauses_ms.add(self._clock.monotonic_ms() - self._began_ms)
 
     def collect_all(self) -> None:
-        """Run a full collection, which is a long pause if there are many objects."""
+        """A long pause if there are many objects."""
         began_ms = self._clock.monotonic_ms()
         gc.unfreeze()
         found = gc.collect()

@@ -1,10 +1,10 @@
 """Event loop watchdog: measures the loop's lag, and logs the callback that blocks it.
 
 A timer signal is armed beyond the next tick. If the loop has not ticked by then, the signal handler runs inside the
-current callback and can log its stack, which code on the loop could not. A late tick alone proves little: on a busy
-machine the process may just have had no CPU. So a callback is blamed if the loop's thread used the CPU for the
-length of the limit, or if it was idle for a whole limit although it did not wait for a CPU: then the callback
-blocks. Any other case is counted as starved, and checked again.
+current callback and can log its stack. A late tick alone proves little: on a busy machine the process may just have had
+no CPU. So a callback is blamed if the loop's thread used the CPU for the length of the limit, or if it was idle for a
+whole limit although it did not wait for a CPU: then the callback blocks. Any other case is counted as starved, and
+checked again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ class Moment(NamedTuple):
 
     now_s: float
     cpu_s: float
-    """CPU time used by the thread."""
     queued_s: float | None
-    """Time ready to run without a CPU; None where the system does not report it (it requires Linux with schedstat)."""
+    """Time ready to run without a CPU; None without Linux schedstat."""
 
 
 def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float) -> bool:
     """Return whether a callback blocks the loop, rather than a lack of CPU time.
 
-    `tick` is the last tick of the loop, `alarm` the first alarm since, which blamed no callback; None if this is the
-    first.
+    `tick` is the last tick of the loop, `alarm` the first alarm since, which blamed no callback.
     """
     if now.cpu_s - tick.cpu_s >= limit_s:
         return True
@@ -53,7 +51,7 @@ def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float)
 
 
 class LoopWatchdog:
-    """Watchdog of one loop, owned by the app. `limit_ms` 0 measures only."""
+    """Owned by the app. `limit_ms` 0 measures only."""
 
     def __init__(self, stats: BrokerStats, limit_ms: int) -> None:
         self._stats = stats

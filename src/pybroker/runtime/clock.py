@@ -1,4 +1,4 @@
-"""Clock of a broker: rules take the time as an argument, performers ask the one clock passed to them.
+"""Clock of a broker: rules take the time as an argument, performers use this clock.
 
 Deadlines and durations use `monotonic_ms`; `wall_ms` is only for display and for clients, and may jump.
 """
@@ -16,7 +16,7 @@ class Clock:
         return time.perf_counter() * 1000
 
     def processor_ms(self) -> float:
-        """Return the CPU time used by this process in milliseconds; never decreases."""
+        """Return the CPU time used by this process; never decreases."""
         return time.process_time() * 1000
 
     def wall_ms(self) -> int:

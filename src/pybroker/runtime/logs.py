@@ -30,7 +30,7 @@ MAX_RECENT_CHARACTERS = 1 << 20
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats records as `time LEVEL event key=value ...`; other libraries' records keep their text as the event."""
+    """Records of other libraries keep their text as the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -83,8 +83,7 @@ _FORMATTERS = {"text": _LineFormatter, "json": _JsonFormatter}
 def configure(level: str = "info", stream: TextIO | None = None, *, log_format: str = "text") -> None:
     """Write the events of `level` and above to `stream` (stderr by default), as `text` or as `json`.
 
-    A program that embeds a broker does not call this; it receives the events through its own `logging`
-    configuration.
+    A program that embeds a broker does not call this; it uses its own `logging` configuration.
     """
     logging.raiseExceptions = False  # a closed stderr must not print a trace for each event
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
@@ -100,7 +99,6 @@ def recent_lines() -> list[str]:
 
 
 def set_level(level: str) -> None:
-    """Change the lowest level that is written: debug, info, warning or error."""
     _LOGGER.setLevel(_LEVELS[level])
 
 
@@ -119,7 +117,7 @@ def warning(event: str, /, exc_info: bool | BaseException | None = None, **field
 
 
 def error(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
-    """Log a failure; `exc_info` is the exception, or True inside an `except` block."""
+    """`exc_info` is the exception, or True inside an `except` block."""
     _log(logging.ERROR, event, exc_info, fields)
 
 

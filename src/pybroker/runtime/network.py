@@ -16,7 +16,7 @@ MakeProtocol: TypeAlias = Callable[[], asyncio.BaseProtocol]
 
 
 class Port:
-    """Bound port. Connections wait in the system's queue until `serve`, and are refused after `close`."""
+    """A bound port. Connections wait in the system's queue until `serve`, and are refused after `close`."""
 
     def __init__(self, bound: socket.socket, accept_queue_size: int) -> None:
         self.socket = bound

@@ -30,7 +30,7 @@ class Timer(Protocol):
     """Scheduled call."""
 
     def cancel(self) -> None:
-        """Cancel the call. Idempotent, also after the call."""
+        """Idempotent, also after the call."""
 
 
 class _LoopTimer(Timer):
@@ -49,12 +49,12 @@ class _LoopTimer(Timer):
 
 @dataclass(eq=False)
 class Runtime:
-    """Runtime of one broker, with the same lifetime; owned by the object that creates the broker."""
+    """Owned by the object that creates the broker."""
 
     config: BrokerConfig
     clock: Clock = field(default_factory=Clock)
     random: random.Random = field(default_factory=random.SystemRandom)
-    """The source of randomness, including that for secrets."""
+    """Also used for secrets."""
     stats: BrokerStats = field(default_factory=BrokerStats)
     network: Network = field(default_factory=Network)
     threads: Threads = field(default_factory=Threads)

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class TaskOwner:
-    """Starts tasks, keeps references to them, logs an unhandled exception once, and cancels and awaits them at close."""
+    """Keeps references to tasks, logs an unhandled exception once, and cancels and awaits them at close."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -84,9 +84,7 @@ async def first_set(*events: asyncio.Event | None) -> None:
 
 
 def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
-    """Return a future to await, and the callback that completes it with an error or None. The waiter may be cancelled
-    by then.
-    """
+    """Return a future, and the callback that completes it with an error or None. The waiter may be cancelled by then."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:

@@ -1,7 +1,7 @@
 """Threads of a broker, requested by parts that block.
 
-A test or simulator passes a replacement in which the work of a thread is a step of its loop. Blocking work without
-its own pool uses the loop's executor (`asyncio.to_thread`), which the loop provides.
+A test or simulator passes a replacement in which the work of a thread is a step of its loop. Blocking work without its
+own pool uses `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Threads:
         return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=_give_way, initargs=(niceness,))
 
     def start(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """Start a thread that runs `work`; the process does not wait for it at exit."""
+        """Start a thread; the process does not wait for it at exit."""
         thread = threading.Thread(target=work, name=name, daemon=True)
         thread.start()
         return thread

@@ -1,7 +1,7 @@
 """Long work on the event loop, divided into slices between which other tasks run.
 
-The work is a generator that yields after each small step. A slice is as many steps as fit into its time, so that a
-slow machine yields as often as a fast one.
+The work is a generator that yields after each small step. A slice is as many steps as fit into its time, so that a slow
+machine yields as often as a fast one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_MS = 2.0
-"""Maximum duration of a slice, except for the step in progress."""
+"""Without the step in progress."""
 
 
 async def in_slices(steps: Generator[None, None, T], clock: Clock) -> T:
-    """Run all steps and return the generator's result."""
     ends_ms = clock.monotonic_ms() + SLICE_MS
     while True:
         try:

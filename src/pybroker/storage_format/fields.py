@@ -1,4 +1,4 @@
-"""What the layouts share: packed columns of numbers, and the error of bytes that do not follow a layout."""
+"""Common parts of the layouts: packed columns of numbers, and the error for invalid bytes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ _IS_LITTLE_ENDIAN = array("H", [1]).tobytes()[0] == 1
 
 
 class LayoutError(StoreError):
-    """Bytes that are damaged, cut, or of a version that this program does not know."""
+    """Bytes that are damaged, cut, or of an unknown version."""
 
 
 class UnknownVersion(LayoutError):
-    """Written by a newer program: not damage, and not to be touched."""
+    """Written by a newer program: not damage, and not to be changed."""
 
 
 def pack_u32s(values: Iterable[int]) -> array[int]:
-    """A column of 32-bit numbers, packed in C: its cost for an entry is a few nanoseconds."""
+    """Return a column packed in C, which costs a few nanoseconds for each number."""
     return _little_endian(array("I", values))
 
 
 def pack_u64s(values: Iterable[int]) -> array[int]:
-    """A column of 64-bit numbers."""
     return _little_endian(array("Q", values))
 
 

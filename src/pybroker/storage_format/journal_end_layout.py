@@ -24,7 +24,7 @@ _HEAD = struct.pack("<8sH6x", b"PYBJREND", JOURNAL_END_VERSION)
 
 
 class JournalEnd(NamedTuple):
-    """What is known to have been durable. Rises with time, so an older one is as true."""
+    """Known to have been durable. Each number rises with time, so an older mark is also true."""
 
     next_sequence: int
     generation: int
@@ -36,6 +36,6 @@ JOURNAL_END_LAYOUT = MarkerLayout(_HEAD, len(JournalEnd._fields), slot_count=2, 
 
 
 def decode_journal_end(data: bytes) -> JournalEnd | None:
-    """Return the newest undamaged slot; None without one: then nothing is known."""
+    """Return the newest undamaged slot; None if nothing is known."""
     values = JOURNAL_END_LAYOUT.decode(data)
     return None if values is None else JournalEnd(*values)

@@ -1,8 +1,8 @@
 """Byte layout of journal files, batches and records.
 
-A journal file is a header and then batches, each at a multiple of BATCH_ALIGNMENT. A file is used again without being
-cleared: a batch counts only when its generation is the file's and its checksum, which starts from the file's random salt,
-holds. So bytes of an earlier use are never taken for new ones, and a client cannot forge a batch inside a payload.
+A journal file is a header and then batches, each at a multiple of BATCH_ALIGNMENT. A file is reused without being
+cleared: a batch is valid only with the file's generation and a checksum that starts from the file's random salt. So
+bytes of an earlier use are never taken for new ones, and a client cannot forge a batch inside a payload.
 
     file header, FILE_HEADER_BYTES long, zeros after the fields
     0         8        10       12      16           24       28
@@ -67,13 +67,13 @@ _CURSOR_FIXED = struct.Struct("<QH")
 
 FILE_HEADER_USED_BYTES = _FILE_HEADER.size + _CHECKSUM.size
 BATCH_HEADER_BYTES = _BATCH_HEADER.size + _CHECKSUM.size
-# What an APPEND record costs beside the payloads: once, and for each entry.
+# Size of an APPEND record without payloads: once, and for each entry.
 APPEND_RECORD_BYTES = _APPEND_HEADER.size
 APPEND_ENTRY_BYTES = 8
 
 
 class RecordType(IntEnum):
-    """First byte of a record; numbers are never given a second meaning."""
+    """First byte of a record; numbers are never reused."""
 
     APPEND = 1
     LEDGER_CREATED = 2
@@ -90,14 +90,14 @@ _TYPES = {int(record_type): record_type for record_type in RecordType}
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Who a journal file is: its place in the order of all files, and the start value of its checksums."""
+    """The file's position in the order of all files, and the start value of its checksums."""
 
     generation: int
     salt: int
 
 
 class BatchHeader(NamedTuple):
-    """A batch whose checksum holds; the body lies at `body_offset` of the file."""
+    """A batch with a valid checksum; the body lies at `body_offset` of the file."""
 
     generation: int
     sequence: int
@@ -107,7 +107,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Where the next batch starts."""
         return align(self.body_offset + self.body_length)
 
 
@@ -123,14 +122,14 @@ class AppendRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """A ledger came to be, or is gone."""
+    """A ledger was created or deleted."""
 
     type: RecordType
     ledger_id: int
 
 
 class CursorRecord(NamedTuple):
-    """A change of a cursor; `data` is the delta or the snapshot, empty for a deletion."""
+    """`data` is the delta or the snapshot, empty for a deletion."""
 
     type: RecordType
     cursor_id: str
@@ -139,7 +138,7 @@ class CursorRecord(NamedTuple):
 
 
 def align(offset: int) -> int:
-    """The first place at or after `offset` where a batch may start."""
+    """Return the first offset at or after `offset` at which a batch may start."""
     return -(-offset // BATCH_ALIGNMENT) * BATCH_ALIGNMENT
 
 
@@ -154,7 +153,7 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
         raise LayoutError("not a journal file")
-    # Before the checksum: a newer version may check in another way.
+    # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
         raise LayoutError(f"journal file has version {version}, this program knows {JOURNAL_VERSION}")
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
@@ -171,12 +170,12 @@ def encode_batch_header(file: FileHeader, sequence: int, record_count: int, body
 
 
 def batch_prefix(file: FileHeader) -> bytes:
-    """The first bytes of every batch of this use of the file, to look for batches behind damage."""
+    """Return the first bytes of every batch of this use of the file, to search for batches behind damage."""
     return _BATCH_PREFIX.pack(_BATCH_MAGIC, JOURNAL_VERSION, 0, file.generation)
 
 
 def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> BatchHeader | None:
-    """The whole, undamaged batch of this use of the file at `offset`, or None."""
+    """Return the whole, undamaged batch of this use of the file at `offset`, or None."""
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
         return None
@@ -194,7 +193,8 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
 
 def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], int]] | None:
     """Return a batch's stored checksum and a function that computes it for a salt; None if the batch ends beyond
-    `data`."""
+    `data`.
+    """
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
         return None
@@ -207,7 +207,7 @@ def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], 
 
 
 def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
-    """How many bytes there are of a batch of this use that begins at `offset`, whole or not; 0 when none begins there."""
+    """Return the size of a batch of this use that begins at `offset`, whole or not; 0 if none begins there."""
     prefix = batch_prefix(file)
     if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):
         return 0
@@ -252,7 +252,7 @@ def encode_cursor_record(record: CursorRecord) -> bytes:
 
 
 def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | CursorRecord]:
-    """The records of a batch whose checksum holds."""
+    """Yield the records of a batch with a valid checksum."""
     offset, end = 0, len(body)
     while offset < end:
         start = offset + _RECORD_HEADER.size
@@ -274,7 +274,7 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
 
 
 def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
-    """Type, ledger and, for entries, the id behind the last one, of each record about a ledger; nothing else is looked at."""
+    """Yield type, ledger and, for entries, the id behind the last one, of each record about a ledger."""
     offset = 0
     while offset + _RECORD_HEADER.size <= len(body):
         number, length = _RECORD_HEADER.unpack_from(body, offset)
@@ -296,7 +296,7 @@ def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
     if payload_offset > end:
         raise LayoutError("columns of an APPEND record are cut")
     size_bytes = end - payload_offset
-    if count == 1:  # the shortest way for what recovery may have to read a quarter of a million of
+    if count == 1:  # the fastest way, because recovery may have to read a quarter of a million of them
         length, message_count = _APPEND_ENTRY.unpack_from(data, columns_offset)
         if length != size_bytes:
             raise LayoutError("lengths of an APPEND record do not add up")

@@ -7,8 +7,8 @@
     head: magic, version and padding of the file
     crc32c: of all bytes before it
 
-Slots are written in turn. With two of them, each in a sector of its own, one is whole whenever the process ends. The values rise
-with time, so the newest slot is the highest one.
+Slots are written in turn. With two of them, each in a sector of its own, one is whole whenever the process ends. The
+values rise with time, so the newest slot is the highest one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class MarkerLayout:
         assert slot_count * slot_bytes <= MARKER_BYTES, "the file holds all slots"
 
     def slot_offset(self, number: int) -> int:
-        """Return the offset of the slot that is written as the `number`th."""
         return number % self._slot_count * self._slot_bytes
 
     def encode(self, *values: int) -> bytes:
@@ -42,7 +41,7 @@ class MarkerLayout:
         return fields + _CHECKSUM.pack(crc32c(fields))
 
     def decode(self, data: bytes) -> tuple[int, ...] | None:
-        """Return the values of the newest undamaged slot; None without one."""
+        """Return the values of the newest undamaged slot."""
         found = []
         for number in range(self._slot_count):
             offset = number * self._slot_bytes

@@ -71,7 +71,7 @@ TRAILER_BYTES = _TRAILER.size + _CHECKSUM.size
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """How far a ledger's segment file reaches: `end_offset` 0 means that there is no file yet."""
+    """The end of a ledger in its segment file; `end_offset` 0: there is no file yet."""
 
     end_offset: int
     entry_count: int
@@ -82,19 +82,19 @@ class LedgerExtent:
 EMPTY_EXTENT = LedgerExtent(0, 0, 0, 0)
 
 PublishTimeOf = Callable[[bytes], int]
-"""Tells the publish time of an entry in milliseconds. When it raises, the entry does not tell its time."""
+"""Returns the publish time of an entry in milliseconds. If it raises, the time is unknown."""
 
 
 def no_publish_time(_entry: bytes) -> int:
-    """For stores that nobody asks for times: 0 says that the time is not known."""
+    """For stores without searches by time: 0 means that the time is unknown."""
     return 0
 
 
 class SegmentIndex:
-    """Where blocks of a ledger lie: sparse points, rising, in packed arrays (40 bytes for each 64 KiB of entries).
+    """Locations of a ledger's blocks: sparse points, ascending, in packed arrays (40 bytes for each 64 KiB of entries).
 
-    `publish_times` is the running maximum of the publish times of the points' first entries: client clocks go back, and a
-    column that does not rise cannot be searched. 0: not known. Empty in an index that was written without the column.
+    `publish_times` is the running maximum of the publish times of the points' first entries: client clocks go back, and
+    a column that does not rise cannot be searched. 0: unknown. Empty in an index that was written without the column.
     """
 
     __slots__ = ("_publish_time_of", "bytes_before", "first_entry_ids", "messages_before", "offsets", "publish_times")
@@ -111,7 +111,7 @@ class SegmentIndex:
         return len(self.offsets)
 
     def is_point(self, offset: int) -> bool:
-        """Whether the block at `offset` is far enough from the last point to be one."""
+        """Return whether the block at `offset` is far enough from the last point to be one."""
         return not self.offsets or offset >= self.offsets[-1] + POINT_SPACING_BYTES
 
     def add(
@@ -122,7 +122,7 @@ class SegmentIndex:
         bytes_before: int,
         first_payload: bytes | memoryview | None,
     ) -> None:
-        """Make the block at `offset` a point; `first_payload` is None when it is damaged."""
+        """Make the block at `offset` a point; `first_payload` is None if it is damaged."""
         assert not self.offsets or first_entry_id > self.first_entry_ids[-1], "blocks rise"
         if len(self.publish_times) == len(self.offsets):
             self.publish_times.append(self._latest_publish_time(first_payload))
@@ -147,39 +147,42 @@ class SegmentIndex:
         return other
 
     def point_of(self, entry_id: int) -> int:
-        """The number of the last point at or before the entry; -1 when damage hides those before the first point."""
+        """Return the number of the last point at or before the entry; -1 if damage hides the entries before the first
+        point.
+        """
         return bisect_right(self.first_entry_ids, entry_id) - 1
 
     def point_at_or_behind(self, entry_id: int) -> int | None:
-        """The number of the first point at or behind the entry; None when there is none."""
         point = bisect_left(self.first_entry_ids, entry_id)
         return point if point < len(self) else None
 
     def sparse_points(self, spacing_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """Entry, bytes before and messages before of points that are at least so many payload bytes apart, from the first
-        entry of the ledger on, which is none itself. More blocks add points and change none."""
+        """Yield entry, bytes before and messages before of points that are at least so many payload bytes apart, from
+        the first entry of the ledger on, which is none itself. More blocks add points and change none.
+        """
         next_bytes = spacing_bytes
         while (point := bisect_left(self.bytes_before, next_bytes)) < len(self):
             yield self.first_entry_ids[point], self.bytes_before[point], self.messages_before[point]
             next_bytes = self.bytes_before[point] + spacing_bytes
 
     def place_of(self, point: int) -> tuple[int, int]:
-        """Offset and first entry of a point; of the first block for -1."""
+        """Return offset and first entry of a point; of the first block for -1."""
         if point < 0:
             return SEGMENT_HEADER_BYTES, 0
         return self.offsets[point], self.first_entry_ids[point]
 
     def totals_of(self, point: int) -> tuple[int, int]:
-        """Messages and bytes before a point."""
         return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
-        """Ids [low, high) of `LedgerStore.publish_time_span`, among `entry_count` entries that have these points."""
+        """Return ids [low, high) of `LedgerStore.publish_time_span`, among `entry_count` entries that have these
+        points.
+        """
         times = self.publish_times
         if not times:
             return 0, entry_count
         point = bisect_left(times, publish_time_ms)
-        # The entry of a point before is too early itself, unless its time is not known.
+        # The entry of a point before is too early itself, unless its time is unknown.
         low = self.first_entry_ids[point - 1] + 1 if point and times[point - 1] else 0
         return low, self.first_entry_ids[point] if point < len(times) else entry_count
 
@@ -207,7 +210,7 @@ def encode_segment_header(ledger_id: int) -> bytes:
 
 
 def check_segment_header(data: bytes, ledger_id: int) -> None:
-    """Refuse bytes that are not the header of this ledger's segment file."""
+    """Raise LayoutError or UnknownVersion unless `data` is the header of this ledger's segment file."""
     if len(data) < SEGMENT_HEADER_BYTES:
         raise LayoutError("segment header is cut")
     magic, version, _, _, found_id = _HEADER.unpack_from(data)
@@ -220,7 +223,6 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
 
 
 def split_into_blocks(payloads: Sequence[bytes | memoryview]) -> list[tuple[int, int]]:
-    """Ranges of `payloads` that become one block each."""
     ends = list(accumulate(map(len, payloads)))
     ranges = []
     start, start_bytes = 0, 0
@@ -236,7 +238,7 @@ def split_into_blocks(payloads: Sequence[bytes | memoryview]) -> list[tuple[int,
 def encode_block(
     ledger_id: int, first_entry_id: int, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]
 ) -> list[bytes | memoryview]:
-    """The pieces of a block: packed columns, and no Python for each entry but one checksum call made from C."""
+    """Return the pieces of a block: packed columns, and no Python for each entry but one checksum call made from C."""
     lengths = pack_u32s(map(len, payloads))
     columns = b"".join((lengths, pack_u32s(message_counts), pack_u32s(map(crc32c, payloads))))
     fields = _BLOCK.pack(_BLOCK_MAGIC, len(payloads), ledger_id, first_entry_id, sum(lengths))
@@ -248,7 +250,7 @@ def block_length(entry_count: int, payload_bytes: int) -> int:
 
 
 def decode_block(data: memoryview, offset: int) -> Block | int:
-    """The block whose header is at `offset`; or, when its header and columns reach beyond `data`, their length.
+    """Return the block whose header is at `offset`; or, if its header and columns reach beyond `data`, their length.
 
     The payloads may lie beyond `data`: the caller compares with `end_offset`.
     """
@@ -277,7 +279,7 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
 
 
 def encode_index(ledger_id: int, extent: LedgerExtent, index: SegmentIndex) -> bytes:
-    """Index and trailer of a ledger whose blocks end at `extent.end_offset`."""
+    """Return index and trailer of a ledger whose blocks end at `extent.end_offset`."""
     fields = _INDEX.pack(
         _INDEX_MAGIC,
         SEGMENT_VERSION,
@@ -295,17 +297,17 @@ def encode_index(ledger_id: int, extent: LedgerExtent, index: SegmentIndex) -> b
 
 
 def is_index_start(data: bytes | memoryview, ledger_id: int) -> bool:
-    """Whether `data` looks like the index of that ledger, whose checksum may be wrong: no block follows."""
+    """Return whether `data` looks like the index of that ledger, even with a wrong checksum: no block follows."""
     return len(data) >= _INDEX.size and bytes(data[:4]) == _INDEX_MAGIC and _INDEX.unpack_from(data)[3] == ledger_id
 
 
 def find_block(data: bytes, start: int) -> int:
-    """The next place from `start` on where a block may begin, -1 for none."""
+    """Return the next offset from `start` on at which a block may begin, -1 for none."""
     return data.find(_BLOCK_MAGIC, start)
 
 
 def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
-    """Entries and length that the header at `offset` claims, checked or not; zeros when it is cut."""
+    """Return entries and length that the header at `offset` claims, checked or not; zeros if it is cut."""
     if offset + BLOCK_HEADER_BYTES > len(data):
         return 0, 0
     _, count, _, _, payload_bytes = _BLOCK.unpack_from(data, offset)
@@ -313,7 +315,7 @@ def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
 
 
 def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
-    """Offset and length of the index, from the last TRAILER_BYTES of a sealed segment."""
+    """Return offset and length of the index, from the last TRAILER_BYTES of a sealed segment."""
     if len(data) != TRAILER_BYTES:
         raise LayoutError("segment trailer is cut")
     magic, version, _, offset, length = _TRAILER.unpack_from(data)
@@ -327,7 +329,6 @@ def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
 
 
 def decode_index(data: bytes, ledger_id: int, index_offset: int) -> tuple[LedgerExtent, SegmentIndex]:
-    """What `encode_index` wrote: `data` is the file from `index_offset` to its end."""
     body, trailer = data[:-TRAILER_BYTES], data[-TRAILER_BYTES:]
     end_offset, length = decode_trailer(trailer, index_offset + len(data))
     (checksum,) = _CHECKSUM.unpack_from(trailer, _TRAILER.size)

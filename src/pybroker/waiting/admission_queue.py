@@ -1,6 +1,7 @@
 """Requests that wait for units of a limited resource, and are admitted round robin over their addresses.
 
-The resource decides which address may be admitted (`Admissions`), `fair_queue.py` decides the order, and the queue wakes the tasks.
+The resource decides which address may be admitted (`Admissions`), `fair_queue.py` decides the order, and the queue
+wakes the tasks.
 
 Invariant: a unit that was taken for a waiting request is given back if that request ends before it uses the unit.
 """
@@ -29,7 +30,7 @@ class QueueFull(Exception):
 
 
 class Admissions(ABC, Generic[Address, Unit]):
-    """The units of one resource, which is asked for them synchronously."""
+    """The units of one resource. All calls are synchronous."""
 
     @abstractmethod
     def may_admit(self, address: Address) -> bool:
@@ -44,14 +45,14 @@ class Admissions(ABC, Generic[Address, Unit]):
         """Return a unit that was not used, because its request ended at the same time."""
 
     def retry_ms(self, addresses: Collection[Address]) -> float | None:
-        """Return the time after which one of the waiting `addresses` may be admitted although no unit is given back. None, the
-        default, if time alone changes nothing.
+        """Return the time after which one of the waiting `addresses` may be admitted although no unit is given back.
+        None if time alone changes nothing.
         """
         return None
 
 
 class Waiter(Generic[Address, Unit]):
-    """One request. `admitted` is the future of its unit."""
+    """`admitted` is the future of the unit."""
 
     __slots__ = ("address", "admitted", "name")
 
@@ -64,8 +65,8 @@ class Waiter(Generic[Address, Unit]):
 class AdmissionQueue(Generic[Address, Unit]):
     """The waiting requests of one resource. Runs on one loop.
 
-    Invariant: no request waits that could be admitted, unless the limits of the resource changed; `admit_waiting` is to be called
-    then, and after each return of a unit.
+    Invariant: no request waits that could be admitted, unless the limits of the resource changed; `admit_waiting` must
+    be called then, and after each return of a unit.
     """
 
     def __init__(
@@ -79,12 +80,11 @@ class AdmissionQueue(Generic[Address, Unit]):
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """Return the number of waiting requests."""
         return len(self._queue)
 
     async def enter(self, address: Address, timeout_s: float, name: str = "") -> Unit:
-        """Return a unit for a request of `address`, immediately or after a wait. The requests of an address are admitted round
-        robin over their names.
+        """Return a unit, immediately or after a wait. The requests of an address are admitted round robin over their
+        names.
 
         Raises QueueFull, TimeoutError, and the errors given to `refuse_all`.
         """
@@ -97,7 +97,6 @@ class AdmissionQueue(Generic[Address, Unit]):
             raise
 
     def admit_waiting(self) -> None:
-        """Admit the waiting requests that may be admitted now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -110,7 +109,7 @@ class AdmissionQueue(Generic[Address, Unit]):
                 self._timer = asyncio.get_running_loop().call_later(max(1, retry_ms) / 1000, self.admit_waiting)
 
     def refuse_all(self, refusal: Exception) -> None:
-        """Remove all waiting requests; they raise `refusal`."""
+        """All waiting requests raise `refusal`."""
         while (waiter := self._queue.next(lambda _: True)) is not None:
             if not waiter.admitted.done():
                 waiter.admitted.set_exception(refusal)

@@ -1,5 +1,5 @@
-"""A queue that serves addresses round robin, and the names of an address round robin. Many requests of one name delay no other
-name.
+"""A queue that serves addresses round robin, and the names of an address round robin. Many requests of one name delay
+no other name.
 
 Pure. The caller chooses the address of a waiter: the address of a client, or the holder of a share (`fair_shares.py`).
 """
@@ -17,8 +17,9 @@ A = TypeVar("A", bound=Hashable)
 class FairQueue(Generic[A, T]):
     """Queues of waiters, one for each address and name.
 
-    Invariants: at most `max_waiting` wait, and at most `max_waiting_per_address` of one address. When a limit is exceeded, the
-    newest waiter of the longest queue is removed, so a long queue never keeps other addresses out. No queue is empty.
+    Invariants: at most `max_waiting` wait, and at most `max_waiting_per_address` of one address. When a limit is
+    exceeded, the newest waiter of the longest queue is removed, so a long queue never keeps other addresses out. No
+    queue is empty.
     """
 
     def __init__(self, max_waiting: int, max_waiting_per_address: int) -> None:
@@ -34,15 +35,13 @@ class FairQueue(Generic[A, T]):
 
     @property
     def addresses(self) -> Collection[A]:
-        """The addresses with waiters."""
         return self._queues.keys()
 
     def waiting_of(self, address: A) -> int:
-        """Return the number of waiters of `address`."""
         return self._counts.get(address, 0)
 
     def add(self, address: A, name: str, waiter: T) -> T | None:
-        """Queue `waiter`. Return the waiter that was removed to keep the limits, which may be `waiter` itself."""
+        """Return the waiter that was removed to keep the limits, which may be `waiter` itself."""
         queue = self._queues.setdefault(address, OrderedDict()).setdefault(name, OrderedDict())
         assert waiter not in queue, "waits already"
         queue[waiter] = None
@@ -61,7 +60,6 @@ class FairQueue(Generic[A, T]):
         return last
 
     def next(self, may_go: Callable[[A], bool]) -> T | None:
-        """Remove and return the next waiter among the addresses that `may_go` accepts; None if there is none."""
         for address in self._queues:
             if may_go(address):
                 break
@@ -77,7 +75,7 @@ class FairQueue(Generic[A, T]):
         return waiter
 
     def remove(self, address: A, name: str, waiter: T) -> bool:
-        """Remove `waiter`. Return False if it is not in the queue."""
+        """Return False if `waiter` is not in the queue."""
         names = self._queues.get(address)
         queue = None if names is None else names.get(name)
         if names is None or queue is None or waiter not in queue:

@@ -21,7 +21,7 @@ FREE_MULTIPLE = 3
 
 
 class Holder(NamedTuple):
-    """The account that units are counted for: a role, or without authentication a connection or a client address."""
+    """The account of units: a role, or without authentication a connection or a client address."""
 
     name: str
     is_operator: bool = False
@@ -29,16 +29,16 @@ class Holder(NamedTuple):
 
 
 UNKNOWN = Holder("unknown")
-"""The holder of units that clients without a role took before the broker restarted."""
+"""Of units that clients without a role took before the broker restarted."""
 
 
 def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
-    """Return the holder of a role; `UNKNOWN` for None."""
+    """`UNKNOWN` without a role."""
     return UNKNOWN if role is None else Holder(f"role {role}", is_operator)
 
 
 class FairShares:
-    """The units of one resource that each holder has. Owned by the resource.
+    """Units of one resource by holder. Owned by the resource.
 
     The limit is an argument, because configuration keys can change while the broker runs. Invariant: every listed
     holder has at least one unit, and `used` is the sum.
@@ -49,32 +49,28 @@ class FairShares:
         self._used_by: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """Return the number of holders that have units."""
         return len(self._used_by)
 
     def used_by(self, name: str) -> int:
         return self._used_by.get(name, 0)
 
     def largest(self, count: int) -> list[tuple[str, int]]:
-        """Return the `count` largest holders with their units."""
         return sorted(self._used_by.items(), key=lambda each: (-each[1], each[0]))[:count]
 
     def may_take(self, holder: Holder, limit: int) -> bool:
-        """Return whether `holder` may take another unit now."""
         if holder.is_operator:
             return self.used < limit
         return self.used_by(holder.name) < FREE_MULTIPLE * self._free(limit)
 
     def is_full(self, limit: int) -> bool:
-        """Return whether only operators may take units. Spares the caller a check of each holder."""
+        """Return whether only operators may take units. Saves a check of each holder."""
         return self._free(limit) <= 0
 
     def _free(self, limit: int) -> int:
         return limit - limit // RESERVE_DIVISOR - self.used
 
     def add(self, name: str, count: int) -> None:
-        """Add `count` units, which may be negative, to the holder `name`. Existing units are counted even over the
-        limit."""
+        """`count` may be negative. Existing units are counted even over the limit."""
         now = self.used_by(name) + count
         assert now >= 0, f"{name} gave back more than it took"
         self.used += count
@@ -97,6 +93,5 @@ class FairShares:
         )
 
     def check_invariants(self) -> None:
-        """Check the invariants (for tests)."""
         assert self.used == sum(self._used_by.values())
         assert all(count > 0 for count in self._used_by.values())

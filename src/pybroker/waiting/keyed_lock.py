@@ -25,7 +25,7 @@ class _Request:
         self.granted: asyncio.Future[None] | None = None
         """Set while the request waits."""
         self.is_running = True
-        """False until the task of a request that has waited runs again."""
+        """False until the task of a granted request that has waited runs again."""
 
 
 class KeyedLock(Generic[Name]):
@@ -34,26 +34,26 @@ class KeyedLock(Generic[Name]):
     __slots__ = ("_all_free", "_table", "_wait_context")
 
     def __init__(self, wait_context: Callable[[Name], AbstractAsyncContextManager[None]] | None = None) -> None:
-        """`wait_context` returns the context in which a request waits: it may refuse the wait, limit it, and replace its
-        errors. By default requests wait without a limit.
+        """`wait_context` returns the context in which a request waits: it may refuse the wait, limit it, and replace
+        its errors. By default requests wait without a limit.
         """
         self._table: LockTable[Name, _Request] = LockTable()
         self._wait_context = wait_context
         self._all_free: asyncio.Event | None = None
 
     def is_held(self, name: Name) -> bool:
-        """Return whether a task runs that has the lock. A lock that was passed on to a task that does not run yet does not
-        count."""
+        """Return whether a task runs that has the lock. A lock that was passed to a task that does not run yet does not
+        count.
+        """
         owner = self._table.owner(name)
         return owner is not None and owner.is_running
 
     def purpose(self, name: Name) -> str:
-        """Return the purpose that the owner of the lock has stated; empty if the lock is free."""
+        """Return the purpose that the owner has stated; empty if the lock is free."""
         owner = self._table.owner(name)
         return "" if owner is None else owner.purpose
 
     def waiting(self, name: Name) -> int:
-        """Return the number of tasks that wait for the lock."""
         return self._table.waiting(name)
 
     @asynccontextmanager
@@ -79,7 +79,6 @@ class KeyedLock(Generic[Name]):
             self._release(name, request)
 
     async def all_free(self) -> None:
-        """Wait until no lock is held."""
         while self._table:
             if self._all_free is None:
                 self._all_free = asyncio.Event()

@@ -1,7 +1,7 @@
 """Locks by name, with one owner at a time and waiters in order of arrival.
 
-Pure. An owner or waiter is any hashable value that the caller chooses, and the caller wakes the waiter that gets a lock.
-`keyed_lock.py` is the asyncio shell.
+Pure. An owner or waiter is any hashable value that the caller chooses, and the caller wakes the waiter that gets a
+lock. `keyed_lock.py` is the asyncio shell.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 
 class LockTable(Generic[Name, Owner]):
-    """The held locks and their queues.
-
-    Invariants: a name is listed exactly while its lock is held; no waiter waits for a free lock; an owner is not in the queue of
-    its own lock.
+    """Invariants: a name is listed exactly while its lock is held; no waiter waits for a free lock; an owner is not in
+    the queue of its own lock.
     """
 
     __slots__ = ("_owners", "_queues")
@@ -29,26 +27,22 @@ class LockTable(Generic[Name, Owner]):
         self._queues: dict[Name, OrderedDict[Owner, None]] = {}
 
     def __len__(self) -> int:
-        """Return the number of held locks."""
         return len(self._owners)
 
     def owner(self, name: Name) -> Owner | None:
-        """Return the owner of the lock; None if it is free."""
         return self._owners.get(name)
 
     def waiting(self, name: Name) -> int:
-        """Return the number of waiters for the lock."""
         return len(self._queues.get(name, ()))
 
     def take(self, name: Name, owner: Owner) -> bool:
-        """Take the lock if it is free. Return whether it was taken."""
+        """Return whether the lock was free and is taken now."""
         if name in self._owners:
             return False
         self._owners[name] = owner
         return True
 
     def wait(self, name: Name, waiter: Owner) -> None:
-        """Queue `waiter` behind all present waiters of a held lock."""
         assert name in self._owners, "the lock is free"
         queue = self._queues.setdefault(name, OrderedDict())
         assert waiter not in queue, "waits already"
@@ -56,7 +50,7 @@ class LockTable(Generic[Name, Owner]):
         queue[waiter] = None
 
     def leave(self, name: Name, waiter: Owner) -> bool:
-        """Remove `waiter` from the queue. Return False if it is not in the queue."""
+        """Return False if `waiter` is not in the queue."""
         queue = self._queues.get(name)
         if queue is None or waiter not in queue:
             return False
@@ -66,7 +60,7 @@ class LockTable(Generic[Name, Owner]):
         return True
 
     def release(self, name: Name, owner: Owner) -> Owner | None:
-        """Release the lock that `owner` has. Return its next owner; None if the lock is free now."""
+        """Release the lock. Return its next owner; None if the lock is free now."""
         assert self._owners.get(name) == owner, "released by another than its owner"
         queue = self._queues.get(name)
         if queue is None:
@@ -79,7 +73,6 @@ class LockTable(Generic[Name, Owner]):
         return successor
 
     def check_invariants(self) -> None:
-        """Check the invariants (for tests)."""
         assert self._queues.keys() <= self._owners.keys(), "a waiter waits for a free lock"
         for name, queue in self._queues.items():
             assert queue, "an empty queue is listed"

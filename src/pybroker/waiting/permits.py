@@ -1,7 +1,7 @@
 """A limited number of permits that tasks hold on behalf of clients.
 
-A holder has a share of the permits (`fair_shares.py`), because a holder such as a slow client can keep a permit for a long time.
-Holders that wait are served round robin.
+A holder has a share of the permits (`fair_shares.py`), because a holder such as a slow client can keep a permit for a
+long time. Holders that wait are served round robin.
 
 Invariant: a taken permit is released, however the task that holds it ends.
 """
@@ -29,14 +29,12 @@ class Permits(Admissions[Holder, None]):
         """`max_waiting`: when one more task waits, the newest one of the holder with most waiting tasks is refused."""
         assert permits > 0
         self.permits = permits
-        """The number of permits."""
         self.shares = FairShares()
-        """The number of permits that each holder has."""
+        """Taken permits by holder."""
         self._queue: AdmissionQueue[Holder, None] = AdmissionQueue(self, max_waiting)
 
     @property
     def waiting(self) -> int:
-        """The number of tasks that wait."""
         return len(self._queue)
 
     @property
@@ -45,7 +43,7 @@ class Permits(Admissions[Holder, None]):
 
     @asynccontextmanager
     async def held(self, holder: Holder, timeout_s: float) -> AsyncIterator[None]:
-        """Wait for a permit of `holder`, and hold it within this context. Raises NoPermit."""
+        """Hold a permit within this context. Raises NoPermit."""
         try:
             await self._queue.enter(holder, timeout_s)
         except QueueFull as full:

@@ -1,7 +1,9 @@
-"""A limited number of slots, such as connections. When all are in use, a newcomer displaces the unsettled occupant that came first.
+"""A limited number of slots, such as connections. When all are in use, a newcomer displaces the oldest unsettled
+occupant.
 
-Pure. The caller settles an occupant that is being served, such as an HTTP connection with a complete request head. So clients that
-connect and send nothing, or send one byte at a time, keep no other client out, and clients that are served keep their slots.
+Pure. The caller settles an occupant that is being served, such as an HTTP connection with a complete request head. So
+clients that connect and send nothing, or one byte at a time, keep no other client out, and served clients keep their
+slots.
 """
 
 from __future__ import annotations
@@ -41,7 +43,6 @@ class Slots(Generic[T]):
 
     @property
     def longest(self) -> T | None:
-        """The unsettled occupant that came first."""
         return next(iter(self._unsettled), None)
 
     def count_of(self, address: str) -> int:
@@ -67,7 +68,7 @@ class Slots(Generic[T]):
         return Admission(True, displaced)
 
     def settle(self, occupant: T) -> None:
-        """Mark `occupant` as settled: it is not displaced. No effect without a slot."""
+        """Protect `occupant` from displacement. No effect without a slot."""
         address = self._address_of.get(occupant)
         if address is None or occupant not in self._unsettled:
             return
@@ -78,13 +79,13 @@ class Slots(Generic[T]):
             del self._unsettled_of[address]
 
     def unsettle(self, occupant: T) -> None:
-        """Mark `occupant` as unsettled, as if it had just come. No effect without a slot."""
+        """Treat `occupant` as if it had just come. No effect without a slot."""
         address = self._address_of.get(occupant)
         if address is not None and occupant not in self._unsettled:
             self._unsettle(occupant, address)
 
     def leave(self, occupant: T) -> None:
-        """Free the slot of `occupant`. No effect without a slot."""
+        """No effect without a slot."""
         self.settle(occupant)
         address = self._address_of.pop(occupant, None)
         if address is not None:

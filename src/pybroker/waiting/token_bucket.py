@@ -1,7 +1,4 @@
-"""A token bucket: a rate with bursts of one period.
-
-Pure: the caller passes the time.
-"""
+"""A token bucket: a rate with bursts of one period. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class TokenBucket:
         self._updated_ms = now_ms
 
     def available(self, now_ms: float) -> int:
-        """Return the number of whole units that are available now; 0 or less for none."""
+        """Return the number of whole units available; 0 or less for none."""
         elapsed_ms = max(0.0, now_ms - self._updated_ms)
         self._updated_ms = now_ms
         refilled = self._available + elapsed_ms * self.units / self.period_ms
@@ -34,7 +31,7 @@ class TokenBucket:
         return int(self._available)
 
     def spend(self, units: int) -> None:
-        """Subtract `units`. The balance may become negative."""
+        """The balance may become negative."""
         self._available -= units
 
     def add(self, units: int) -> None:
@@ -42,5 +39,5 @@ class TokenBucket:
         self._available = min(self._available, self.units) + units
 
     def wait_ms(self) -> int:
-        """Return the time from the last call of `available` until a unit is available; 0 if one is available."""
+        """Return the time from the last call of `available` until a unit is available."""
         return max(0, ceil((1 - self._available) * self.period_ms / self.units))

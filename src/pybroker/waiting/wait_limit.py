@@ -24,15 +24,14 @@ class WaitLimit:
         """`key`: the configuration key of the limit, for error texts."""
         self._key = key
         self.shares = FairShares()
-        """The number of waiting requests of each holder."""
+        """Waiting requests by holder."""
         self.refused_total = 0
-        """The number of requests that could not wait, because the limit was reached."""
+        """Requests that could not wait, because the limit was reached."""
         self.late_total = 0
-        """The number of requests that have waited until their deadline."""
+        """Requests that have waited until their deadline."""
 
     @property
     def count(self) -> int:
-        """The number of waiting requests."""
         return self.shares.used
 
     @asynccontextmanager

@@ -1,11 +1,11 @@
 """Upper bound for the number of messages in an entry, derived from its size without opening it.
 
-The producer supplies `num_messages_in_batch`. Consumers create sets of that many bits and counters increase by it,
-so an entry of a few bytes that claims two thousand million messages would be expensive for all its readers. Each
-message of a batch takes at least six bytes before compression: four for its metadata size and two for the required
-field. The metadata states the uncompressed size; for most codecs the compressed size limits it, by a maximum
-expansion. Zstandard has no such limit, so the stated size counts. It also counts, up to the limit, for encrypted
-batches, which the broker cannot open. `maxMessagesInBatch` limits all of them.
+The producer supplies `num_messages_in_batch`. Consumers create sets of that many bits and counters increase by it, so
+an entry of a few bytes that claims two thousand million messages would be expensive for all its readers. Each message
+of a batch takes at least six bytes before compression: four for its metadata size and two for the required field. The
+metadata states the uncompressed size; for most codecs the compressed size limits it, by a maximum expansion. The stated
+size counts for Zstandard, which has no such limit, and for encrypted batches, which the broker cannot open.
+`maxMessagesInBatch` limits all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pybroker.wire.entry_metadata import LARGE_METADATA_BYTES, metadata_head
 from pybroker.wire.varint import decode, skip_field
 
 LEAST_MESSAGE_BYTES = 6
-"""Minimum size of a message in a batch, before compression."""
+"""Before compression."""
 _CODECS = frozenset(pb.CompressionType.values())
 _COMPRESSION_TAG = 8 << 3
 _UNCOMPRESSED_SIZE_TAG = 9 << 3
@@ -32,7 +32,7 @@ def batch_refusal(
     """Return why an entry with MessageMetadata at [metadata_start, metadata_end) and this payload cannot hold so many
     messages.
 
-    None if it can. Raise ProtocolViolation if the metadata is invalid.
+    Raise ProtocolViolation if the metadata is invalid.
     """
     if message_count > max_messages:
         return NotAllowedError(

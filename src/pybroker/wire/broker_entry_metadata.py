@@ -22,7 +22,7 @@ _INDEX_TAG = 2 << 3
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntryMetadata:
-    """Fields that the broker added; None for absent ones."""
+    """The fields that the broker added; None for absent ones."""
 
     timestamp_ms: int | None
     index: int | None
@@ -33,7 +33,6 @@ NOTHING_ADDED = BrokerEntryMetadata(None, None)
 
 
 def with_broker_metadata(entry: bytes, timestamp_ms: int | None, index: int | None) -> bytes:
-    """Return `entry` with the broker's prefix."""
     fields = b""
     if timestamp_ms is not None:
         fields = b"\x08" + encode(timestamp_ms)
@@ -48,7 +47,7 @@ def without_broker_metadata(entry: bytes) -> bytes:
 
 
 def broker_metadata(entry: bytes) -> BrokerEntryMetadata:
-    """Return the fields that the broker added to `entry`. Never raises: an invalid prefix counts as absent."""
+    """Never raises: an invalid prefix counts as absent."""
     end = message_start(entry)
     if not end:
         return NOTHING_ADDED

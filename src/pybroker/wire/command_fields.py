@@ -1,8 +1,7 @@
 """Field count of a large command, checked before protobuf creates an object per field.
 
 Two bytes of a command can become an object of a hundred bytes, and decoding strings takes longer than scanning them.
-Real commands have at most some hundreds of fields. Therefore the fields of commands larger than
-`LARGE_COMMAND_BYTES` are counted first, up to the limit. Message metadata has no such limit: see `entry_metadata`.
+Real commands have at most some hundreds of fields. Message metadata has no such limit: see `entry_metadata`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _ERRORS: dict[str, type[BrokerError]] = {"metadata": MetadataError, "keySharedMe
 class FieldCount:
     """Counts the fields of one command, including those of nested messages, up to `limit`.
 
-    `request_id` is the request id if it was found so far, else None.
+    `request_id` is the request id if it was found so far.
     """
 
     def __init__(self, limit: int) -> None:
@@ -39,8 +38,7 @@ class FieldCount:
         self.request_id: int | None = None
 
     def refusal(self, data: bytes, start: int, end: int, command: Message) -> BrokerError | None:
-        """Return why the command with fields at [start, end) is refused, or None. `command` is an empty message of its
-        type.
+        """Return why the command with fields at [start, end) is refused. `command` is an empty message of its type.
 
         Raise ProtocolViolation if the fields are malformed.
         """
@@ -54,7 +52,7 @@ class FieldCount:
         )
 
     def _count(self, data: bytes, pos: int, end: int, message: Descriptor) -> None:
-        """Count the fields of `message` at [pos, end). Raise ProtocolViolation if they are malformed."""
+        """Raise ProtocolViolation if the fields of `message` at [pos, end) are malformed."""
         fields = message.fields_by_number
         is_command = message.name.startswith("Command")
         while pos < end:

@@ -28,10 +28,11 @@ from pybroker.wire.many_ids import ManyIds
 from pybroker.wire.varint import decode, encode, skip_field
 
 FRAME_PADDING_BYTES = 10240
-"""Number of bytes by which a frame may exceed the maximum message size."""
+"""Bytes by which a frame may exceed the maximum message size."""
 MAX_UNAUTHENTICATED_FRAME_BYTES = 72 * 1024
 """Before CONNECTED, no frame may be longer than a large token (64 KiB). This bounds an unauthenticated connection's
-memory."""
+memory.
+"""
 MAX_UNAUTHENTICATED_FIELDS = 1000
 """CONNECT has about thirty fields."""
 MAX_SMALL_COMMANDS = 256
@@ -40,7 +41,8 @@ OWN_BUFFER_BYTES = 32 * 1024
 """If more bytes of a frame than this are missing, it is received into its own buffers instead of being accumulated."""
 PIECE_BYTES = 256 * 1024
 """Size of such a buffer. The next buffer is allocated when the last one is full, so announced bytes use no memory until
-sent."""
+sent.
+"""
 UNAUTHENTICATED_PIECE_BYTES = 4 * 1024
 """Size of such a buffer before CONNECTED."""
 
@@ -65,11 +67,11 @@ Event = SendRun | SendRefused | Ack | Flow | ManyIds | CommandRefused | pb.BaseC
 
 
 class Decoder:
-    """Turns the bytes of one connection into events.
+    """Turns the bytes of one connection, its owner, into events.
 
-    Owner: the connection. `feed` takes received bytes; the connection receives the rest of a large frame into
-    `own_buffer`. Invariants: `_rest` holds less than one whole frame, unless `has_more`. While a large frame is
-    incomplete, `_missing_bytes` of it have not been received, and only the last of its `_pieces` has free space.
+    `feed` takes received bytes; the connection receives the rest of a large frame into `own_buffer`. Invariants:
+    `_rest` holds less than one whole frame, unless `has_more`. While a large frame is incomplete, `_missing_bytes` of
+    it have not been received, and only the last of its `_pieces` has free space.
     """
 
     __slots__ = (
@@ -106,7 +108,6 @@ class Decoder:
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the incomplete frame."""
         return sum(map(len, self._pieces)) + len(self._rest)
 
     @property
@@ -116,14 +117,15 @@ class Decoder:
 
     def release(self) -> None:
         """Release the memory of an incomplete frame at the end of the connection, because other objects may keep this
-        decoder."""
+        decoder.
+        """
         self._rest = b""
         self._pieces = []
         self._missing_bytes = 0
         self.has_more = False
 
     def own_buffer(self) -> memoryview | None:
-        """Return the buffer for the next bytes while a large frame is incomplete; None if any buffer will do."""
+        """Return the buffer for the next bytes while a large frame is incomplete."""
         if not self._missing_bytes:
             return None
         if self._filled == len(self._pieces[-1]):
@@ -132,7 +134,6 @@ class Decoder:
         return memoryview(self._pieces[-1])[self._filled :]
 
     def own_buffer_filled(self, size_bytes: int) -> list[Event]:
-        """Decode after `size_bytes` were received into `own_buffer()`."""
         assert self._missing_bytes >= size_bytes
         self._filled += size_bytes
         self._missing_bytes -= size_bytes
@@ -158,7 +159,6 @@ class Decoder:
         return self._decode(data)
 
     def _keep(self, data: bytes, pos: int) -> None:
-        """Keep the incomplete frame that begins at `pos`."""
         kept = len(data) - pos
         if kept >= 4:
             total = int.from_bytes(data[pos : pos + 4], "big")
@@ -184,7 +184,7 @@ class Decoder:
         ack_prefix = b""  # start of an ACK of the next entry: sizes, consumer, ledger, and the tag of the entry id
         small_commands = 0
         self.has_more = False
-        next_count = 0  # Earliest position of the next num_messages_in_batch: most metadata does not contain its byte.
+        next_count = 0  # earliest position of the next num_messages_in_batch: most metadata does not contain its byte
         next_marker = 0  # The same for marker_type.
         while end - pos >= _HEAD_SIZE:
             total, size, head, first_tag, producer_id, second_tag, sequence_id = _HEAD(data, pos)
@@ -436,9 +436,7 @@ def _skip(data: bytes, pos: int, end: int) -> int:
 
 
 def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, TxnId | None]:
-    """Scan any CommandSend with its tag at `pos`: (producer id, sequence id, highest sequence id, is chunk,
-    transaction).
-    """
+    """Scan a CommandSend with its tag at `pos`: (producer id, sequence id, highest sequence id, is chunk, transaction)."""
     pos, end = _enter(data, pos + 1, end)
     producer_id = sequence_id = -1
     highest = is_chunk = 0

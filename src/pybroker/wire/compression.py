@@ -20,7 +20,7 @@ from pybroker.wire.varint import decode
 
 NOT_COMPRESSED = pb.NONE
 _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
-"""Window that every Zstandard decoder must support."""
+"""The window that every Zstandard decoder must support."""
 
 
 class DamagedPayload(Exception):
@@ -32,7 +32,7 @@ def compression_name(kind: pb.CompressionType) -> str:
 
 
 def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
-    """Decompress `data` to exactly `size` bytes. Raise DamagedPayload."""
+    """Raise DamagedPayload unless `data` decompresses to exactly `size` bytes."""
     if kind == NOT_COMPRESSED:
         return data
     name = compression_name(kind)
@@ -75,7 +75,7 @@ _COMPRESS: dict[int, Callable[[bytes], bytes]] = {
 
 
 def _zlib(data: bytes, size: int) -> bytes:
-    # A length of 0 would mean no limit.
+    # a length of 0 would mean no limit
     return zlib.decompressobj().decompress(data, size) if size else b""
 
 

@@ -1,11 +1,11 @@
 """Reader of the few metadata fields of a stored entry that the broker needs, without protobuf objects.
 
-An entry is stored exactly as it was sent: `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`. A prefix
-added by the broker (`broker_entry_metadata`) is skipped.
+An entry is stored exactly as it was sent; `stored_entry.py` has the format. A prefix added by the broker
+(`broker_entry_metadata`) is skipped.
 
-Metadata over `LARGE_METADATA_BYTES` is parsed by protobuf as a `MetadataHead`, which has no properties. A producer
-may send as many properties as fit into a message, and a Python loop takes about a microsecond for each.
-`metadata_head` takes 0.1 ms for 20,000 properties, and at most 5 ms for a megabyte of the smallest fields.
+Metadata over `LARGE_METADATA_BYTES` is parsed by protobuf as a `MetadataHead`, which has no properties. A producer may
+send as many properties as fit into a message, and a Python loop takes about a microsecond for each. `metadata_head`
+takes 0.1 ms for 20,000 properties, and at most 5 ms for a megabyte of the smallest fields.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ _CHUNK_ID_TAG = 29 << 3
 _HIGHEST_SEQUENCE_ID_TAG = 24 << 3
 _MARKER_TYPE_TAG = 20 << 3
 MARKER_BYTE = b"\xa0"
-"""The first of two bytes of a marker's tag; text and most metadata do not contain it."""
+"""The first byte of a marker's tag; text and most metadata do not contain it."""
 _MARKER_BYTES = b"\xa0\x01"
 LARGE_METADATA_BYTES = 1024
-"""Protobuf parses longer metadata. A call of protobuf costs as much as a loop over some twenty fields."""
+"""A call of protobuf costs as much as a loop over some twenty fields."""
 NO_KEY = b"NONE_KEY"
 """The sticky key of an entry without key, producer and sequence id, or with unreadable metadata."""
 
 
 def message_start(entry: bytes | memoryview) -> int:
-    """Return where the client's entry begins in a stored entry; 0 without a prefix added by the broker."""
+    """Return the offset of the client's entry; 0 without a prefix added by the broker."""
     if entry[:2] != b"\x0e\x02":
         return 0
     return min(_CHECKSUM_SIZE + int.from_bytes(entry[2:6], "big"), len(entry))
 
 
 def metadata_span(entry: bytes | memoryview) -> tuple[int, int]:
-    """Return the span of MessageMetadata in `entry`. Raise ProtocolViolation if it does not fit."""
+    """Return the span of MessageMetadata. Raise ProtocolViolation if it does not fit."""
     start = _CHECKSUM_SIZE
     if entry[:2] != b"\x0e\x01":
         start = message_start(entry)
@@ -72,12 +72,12 @@ def metadata_span(entry: bytes | memoryview) -> tuple[int, int]:
 
 
 def message_metadata(entry: bytes) -> pb.MessageMetadata:
-    """Parse the entry's complete metadata. Raise ProtocolViolation if it is invalid."""
+    """Raise ProtocolViolation for invalid metadata."""
     return parsed_metadata(entry, *metadata_span(entry))
 
 
 def parsed_metadata(data: bytes, start: int, end: int) -> pb.MessageMetadata:
-    """Parse the MessageMetadata at [start, end). Raises ProtocolViolation for invalid data."""
+    """Parse the MessageMetadata at [start, end). Raise ProtocolViolation for invalid data."""
     try:
         return pb.MessageMetadata.FromString(data[start:end])
     except DecodeError as error:
@@ -85,7 +85,7 @@ def parsed_metadata(data: bytes, start: int, end: int) -> pb.MessageMetadata:
 
 
 def metadata_head(data: bytes, start: int, end: int) -> MetadataHead:
-    """Parse the MessageMetadata at [start, end) as a `MetadataHead`. Raises ProtocolViolation for invalid data."""
+    """Parse the MessageMetadata at [start, end). Raise ProtocolViolation for invalid data."""
     try:
         return MetadataHead.FromString(data[start:end])
     except DecodeError as error:
@@ -93,7 +93,7 @@ def metadata_head(data: bytes, start: int, end: int) -> MetadataHead:
 
 
 def entry_head(entry: bytes) -> MetadataHead:
-    """Parse the entry's metadata as a `MetadataHead`. Raises ProtocolViolation for invalid data."""
+    """Raise ProtocolViolation for invalid metadata."""
     return metadata_head(entry, *metadata_span(entry))
 
 
@@ -134,7 +134,6 @@ def is_batch(entry: bytes) -> bool:
 
 
 def has_marker_type(data: bytes, start: int, end: int) -> bool:
-    """Return whether the MessageMetadata at [start, end) is that of a marker, which applications do not receive."""
     if data.find(_MARKER_BYTES, start, end) < 0:
         return False
     if end - start > LARGE_METADATA_BYTES:
@@ -175,7 +174,7 @@ def is_encrypted(entry: bytes) -> bool:
 
 
 def publish_time_ms(entry: bytes) -> int:
-    """Return the publish time of the client's clock, in milliseconds; 0 if it is missing or invalid.
+    """Return the publish time of the client's clock; 0 if it is missing or invalid.
 
     Never raises: the ledger index, searches by time and expiry must continue after a broken entry.
     """
@@ -196,8 +195,8 @@ def publish_time_ms(entry: bytes) -> int:
 def deliver_at_ms(entry: bytes) -> int:
     """Return the delivery time of a delayed message, in milliseconds since 1970; 0 without delay. Never raises.
 
-    Called for every entry of a Shared or Key_Shared subscription. For metadata of less than 256 bytes, which is
-    nearly all, one search for the field's tag suffices.
+    Called for every entry of a Shared or Key_Shared subscription. For metadata of less than 256 bytes, one search for
+    the field's tag suffices.
     """
     is_short = entry[6:9] == b"\0\0\0" and entry[:2] == b"\x0e\x01"  # the upper bytes of the size, after a checksum
     if is_short and entry.find(_DELIVER_AT_TIME_BYTES, 10, _SHORT_METADATA_END) < 0:
@@ -224,7 +223,7 @@ def _not_negative(time_ms: int) -> int:
 
 
 def chunk_of(entry: bytes) -> Chunk | None:
-    """Return the chunk that the entry holds; None for a whole message. Never raises.
+    """Return None for a whole message. Never raises.
 
     Most metadata does not contain the bytes of the uuid's tag, which one search establishes.
     """
@@ -294,10 +293,10 @@ def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
 
 
 def sticky_key(entry: bytes) -> bytes:
-    """Return the sticky key for Key_Shared: the ordering key, else the decoded key, else producer and sequence id.
+    """Return the ordering key, else the decoded key, else producer and sequence id.
 
-    For a batch, only its own metadata counts, not that of its messages. An entry with unreadable metadata has the
-    key NONE_KEY, because it is too late to refuse the entry.
+    For a batch, only its own metadata counts. An entry with unreadable metadata has the key NONE_KEY, because it is too
+    late to refuse the entry.
     """
     try:
         pos, end = metadata_span(entry)
@@ -319,10 +318,7 @@ def _sticky_key_of(head: MetadataHead) -> bytes:
 
 
 def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
-    """Return the sticky key of the MessageMetadata at [pos, end).
-
-    Called once per entry of a Key_Shared subscription: one-byte sizes and skipped varints cost no call.
-    """
+    """Called once per entry of a Key_Shared subscription: one-byte sizes and skipped varints cost no call."""
     partition_key = producer_name = None
     sequence_id_at = -1
     is_base64 = False
@@ -364,7 +360,7 @@ def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
 
 
 def from_base64(text: bytes) -> bytes:
-    """Decode Base64; return `text` itself if it is not Base64."""
+    """Return `text` itself if it is not Base64."""
     try:
         return a2b_base64(text)
     except Base64Error:

@@ -29,14 +29,14 @@ MAX_PROPERTIES_CHARACTERS = 16 * 1024
 """Further properties of a message are left out."""
 _PROPERTIES_TAG = 4 << 3 | 2
 _MAX_OTHER_FIELDS = 10_000
-"""Maximum number of other fields. Real clients send about thirty."""
+"""Real clients send about thirty."""
 
 
 class MessageOfEntry(NamedTuple):
-    """One message. `batch_index` is -1 for an entry that is not a batch. `size_bytes` is the stored size; for a message
-    of a batch, its own payload before compression, and -1 if unknown.
+    """`batch_index` is -1 for an entry that is not a batch. `size_bytes` is the stored size; for a message of a batch,
+    its own payload before compression, and -1 if unknown.
 
-    `key` is the key that Key_Shared would use for the message alone: the ordering key, else the key, else None.
+    `key` is the key that Key_Shared would use for the message alone: the ordering key, else the key.
     """
 
     batch_index: int
@@ -48,7 +48,7 @@ class MessageOfEntry(NamedTuple):
 
 
 class EntryView(NamedTuple):
-    """View of an entry. `problem` states why its messages cannot be separated; empty if they can."""
+    """`problem` states why the messages cannot be separated; empty if they can."""
 
     messages: Sequence[MessageOfEntry]
     batch_size: int
@@ -59,7 +59,7 @@ class EntryView(NamedTuple):
 
 
 def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
-    """Return whether opening the entry may take long, because it is large or declares a large size."""
+    """Return whether the entry is large or declares a large size."""
     if len(entry) > quick_bytes:
         return True
     try:
@@ -70,7 +70,7 @@ def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
 
 
 def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int) -> EntryView:
-    """Return the messages of `entry`; of a batch those with `wanted` indexes, or all if that is None. Never raises."""
+    """Return the messages of a batch with `wanted` indexes, or all if that is None. Never raises."""
     try:
         start, end = metadata_span(entry)
         head = metadata_head(entry, start, end)
@@ -108,7 +108,7 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
 
 
 def key_of_entry(entry: bytes) -> bytes | None:
-    """Return the key in the entry's own metadata; None without a key, and if it cannot be read."""
+    """Return the key in the entry's own metadata; None also if it cannot be read."""
     try:
         head = entry_head(entry)
     except ProtocolViolation:
@@ -130,8 +130,7 @@ def _messages(payload: bytes, count: int, wanted: Iterable[int] | None) -> list[
 
 
 def _key(metadata: MetadataHead | pb.SingleMessageMetadata, partition_key: bytes) -> bytes | None:
-    """Return the key that Key_Shared uses, from the metadata of an entry or of a message in a batch; None without
-    one."""
+    """Return the key that Key_Shared uses, from the metadata of an entry or of a message in a batch."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if not metadata.HasField("partition_key"):

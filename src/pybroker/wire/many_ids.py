@@ -1,10 +1,9 @@
 """Incremental decoder of ACK and REDELIVER commands with many message ids, so that other connections are served in
 between.
 
-Clients acknowledge lists, and request redelivery of thousands of messages at once; such a command may be as long as
-a frame. It is scanned twice: once over its own fields, which may be in any order, and once over the ids, which are
-returned in slices of `SLICE_IDS`. Each slice is a smaller command; together they equal the original, and the last
-one has its request id. Of a cumulative ACK only the last id counts, and only that is returned.
+Such a command may be as long as a frame. It is scanned twice: once over its own fields, which may be in any order, and
+once over the ids, which are returned in slices of `SLICE_IDS`. Each slice is a smaller command; together they equal the
+original, and the last one has its request id. Of a cumulative ACK only the last id counts, and only that is returned.
 
 Limits: a step costs at most `SLICE_STEPS` fields or words for any bytes; only the command and one slice are held.
 """
@@ -39,7 +38,7 @@ _INT32_MAX = (1 << 31) - 1
 Slice = Ack | Redeliver | None
 """None: no result yet, but other connections should be served."""
 NO_MORE = object()
-"""Sentinel for the end, for callers that take slice after slice."""
+"""Marks the end, for callers that take slice after slice."""
 
 
 class ManyIds:
@@ -48,9 +47,7 @@ class ManyIds:
     __slots__ = ("_data", "_end", "_max_words", "_start", "_steps", "command")
 
     def __init__(self, command: str, data: bytes, start: int, end: int, max_words: int) -> None:
-        """Create the decoder. `command` is ACK or REDELIVER. At most `max_words` of an ack set are kept: no batch has
-        more messages.
-        """
+        """`command` is ACK or REDELIVER. At most `max_words` of an ack set are kept: no batch has more messages."""
         self.command = command
         self._data = data
         self._start = start
@@ -114,7 +111,7 @@ class ManyIds:
                 continue
             _add(part, found)
             count += 1
-            if count >= SLICE_IDS and whole.txn is None:  # Acks of a transaction are accepted or refused as a whole.
+            if count >= SLICE_IDS and whole.txn is None:  # acks of a transaction are accepted or refused as a whole
                 yield part
                 part, count = _part_of(whole), 0
         part.request_id = whole.request_id
@@ -172,7 +169,6 @@ class ManyIds:
                 yield None
 
     def _read_id(self, found: PartialAck, pos: int, end: int) -> Iterator[None]:
-        """Fill `found`; yield when other connections should be served."""
         data, words = self._data, found.ack_set
         while pos < end:
             tag, pos = decode(data, pos, end)

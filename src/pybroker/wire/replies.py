@@ -16,7 +16,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.varint import encode, encode_range
 
 NO_REQUEST_ID = (1 << 64) - 1
-"""The request id of an ERROR or CLOSE_* that answers no request: -1 as an unsigned number."""
+"""Of an ERROR or CLOSE_* that answers no request: -1 as an unsigned number."""
 _MASK_64 = (1 << 64) - 1
 
 _SIZES = Struct(">II").pack
@@ -26,11 +26,11 @@ _KEEPING_CONNECTION = ("is being unloaded", "Failed to acquire ownership", "Keep
 
 
 def code_and_text(failure: BrokerError) -> tuple[pb.ServerError, str]:
-    """Return the error code and text to send for `failure`.
+    """Return the error code and text to send.
 
-    On ServiceNotReady, clients based on the C++ one (Python, Node.js) close the connection with all its producers
-    and consumers, unless the text has one of three phrases of Pulsar's. None of this broker's reasons requires that,
-    so a text without a phrase gets one.
+    On ServiceNotReady, clients based on the C++ one (Python, Node.js) close the connection with all its producers and
+    consumers, unless the text has one of three phrases of Pulsar's. None of this broker's reasons requires that, so a
+    text without a phrase gets one.
     """
     text = str(failure)
     if isinstance(failure, ServiceNotReady) and not any(phrase in text for phrase in _KEEPING_CONNECTION):
@@ -109,7 +109,7 @@ def send_receipts_of_one_id(
         sequence = encode(sequence_id)
         highest = b"\x20" + encode(highest_sequence_id) if highest_sequence_id else _NO_HIGHEST
         size = len(sequence) + len(highest)
-        if size != parts_size:  # Neighbours usually have the same length.
+        if size != parts_size:  # neighbours usually have the same length
             parts_size = size
             head = _RECEIPT_HEADS[len(producer) + size + len(message_id)] + producer
         parts += (head, sequence, message_id, highest)
@@ -183,7 +183,7 @@ def success(request_id: int) -> bytes:
 
 
 def ack_response(consumer_id: int, request_id: int, failure: BrokerError | None) -> bytes:
-    """Encode ACK_RESPONSE: the acknowledgement is durable, or failed."""
+    """The acknowledgement is durable, or failed."""
     command = pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE)
     command.ackResponse.consumer_id = consumer_id
     command.ackResponse.request_id = request_id
@@ -193,7 +193,7 @@ def ack_response(consumer_id: int, request_id: int, failure: BrokerError | None)
 
 
 def close_producer(producer_id: int) -> bytes:
-    """Encode CLOSE_PRODUCER from the broker: the client then looks the topic up again."""
+    """The client then looks the topic up again."""
     command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = NO_REQUEST_ID
@@ -201,7 +201,7 @@ def close_producer(producer_id: int) -> bytes:
 
 
 def close_consumer(consumer_id: int) -> bytes:
-    """Encode CLOSE_CONSUMER from the broker: the client then subscribes again."""
+    """The client then subscribes again."""
     command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST_ID
@@ -209,7 +209,7 @@ def close_consumer(consumer_id: int) -> bytes:
 
 
 def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
-    """Encode ACTIVE_CONSUMER_CHANGE: whether this consumer of a Failover subscription is active."""
+    """For a consumer of a Failover subscription."""
     command = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
     command.active_consumer_change.consumer_id = consumer_id
     command.active_consumer_change.is_active = is_active
@@ -217,7 +217,7 @@ def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """Encode REACHED_END_OF_TOPIC: the topic is terminated and completely read."""
+    """The topic is terminated and completely read."""
     command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
     command.reachedEndOfTopic.consumer_id = consumer_id
     return frame(command)

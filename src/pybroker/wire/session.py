@@ -20,7 +20,8 @@ END_OF_TOPIC_VERSION = 9  # the first version with REACHED_END_OF_TOPIC
 ACTIVE_CONSUMER_VERSION = 12  # the first version with ACTIVE_CONSUMER_CHANGE
 CLIENTS_WITHOUT_END_OF_TOPIC = "Pulsar-CPP"
 """The C++ client, on which the Python and Node.js clients are based, closes its connection at that command and
-subscribes again, which would repeat without end."""
+subscribes again, which would repeat without end.
+"""
 
 
 class SessionState(enum.Enum):
@@ -99,7 +100,7 @@ class Session:
         self._pinged = False
 
     def move_to(self, state: SessionState) -> None:
-        """Change the state. Closing twice is allowed; any other transition outside the diagram is a bug."""
+        """Closing twice is allowed; any other transition outside the diagram is a bug."""
         if state is SessionState.CLOSED and self.state is SessionState.CLOSED:
             return
         assert state in _TRANSITIONS[self.state], f"{self.state} cannot become {state}"
@@ -125,7 +126,6 @@ class Session:
         self._pinged = False
 
     def tick(self) -> KeepAlive:
-        """Handle the end of one keep-alive interval."""
         if self.state is not SessionState.CONNECTED:
             return KeepAlive.CLOSE  # CONNECT not completed within a whole interval
         if self._heard_since_tick:
@@ -138,5 +138,4 @@ class Session:
 
 
 def negotiated_version(client_version: int) -> int:
-    """Return CONNECTED.protocol_version for the client's version."""
     return min(client_version, MAX_PROTOCOL_VERSION) if client_version > 0 else 0

@@ -6,9 +6,9 @@
 The payload is compressed, and after that encrypted, as MessageMetadata says. The payload of a batch has the second form
 before compression. `entry_metadata.metadata_span` finds MessageMetadata; `compression.decompress` opens a payload.
 
-Readers of single fields avoid protobuf objects on hot paths: `entry_metadata`, `broker_entry_metadata`, the SEND frames in
-`commands`. `columns/_scanner.c` and its twin in `columns/pure_python` read entries in bulk, and `console/decode.js` reads
-batches in the browser. The vectors in `tests/vectors/stored_entries.json` test all of them.
+Other readers: `entry_metadata`, `broker_entry_metadata` and `commands` on hot paths, without protobuf objects;
+`columns/_scanner.c` and `columns/pure_python` in bulk; `console/decode.js` in the browser. The vectors in
+`tests/vectors/stored_entries.json` test all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZE_BYTES = 4
 
 
 def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
-    """Return the metadata and the payload as it is stored. Raises ProtocolViolation when the metadata does not parse."""
+    """Return the metadata and the payload as it is stored. Raises ProtocolViolation if the metadata does not parse."""
     start, end = metadata_span(entry)
     return parsed_metadata(entry, start, end), entry[end:]
 
@@ -33,9 +33,9 @@ def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
 def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, int, int]]:
     """Yield the metadata of each message and the span of its value in `payload`, the uncompressed payload of a batch.
 
-    Raises DamagedPayload when `payload` is too short for `count` messages, DecodeError when the metadata of a message does
-    not parse. Consecutive messages with identical metadata share one object: parsing costs more than everything else
-    here, and in batches that compress well most metadata is identical. Callers do not change the object.
+    Raises DamagedPayload if `payload` is too short for `count` messages, DecodeError if the metadata of a message does
+    not parse. Consecutive messages with identical metadata share one object, because parsing costs more than everything
+    else here. Callers do not change the object.
     """
     payload_bytes = len(payload)
     header = b""
@@ -58,7 +58,7 @@ def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMes
 
 
 def is_checksum_wrong(entry: bytes) -> bool:
-    """Return whether the bytes behind the producer's checksum do not match it. An entry may have no checksum."""
+    """Return False for an entry without a checksum."""
     start = message_start(entry)
     if entry[start : start + 2] != b"\x0e\x01":
         return False

@@ -23,13 +23,13 @@ class OfTransaction(NamedTuple):
 
     txn: TxnId
     ends: TxnAction | None
-    """For a marker, how the transaction has ended; None for a message."""
+    """For a marker, how the transaction has ended."""
     producer_name: str
     publish_time_ms: int
 
 
 def of_transaction(entry: bytes) -> OfTransaction | None:
-    """Return the transaction of the entry; None without one, and for invalid metadata. Never raises.
+    """Return None without a transaction, and for invalid metadata. Never raises.
 
     Most metadata does not contain the bytes of the tag, which one search establishes.
     """
@@ -78,7 +78,6 @@ def is_end_marker(entry: bytes) -> bool:
 
 
 def end_marker(txn: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
-    """Build the end marker in Pulsar's format."""
     metadata = pb.MessageMetadata(
         producer_name=_MARKER_PRODUCER,
         sequence_id=0,

@@ -22,7 +22,8 @@ from pybroker.config import BrokerConfig
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.resources import Resources

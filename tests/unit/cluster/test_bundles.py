@@ -1,4 +1,4 @@
-"""Bundles: which hash is in which, and where one may be cut."""
+"""Bundles: the bundle of a hash, and split positions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def position(text: str) -> int:
 def test_a_topic_lies_in_the_bundle_of_its_names_crc32() -> None:
     found = {str(find_bundle(TopicName.parse(f"t-{i}"), FOUR)) for i in range(64)}
     assert found == {str(bundle) for bundle in bundles_of(FOUR)}
-    assert str(find_bundle(TopicName.parse("some-topic"), FOUR)) == "0xc0000000_0xffffffff"  # as Pulsar 4.2.4 says
+    assert str(find_bundle(TopicName.parse("some-topic"), FOUR)) == "0xc0000000_0xffffffff"  # as in Pulsar 4.2.4
     assert position("t") == 0x823CD929
     assert str(find_bundle(TopicName.parse("t"), FOUR)) == "0x80000000_0xc0000000"
     assert str(find_bundle(TopicName.parse("t"), ["0x00000000", "0xffffffff"])) == "0x00000000_0xffffffff"
@@ -69,7 +69,7 @@ def test_a_bundle_is_cut_in_its_middle() -> None:
 def test_a_bundle_is_cut_between_two_halves_of_its_topics() -> None:
     bundle = checked_bundle("0x40000000_0x80000000", FOUR)
     topics = [position(f"public/probe-brokers/{name}") for name in "ea"]
-    assert split_positions(bundle, TOPIC_COUNT_EQUALLY_DIVIDE, topics, []) == [0x54371B92]  # as Pulsar 4.2.4 cuts it
+    assert split_positions(bundle, TOPIC_COUNT_EQUALLY_DIVIDE, topics, []) == [0x54371B92]  # as in Pulsar 4.2.4
     for too_few in ([], [topics[0]], [topics[0], topics[0]]):
         cut = split_positions(bundle, TOPIC_COUNT_EQUALLY_DIVIDE, too_few, [])
         assert len(cut) == (1 if len(too_few) == 2 else 0)

@@ -1,4 +1,4 @@
-"""Settings that are changed at run time: in force at once, stored, and taken back."""
+"""Settings that are changed at run time: effective at once, stored, and undone."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_what_cannot_be_changed_is_refused_and_changes_nothing(key: str) -
     ("key", "text"),
     [
         ("loadBalancerSheddingEnabled", "true"),  # dynamic in Pulsar, without effect here
-        ("replicationStartAt", "earliest"),  # the same, and not known here at all
+        ("replicationStartAt", "earliest"),  # the same, and unknown here
         (KEY, "many"),
         (KEY, "0"),
         ("logLevel", "loud"),
@@ -82,7 +82,7 @@ async def test_what_has_no_effect_is_kept_as_it_is_and_reported_now_and_at_each_
 
 
 async def other_overrides(store: MemoryMetadataStore) -> dict[str, str]:
-    """What a broker that starts now finds."""
+    """Return the overrides that a new broker finds."""
     restarted = DynamicConfiguration(BrokerConfig(), store)
     await restarted.load()
     return restarted.overrides()

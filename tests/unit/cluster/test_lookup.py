@@ -61,7 +61,7 @@ def test_a_client_without_listener_name_gets_each_scheme_that_any_listener_has()
     listeners = ("a:pulsar://a:1", "b:pulsar://b:2", "b:pulsar+ssl://b:3", "c:pulsar+ssl://c:4", "c:https://c:5")
     found = addresses(ALL, advertised_listeners=listeners)
     assert found.resolve(None) == LookupResult("pulsar://a:1", "pulsar+ssl://b:3", "http://a:8080", "https://c:5")
-    assert found.resolve("a").broker_url_tls == ""  # Who names a listener is in its network alone.
+    assert found.resolve("a").broker_url_tls == ""  # a client that names a listener is in its network only
     internal = addresses(ALL, advertised_listeners=listeners, internal_listener_name="c")
     assert internal.resolve(None) == LookupResult("pulsar://a:1", "pulsar+ssl://c:4", "http://c:8080", "https://c:5")
     only_plain = addresses(ALL, advertised_listeners=("a:pulsar://a:1",))
@@ -69,7 +69,7 @@ def test_a_client_without_listener_name_gets_each_scheme_that_any_listener_has()
 
 
 def test_an_unknown_listener_name_is_refused_with_the_known_ones() -> None:
-    # C++ clients look for these words.
+    # C++ clients search for these words.
     with pytest.raises(ServiceNotReady, match=r"^the broker do not have c listener.*: a"):
         addresses(advertised_listeners=("a:pulsar://a:1",)).resolve("c")
     with pytest.raises(ServiceNotReady, match="none"):

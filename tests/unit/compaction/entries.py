@@ -1,4 +1,4 @@
-"""Entries as clients write them, and what a client reads out of an entry."""
+"""Entries as clients write them, and the messages that a client reads from an entry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ CODECS = (pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY)
 
 @dataclass(frozen=True)
 class Said:
-    """One message as an application sees it; `key` None: without."""
+    """One message as an application sees it; `key` None: no key."""
 
     key: str | None
     value: bytes
 
 
 def framed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-    """An entry with its checksum."""
+    """Return an entry with its checksum."""
     header = metadata.SerializeToString()
     body = len(header).to_bytes(4, "big") + header + payload
     return b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
 
 
 def single(said: Said, codec: pb.CompressionType = pb.NONE, **fields: Any) -> bytes:
-    """A message that is not in a batch."""
+    """Return a message that is not in a batch."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, **fields)
     metadata.uncompressed_size = len(said.value)
     metadata.compression = codec
@@ -55,7 +55,7 @@ def batch(messages: Sequence[Said], codec: pb.CompressionType = pb.NONE, **field
 
 
 def read(entry: bytes) -> dict[int, Said]:
-    """The messages that a client gives to its application, by their index."""
+    """Return the messages that a client passes to its application, by index."""
     start, end = metadata_span(entry)
     assert int.from_bytes(entry[start - 8 : start - 4], "big") == crc32c(entry[start - 4 :]), "a wrong checksum"
     metadata = message_metadata(entry)

@@ -1,4 +1,4 @@
-"""Entries of a few bytes that become millions of messages when they are opened: memory, and where they are opened."""
+"""Entries of a few bytes that become millions of messages when they are opened: memory, and the thread."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_cost_is_what_an_entry_becomes_and_not_what_it_is() -> None:
 
 
 class WatchedSurvivors(Survivors):
-    """Notes which thread looks at what."""
+    """Records the threads of calls."""
 
     def __init__(self) -> None:
         super().__init__(keeps_messages_without_key=False)

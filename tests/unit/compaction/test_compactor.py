@@ -1,4 +1,4 @@
-"""Compactions of a managed ledger in memory: interrupted at every durable step, dropped in the middle, beside trimming."""
+"""Compactions of a managed ledger in memory: interrupted at every durable step, dropped midway, and during trimming."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,8 @@ from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.retention import RetentionLimits
-from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.memory.broker_memory import Memory
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.model.position import EARLIEST, Position
@@ -31,11 +32,11 @@ LIMITS = LedgerLimits(max_entries_per_ledger=4, min_rollover_ms=0)
 
 
 class Crashed(StoreError):
-    """The process is gone: nothing that comes later happens."""
+    """The process has ended: no later step happens."""
 
 
 class Countdown:
-    """How many durable steps are still done; None: all."""
+    """The number of durable steps before a crash; None: all."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -139,7 +140,7 @@ class CompactionStack:
         return self.ledger.compacted
 
     async def seen(self) -> list[tuple[Position, Said]]:
-        """What a compacted read gives: the view, then what stands behind it."""
+        """Return the result of a compacted read: the view, then the entries behind it."""
         found = []
         position = self.ledger.ledgers.first_position
         if (view := self.ledger.compacted) is not None:
@@ -153,7 +154,7 @@ class CompactionStack:
         return found
 
     async def values(self) -> dict[str, bytes]:
-        """As a table view has them."""
+        """Return the content of a table view."""
         table: dict[str, bytes] = {}
         for _, said in await self.seen():
             assert said.key is not None
@@ -163,7 +164,7 @@ class CompactionStack:
         return table
 
     async def garbage(self) -> list[int]:
-        """Ledgers that hold something and that nobody names."""
+        """Return ledgers with entries and without a name."""
         await self.ledger.trim()
         named = {*self.ledger.ledgers.ledger_ids(), *([self.view.ledger] if self.ledger.compacted else [])}
         left = [ledger_id for ledger_id in await self.store.list_ledgers() if ledger_id not in named]

@@ -1,4 +1,4 @@
-"""Compaction against a model that is a dictionary, with the bugs that it must find."""
+"""Compaction against a model that is a dictionary, with mutants."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ STREAM = st.lists(st.tuples(st.integers(0, 1), ENTRY), max_size=25)
 
 
 def placed(stream: Sequence[tuple[int, bytes]]) -> Entries:
-    """The entries in ledgers; 1 in front of one begins another ledger."""
+    """Put the entries into ledgers; 1 in front of an entry begins another ledger."""
     ledger_id, entry_id, entries = 3, -1, []
     for begins_ledger, entry in stream:
         ledger_id, entry_id = (ledger_id + 2, 0) if begins_ledger else (ledger_id, entry_id + 1)
@@ -67,7 +67,7 @@ def check(stream: Sequence[tuple[int, bytes]], cut: int, make: Callable[..., Sur
     entries = placed(stream)
     once = compacted(entries, make, keeps=keeps)
     assert seen(once) == expected(entries, keeps=keeps)
-    # In two steps, the second with what the first one left: the same.
+    # In two steps, the second on the result of the first: the same result.
     assert seen(compacted(compacted(entries[:cut], make, keeps=keeps) + entries[cut:], make, keeps=keeps)) == seen(once)
     assert once == sorted(once, key=lambda each: each[0])
 

@@ -1,4 +1,4 @@
-"""A key that is called dynamic is not kept by anybody who is not told of a change."""
+"""No code keeps the value of a dynamic key without being notified of changes."""
 
 import ast
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from pybroker.config.dynamic import dynamic_keys
 
 SOURCE = Path(__file__).resolve().parents[3] / "src" / "pybroker"
 
-# Who reads dynamic keys once and is told of changes (`broker/policies/live_settings.py`), or has objects that live shortly.
+# Functions that read dynamic keys once and are notified of changes (`broker/policies/live_settings.py`), or create
+# short-lived objects.
 TOLD = {
     ("app.py", "_start"): "makes the store and its limits, which follow",
     ("app.py", "run"): "sets the level of the log, which follows",
@@ -20,7 +21,7 @@ FIELDS = {info.field for info in dynamic_keys().values()}
 
 
 def reads(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str]]:
-    """Every dynamic field of something called `config` that is read, with the function that does."""
+    """Yield every dynamic field of an object named `config` that is read, with the reading function."""
     for node in ast.iter_child_nodes(tree):
         name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
         is_field = isinstance(node, ast.Attribute) and node.attr in FIELDS

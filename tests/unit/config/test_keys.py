@@ -1,4 +1,4 @@
-"""Texts become values, or are refused with a sentence that says what to write instead."""
+"""Texts become values, or are refused with a sentence that states the expected text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""File, environment and command line make one configuration, and nothing they say is dropped silently."""
+"""File, environment and command line make one configuration, and no setting is dropped silently."""
 
 from pathlib import Path
 

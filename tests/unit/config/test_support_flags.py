@@ -1,4 +1,4 @@
-"""What is announced as without effect has none."""
+"""Keys that are documented as without effect have none."""
 
 from tools.config_usage import read_unsupported_keys
 

@@ -1,4 +1,4 @@
-"""The functions that both databases of a data directory share, on SQLite itself and on a disk with faults."""
+"""The common functions of both databases of a data directory, on SQLite itself and on a disk with faults."""
 
 import errno
 import sqlite3

@@ -1,4 +1,4 @@
-"""Marker files: their bytes, damaged slots, files of another size, and what remains without a sync."""
+"""Marker files: their bytes, damaged slots, other sizes, and the content without a sync."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the dispatcher tests share: consumers, runs of entries, and a subscription reduced to a read position."""
+"""Helpers of the dispatcher tests: consumers, runs of entries, and a subscription reduced to a read position."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def key_shared(
     classic: bool = False,
     look_ahead_bytes: int = 0,
 ) -> KeySharedDispatcher:
-    """Key_Shared over halved ranges: the first consumer has all hashes, the second one takes the lower half."""
+    """The first consumer has all hashes, the second one takes the lower half."""
     kind = ClassicKeySharedDispatcher if classic else KeySharedDispatcher
     return kind(
         RedeliveryCounts() if counts is None else counts,
@@ -88,7 +88,7 @@ def got(deliveries: list[Delivery]) -> list[tuple[str, list[int]]]:
 
 
 class Feed:
-    """What a dispatcher needs of a subscription: a read position over entries of one ledger, all there already."""
+    """The part of a subscription that a dispatcher needs: a read position over existing entries of one ledger."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Feed:
         key_hashes: Sequence[int] = (0,),
         chunks: Sequence[Chunk | None] = (None,),
     ) -> None:
-        """The entries have these keys, and are these parts of larger messages, in turn."""
+        """The entries have these keys, and are these chunks of larger messages, in turn."""
         self.chunks = chunks
         self.dispatcher = dispatcher
         self.key_hashes = key_hashes
@@ -108,7 +108,7 @@ class Feed:
         self.scanned_entries = 0
 
     def pump(self) -> list[tuple[str, list[int]]]:
-        """Read and assign until nobody can take anything or nothing is left; who got what."""
+        """Read and assign until no consumer can take an entry or none is left. Return the deliveries."""
         deliveries: list[Delivery] = []
         while True:
             plan = self.dispatcher.next_read()

@@ -1,4 +1,4 @@
-"""What a dispatcher says of why it plans no read."""
+"""The reasons that a dispatcher reports while it plans no read."""
 
 from __future__ import annotations
 

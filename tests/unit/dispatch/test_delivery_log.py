@@ -1,4 +1,4 @@
-"""When something was delivered is known about, in a bounded space."""
+"""Delivery times are recorded in bounded space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_an_entry_was_delivered_with_the_last_delivery_that_began_at_it_or_in_fr
     log = DeliveryLog()
     assert log.at(Position(1, 0)) is None
     log.delivered(1, 5, 1000)
-    log.delivered(1, 9, 1000 + RESOLUTION_MS - 1)  # close enough to the one before
+    log.delivered(1, 9, 1000 + RESOLUTION_MS - 1)  # close enough to the previous one
     log.delivered(2, 0, 5000)
     assert [log.at(Position(*at)) for at in ((1, 4), (1, 5), (1, 99), (2, 0), (7, 7))] == [None, 1000, 1000, 5000, 5000]
     assert [log.first_after(time_ms) for time_ms in (0, 999, 1000, 5000)] == [

@@ -86,7 +86,7 @@ def test_the_numbers_of_each_consumer() -> None:
 
 @pytest.mark.parametrize(("hashes", "most_bytes"), [(1_000, 80_000), (10_000, 600_000), (65_535, 5_300_000)])
 def test_memory_is_bounded_and_given_back(hashes: int, most_bytes: int) -> None:
-    """The keys of the table are the numbers that the pending acks hold anyway."""
+    """The keys of the table are ints that the pending acks hold anyway."""
     numbers = list(range(1, hashes + 1))
     draining = DrainingHashes()
     tracemalloc.start()

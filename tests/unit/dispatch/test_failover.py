@@ -1,4 +1,4 @@
-"""Failover: who is active, and when it starts."""
+"""Failover: which consumer is active, and when it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classic mode: a consumer that joins waits for all that was read before it came."""
+"""Classic mode: a new consumer waits until all entries read before it joined are acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key_Shared: who gets what, what drains, how far is read ahead."""
+"""Key_Shared: assignment, draining, and look-ahead."""
 
 from __future__ import annotations
 

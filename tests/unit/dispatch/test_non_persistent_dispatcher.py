@@ -1,4 +1,4 @@
-"""Messages of non-persistent topics go to who can take them now, and are counted when nobody can."""
+"""Messages of non-persistent topics go to consumers that can take them now, and are counted if there is none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attached(dispatcher: NonPersistentDispatcher, name: str = "c", permits: int 
 def sent(
     dispatcher: NonPersistentDispatcher, counts: Sequence[int], hashes: Sequence[int] | None = None
 ) -> dict[str, list[int]]:
-    """Publish entries of that many messages each; who got which, by place in the run."""
+    """Publish entries with these message counts. Return the received indexes of the run, by consumer."""
     payloads = [bytes([index]) for index in range(len(counts))]
     deliveries = dispatcher.assign(payloads, list(counts), hashes)
     for each in deliveries:
@@ -40,7 +40,7 @@ def sent(
 
 
 def key_shared() -> KeySharedNonPersistentDispatcher:
-    """Over halved ranges: the first consumer has all hashes, the second one takes the lower half."""
+    """The first consumer has all hashes, the second one takes the lower half."""
     return KeySharedNonPersistentDispatcher(KeySharedSettings(0, 0, 0))
 
 

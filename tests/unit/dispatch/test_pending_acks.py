@@ -1,4 +1,4 @@
-"""Pending acks: what one consumer holds is known without a look at the others."""
+"""Pending acks: the entries of one consumer are found without a search through those of the others."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_when_an_entry_was_delivered_is_known_while_somebody_holds_it() -> None:
     pending.take_back(a, LEDGER, [0, 1])
     pending.add(a, LEDGER, [1], [1], None, 3_000)
     pending.remove(LEDGER, [2])
-    # What came back to the same consumer counts from when it came last.
+    # An entry redelivered to the same consumer counts from its last delivery.
     assert pending.oldest_delivered_ms(a) == 3_000
     pending.take_back(a, LEDGER, [1])
     assert pending.oldest_delivered_ms(a) is None

@@ -1,4 +1,4 @@
-"""Positions that wait to be sent again, and how often an entry was sent before."""
+"""Positions that wait for redelivery, and redelivery counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared: round robin by priority and permits, limits of unacknowledged messages, what comes again."""
+"""Shared: round robin by priority and permits, limits of unacknowledged messages, redelivery."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_found_no_taker_comes_before_new_reads_in_position_order() -> None:
     plan = dispatcher.next_read()
     assert plan is not None
     assert plan.replay is None
-    c.permits = 2  # batches took the rest meanwhile
+    c.permits = 2  # batches took the other permits meanwhile
     assert got(dispatcher.assign(plan, run_of(range(5)))) == [("c", [0, 1])]
     assert dispatcher.replay_entry_count == 3
     dispatcher.flow(c, 2)
@@ -310,7 +310,7 @@ def test_a_limit_stops_behind_the_batch_that_reaches_it() -> None:
     assert Feed(dispatcher, 10, messages_each=10).pump() == [("c", [0, 1])]
     assert c.unacked_messages == 20
     assert dispatcher.acked_partly(LEDGER, 0, 3) is False
-    assert dispatcher.acked_partly(LEDGER, 0, 8) is False  # never back up
+    assert dispatcher.acked_partly(LEDGER, 0, 8) is False  # the count is never raised
     assert c.unacked_messages == 13
     assert dispatcher.acked_partly(LEDGER, 1, 4)
     assert c.unacked_messages == 7

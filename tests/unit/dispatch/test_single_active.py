@@ -1,4 +1,4 @@
-"""Exclusive, and what every type with one active consumer shares."""
+"""Exclusive, and the common behaviour of all types with one active consumer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybroker.model.position import Position
 
 
 class LatestWins(SingleActiveDispatcher):
-    """The consumer that came last is active: the simplest type with a change of the active consumer."""
+    """The newest consumer is active: the simplest type with a change of the active consumer."""
 
     kind = "LatestWins"
 

@@ -12,7 +12,7 @@ KINDS = pytest.mark.parametrize("make", [shared, key_shared])
 
 
 def deliver(dispatcher: MultiConsumerDispatcher, first: int, count: int) -> int:
-    """How many of `count` entries went out."""
+    """Return how many of `count` entries were delivered."""
     plan = dispatcher.next_read()
     if plan is None:
         return 0

@@ -1,4 +1,4 @@
-"""The memory store keeps the same promises about order and completion."""
+"""The memory store fulfils the contract about order and completion."""
 
 import pytest
 from tests.unit.local_store.stores import Listener, Owner, read_all

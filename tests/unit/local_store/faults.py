@@ -1,4 +1,4 @@
-"""What the tests of faults share: plans for a FaultDisk, a store on it with either kind of journal, and waiting for its news."""
+"""Helpers of the fault tests: plans for a FaultDisk, a store on it with either kind of journal, and waits for events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.local_store.local_store import LocalStore
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
 
-# The journal's writer: the thread, or what stands for the kernel.
+# The journal's writer: the thread, or the replacement of the kernel.
 WRITERS = (False, True)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OPTIONS = SMALL
@@ -42,18 +42,18 @@ class FaultyStore:
         self.has_failed.set()
 
     async def append(self, ledger_id: int, first_entry_id: int, *payloads: bytes) -> None:
-        """Append and wait for the answer."""
+        """Append and wait for the completion."""
         self.listener.append(self.store, ledger_id, first_entry_id, list(payloads))
         await self.listener.settled()
 
     async def acknowledge(self, delta: bytes) -> BaseException | None:
-        """One delta of the cursor "c", and how it was answered."""
+        """Write one delta of the cursor "c". Return the error of its completion."""
         done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self.store.append_delta("c", delta, done.set_result)
         return await done
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Polls: there is no event for everything that happens in the background."""
+        """Poll: not everything that happens in the background has an event."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
@@ -62,14 +62,14 @@ class FaultyStore:
         await self.until(lambda: self.store.refusal() is None)
 
     def fill_disk(self, left_bytes: int = 0) -> None:
-        """Another process takes what is free."""
+        """Let another process use the free space."""
         figures = self.disk.space(DIRECTORY)
         assert figures is not None
         with self.disk.open_for_write(DIRECTORY / "ballast") as ballast:
             ballast.allocate(ballast.size() + figures.free_bytes - left_bytes)
 
     def free_disk(self) -> None:
-        """It gives that back."""
+        """Free that space."""
         self.disk.unlink(DIRECTORY / "ballast")
 
     async def again(self, random: Random | None = None) -> FaultyStore:
@@ -86,7 +86,7 @@ async def faulty_store(
 
 
 def fails(number: int, *operations: str, suffix: str = "", after: int = 0, times: int | None = None) -> FaultPlan:
-    """These operations fail on files whose names end so; not the first `after` of them, and `times` at most."""
+    """Let operations on files with this suffix fail: not the first `after` of them, and at most `times`."""
     wait, left = after, times
 
     def plan(operation: str, name: str) -> None:
@@ -104,7 +104,7 @@ def fails(number: int, *operations: str, suffix: str = "", after: int = 0, times
 
 
 class BlockedReason:
-    """A plan of a disk that is slow at some operations: they wait until the gate is opened."""
+    """A plan of a slow disk: some operations wait until the gate is opened."""
 
     def __init__(self, *operations: str, suffix: str = "") -> None:
         self._operations = operations
@@ -125,6 +125,6 @@ class BlockedReason:
 
 
 async def turns(count: int = 50) -> None:
-    """The loop goes on."""
+    """Run the loop for some iterations."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,8 +1,8 @@
-"""A journal's batcher beside a simple model: a driver on lists of bytes whose disk is full, or fails, at drawn moments.
+"""A journal's batcher beside a simple model: a driver on lists of bytes, with a disk that is full or fails at random.
 
-What must hold: a reader of the files finds exactly what was told to be written, in the order in which it was taken, in batches
-without gaps; each item has one end; nothing behind a refused run of a ledger is written, nor what a listener appended before it
-was told; a record is refused only when it was tried alone; a mark tells before from after.
+Invariants: a reader of the files finds exactly the written items, in the order of `take`, in batches without gaps; each
+item has one result; nothing behind a refused run of a ledger is written, nor anything that its listener appended before
+it was notified; a record is refused only if it was tried alone; a mark separates earlier from later items.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from pybroker.storage_format.journal_layout import (
 MAX_BATCH_BYTES = 1500
 SIZES = st.sampled_from((0, 1, 300, 900, 5000))
 CAPACITIES = st.sampled_from((FILE_HEADER_BYTES + 1024, FILE_HEADER_BYTES + 4096, FILE_HEADER_BYTES + (64 << 10)))
-# What becomes of a step: done; refused for want of room, before or after its bytes were written; failed.
+# Results of a step: done; refused for lack of space, before or after its bytes were written; failed.
 OUTCOMES = st.sampled_from(("done", "done", "done", "no room", "no room but written"))
 LISTENERS = st.integers(0, 1)
 SLOTS = st.integers(0, 3)
@@ -67,7 +67,7 @@ Outcome = str
 
 
 class NoListener(AppendListener):
-    """Its identity is all that counts."""
+    """Only its identity matters."""
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         raise AssertionError("the batcher tells nobody")
@@ -83,11 +83,11 @@ class JournalWorld(SyncWorld):
         self.batcher = kind(self.place, 0, MAX_BATCH_BYTES, is_synced=is_synced)
         self.listeners = (NoListener(), NoListener())
         self.untold: set[AppendListener] = set()
-        self.broken: set[int] = set()  # ledgers of which a run was not written
+        self.broken: set[int] = set()  # ledgers with a run that was not written
         self.next_entry: dict[int, int] = {}
-        self.ledgers = [0, 1, 2, 3]  # of each slot; of the first two by one listener, of the others by the other
+        self.ledgers = [0, 1, 2, 3]  # of each slot; the first two of one listener, the others of the other one
         self.item_count = 0
-        # Of the open batch
+        # of the open batch
         self.open: list[JournalItem] = []
         self.open_bytes = 0
         self.must_be_fenced: list[AppendRun] = []
@@ -97,7 +97,7 @@ class JournalWorld(SyncWorld):
         self.may_have_rest = False
 
     def new_file(self, capacity_bytes: int) -> JournalLocation:
-        """With the bytes of the one before it, as a file that is used again has."""
+        """The content is that of the previous file, as in a reused file."""
         generation = len(self.files) + 1
         header = FileHeader(generation, salt=generation * 7919)
         data = bytearray(self.files[-1]) if self.files else bytearray()
@@ -152,7 +152,7 @@ class JournalWorld(SyncWorld):
         assert self.is_closed == (isinstance(item, JournalMark) or self.open_bytes >= MAX_BATCH_BYTES)
 
     def forget(self, slot: int) -> None:
-        """A ledger of which a run was refused is at its end; the next one of its listener has another id."""
+        """The listener continues in a new ledger after a refused run."""
         if self.ledgers[slot] in self.broken:
             self.batcher.forget_fenced(self.ledgers[slot])
             self.ledgers[slot] += len(self.ledgers)
@@ -195,9 +195,7 @@ class JournalWorld(SyncWorld):
             file[step.offset : step.offset + len(data)] = data
             self.may_have_rest = False
         elif step.is_erasure:
-            self.may_have_rest = (
-                True  # as large a file as this has no room for a sector: the next batch takes that place
-            )
+            self.may_have_rest = True  # even a file of this size has no free sector: the next batch takes that position
         return self.batcher.written() if outcome == "done" else self.batcher.failed(no_room())
 
     # What must hold

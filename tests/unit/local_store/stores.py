@@ -1,4 +1,4 @@
-"""What the tests of the store share: a listener that remembers, small options, and a store on a disk that forgets."""
+"""Helpers of the store tests: a recording listener, small options, and a store on a fault disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.runtime.threads import Threads
 
 DIRECTORY = Path("/data")
-# What is sure to come is waited for so long, on however busy a machine; nothing here is about speed.
+# The timeout for events that are certain, on a machine with any load.
 PATIENCE_S = 60
 SMALL = LocalStoreOptions(
     journal_file_bytes=64 << 10,
@@ -29,7 +29,7 @@ SMALL = LocalStoreOptions(
 
 
 class Listener(AppendListener):
-    """Remembers every call, and lets a test wait for the completion of what it appended."""
+    """Records every call, and lets a test wait for the completion of its appends."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[AppendRun], StoreError | None]] = []
@@ -58,7 +58,7 @@ class Listener(AppendListener):
 
 
 class FilesAtOnce(Threads):
-    """Journal files are made and freed at once and not in the background: the directory of a store at rest can be copied."""
+    """Journal files are created and freed synchronously, so that the directory of an idle store can be copied."""
 
     def pool(self, name: str, count: int = 1, *, niceness: int = 0) -> Executor:
         return InlineExecutor() if name == "journal-files" else super().pool(name, count, niceness=niceness)
@@ -75,19 +75,19 @@ class Owner(CursorOwner):
 
 
 async def open_store(disk: FaultDisk, options: LocalStoreOptions = SMALL) -> tuple[LocalStore, list[BaseException]]:
-    """A store and the list of the fatal errors that it has told."""
+    """Return a store and the list of its fatal errors."""
     fatal: list[BaseException] = []
     return await LocalStore.open(DIRECTORY, options, fatal.append, StoreEnvironment(disk)), fatal
 
 
 async def has_space(store: LedgerStore) -> None:
-    """Appends are taken again."""
+    """Return whether appends are accepted."""
     while store.refusal():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 async def read_all(store: LedgerStore, ledger_id: int, max_bytes: int = 1 << 20) -> list[bytes]:
-    """Seal the ledger and read every entry of it."""
+    """Seal the ledger and read all of its entries."""
     summary = await store.recover(ledger_id)
     found: list[bytes] = []
     while len(found) < summary.entry_count:

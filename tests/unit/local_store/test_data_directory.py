@@ -1,4 +1,4 @@
-"""A data directory belongs to one process at a time, and to nobody after a crash."""
+"""A data directory belongs to one process at a time, and to none after a crash."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ sys.stdin.read()
 
 
 def start_holder(directory: Path) -> "subprocess.Popen[str]":
-    """Another process that holds the directory until its input ends."""
+    """Start another process that holds the directory until its input ends."""
     source = str(Path(pybroker.__file__).resolve().parents[1])
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(directory)],
@@ -87,7 +87,7 @@ def test_the_lock_holds_when_its_file_is_removed_or_replaced(tmp_path: Path) -> 
     holder = start_holder(tmp_path)
     try:
         (tmp_path / LOCK_FILE_NAME).unlink()
-        for _ in range(2):  # the first try makes the file again
+        for _ in range(2):  # the first try creates the file again
             with pytest.raises(DataDirectoryInUse, match="in use by process"):
                 DataDirectoryLock(tmp_path)
         with pytest.raises(DataDirectoryInUse):
@@ -124,7 +124,7 @@ def test_directory_with_other_files_is_not_taken_and_not_changed(tmp_path: Path,
             DataDirectoryLock(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o644
-    (tmp_path / LOCK_FILE_NAME).touch()  # as the text says
+    (tmp_path / LOCK_FILE_NAME).touch()  # as the text recommends
     DataDirectoryLock(tmp_path).release()
 
 

@@ -1,18 +1,18 @@
-"""Appends that wait for a checkpoint: in their order by owner, owners in turns."""
+"""Appends that wait for a checkpoint: in order by owner, owners in turn."""
 
 from pybroker.ledgers.ledger_store import AppendRun
 from pybroker.local_store.deferred_appends import DeferredAppends
 
 
 class Nobody:
-    """Whoever appended is not told in these tests."""
+    """A listener that must not be called."""
 
     def append_completed(self, runs: list[AppendRun], error: Exception | None) -> None:
         raise AssertionError
 
 
 OWNERS = [Nobody() for _ in range(4)]
-"""The ledgers 1, 11 and 21 are those of the first, and so on."""
+"""The ledgers 1, 11 and 21 belong to the first owner, and so on."""
 
 
 def run(ledger_id: int, entry_id: int) -> AppendRun:
@@ -24,7 +24,7 @@ def places(runs: list[AppendRun]) -> list[tuple[int, int]]:
 
 
 def held(*of_ledgers: int) -> DeferredAppends:
-    """Runs of these ledgers, in this order, with rising entry ids."""
+    """Return runs of these ledgers, in this order, with ascending entry ids."""
     runs = DeferredAppends()
     for entry_id, ledger_id in enumerate(of_ledgers):
         runs.hold(run(ledger_id, entry_id))

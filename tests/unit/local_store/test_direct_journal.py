@@ -1,4 +1,4 @@
-"""The journal that the kernel writes in the background: the same promises as the one with a thread, on a real file system."""
+"""The journal that the kernel writes in the background: the contract of all drivers, on a real file system."""
 
 import asyncio
 import errno
@@ -76,7 +76,7 @@ async def test_a_write_that_cannot_be_is_an_error(tmp_path: Path) -> None:
 
 
 class FailingWriter(DirectWriter):
-    """Its writes reach the device and fail all the same, so many of them."""
+    """The given number of writes reach the device and fail all the same."""
 
     def __init__(self, number: int, times: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class FailingWriter(DirectWriter):
 
 
 class FailingDisk(Disk):
-    """The system's files, and a `FailingWriter`, once `fails` was called."""
+    """The real file system, with a `FailingWriter` after a call of `fails`."""
 
     def __init__(self) -> None:
         self.writer: FailingWriter

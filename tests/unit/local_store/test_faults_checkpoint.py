@@ -1,4 +1,4 @@
-"""Faults while entries move to their segment files and the move is committed; docs/contributing/faults.md names these tests."""
+"""Faults during the move of entries to segment files and its commit; docs/contributing/faults.md names these tests."""
 
 import asyncio
 import errno
@@ -253,7 +253,7 @@ async def test_file_system_sync_that_hides_an_error_is_reported(seed: int, monke
     try:
         found = await read_all(again.store, ledger_id)
     except StoreError:
-        pass  # the reader is told
+        pass  # the error is reported to the reader
     else:
         assert found == PAYLOADS
     finally:

@@ -1,4 +1,4 @@
-"""A process that may open no more files: what needs one waits or is refused with the reason, and everything goes on afterwards."""
+"""A process at its limit of open files: operations wait or are refused with the reason, and continue afterwards."""
 
 import asyncio
 import errno

@@ -1,4 +1,6 @@
-"""Faults while the journal writes entries and acknowledgements, with both writers; see docs/contributing/faults.md."""
+"""Faults while the journal writes entries and acknowledgements, with both writers; docs/contributing/faults.md names these
+tests.
+"""
 
 import dataclasses
 import errno
@@ -265,10 +267,10 @@ async def test_short_journal_file_takes_acks_when_space_is_low(writes_direct: bo
     options = dataclasses.replace(LocalStoreOptions(), space_poll_s=0.001)
     it = await faulty_store(writes_direct=writes_direct, capacity_bytes=256 << 20, options=options)
     await it.until(it.store._files.next_file().done)
-    it.store.attach("c", Owner())  # so that no checkpoint has to take what the deltas hold
-    it.fill_disk(left_bytes=1 << 20)  # of which the table's log takes some
+    it.store.attach("c", Owner())  # so that no checkpoint needs to store the deltas
+    it.fill_disk(left_bytes=1 << 20)  # the table's log takes some of it
     await it.until(it.store.refusal)
-    for number in range(15):  # more than the 4 and 8 MiB of the files that are ready
+    for number in range(15):  # more than the 4 and 8 MiB of the existing files
         assert await it.acknowledge(b"%d" % number + bytes(1 << 20)) is None
     await it.store.close()
 
@@ -296,7 +298,7 @@ async def test_slow_journal_file_creation_does_not_block_the_loop() -> None:
     ledger_id = await it.store.create_ledger()
     await it.until(it.store._files.next_file().done)
     blocked_reason = it.disk.plan = BlockedReason("create")
-    for number in range(6):  # the two files that are ready hold four
+    for number in range(6):  # the two existing files hold four
         it.listener.append(it.store, ledger_id, number, [bytes(30_000)])
     await blocked_reason.reached()
     await it.until(lambda: it.listener.open_runs < 4)

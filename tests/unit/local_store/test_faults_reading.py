@@ -1,4 +1,4 @@
-"""Faults while entries are read, while a store starts, and in single system calls; see docs/contributing/faults.md."""
+"""Faults during reads, during a start, and in single system calls; docs/contributing/faults.md names these tests."""
 
 import asyncio
 import errno
@@ -128,7 +128,7 @@ async def test_failed_start_reports_reason_and_next_start_finds_all(operation: s
         await survivor.open()
     except StoreError as error:
         told = str(error)
-    else:  # what failed is not needed for a start
+    else:  # a start does not need the failed operation
         await survivor.store.close()
     assert not told or any(text in told for text in (os.strerror(number), "disk I/O error", "database or disk is full"))
     survivor.disk.plan = None
@@ -182,7 +182,7 @@ async def test_slow_start_does_not_block_the_loop() -> None:
     await survivor.store.close()
 
 
-# What the operating system does to one call
+# Faults of single system calls
 
 
 async def test_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

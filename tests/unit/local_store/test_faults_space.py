@@ -1,4 +1,4 @@
-"""A disk that is full: what is refused, what goes on, and how it ends; docs/contributing/faults.md names these tests."""
+"""A full disk: refusals, operations that continue, and recovery; docs/contributing/faults.md names these tests."""
 
 import dataclasses
 import errno
@@ -39,14 +39,14 @@ async def test_all_receipted_entries_fit_when_publishing_fills_disk(writes_direc
             it.listener.open_runs -= 1
             break
         await it.listener.settled()
-        if it.listener.errors:  # the space was looked at between the append and its write
+        if it.listener.errors:  # the space was measured between the append and its write
             assert [type(error) for error in it.listener.errors] == [StorageFull]
             break
         count += 1
     assert 100 < count < 1000
     assert await it.store._checkpointer.run()
     assert it.store.stats().checkpoint_retries == 0, "the watermark leaves room for what is receipted"
-    # The journal's next file, made at this moment, may have taken what is left below the watermark: then the reserve is room.
+    # The journal's next file may have taken the space below the watermark: then the reserve is free space.
     assert has_reserve(it) or it.store.refusal()
     assert await it.acknowledge(b"goes on;") is None
     again = await it.again(Random(1))

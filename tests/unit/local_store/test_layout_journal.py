@@ -1,4 +1,4 @@
-"""Journal bytes: what is written is read, and no cut or flipped byte is taken for good."""
+"""Journal bytes: written records are read, and no cut or changed byte is accepted."""
 
 from typing import Any
 

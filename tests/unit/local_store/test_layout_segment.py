@@ -1,4 +1,4 @@
-"""Segment bytes: what is written is read, and every damage is seen."""
+"""Segment bytes: written entries are read, and every damage is detected."""
 
 import pytest
 from crc32c import crc32c
@@ -187,7 +187,7 @@ def test_publish_times_of_points_never_fall_whatever_clients_say() -> None:
     for number, payload in enumerate(payloads):
         index.add(number, 32 + number * POINT_SPACING_BYTES, number, number, payload)
     assert index.publish_times.tolist() == [0, 500, 500, 500, 500, 600, (1 << 63) - 1]
-    # The time of entry 0 is not known: it may be the one.
+    # The time of entry 0 is unknown, so it may be the result.
     assert index.publish_time_span(300, 7) == (0, 1)
 
 

@@ -1,4 +1,4 @@
-"""The local store on a disk that forgets: order, durability, refusal, checkpoint, recovery, one case at a time."""
+"""The local store on a fault disk: order, durability, refusal, checkpoint, recovery, one case at a time."""
 
 import asyncio
 import dataclasses
@@ -325,7 +325,7 @@ async def test_a_ledger_with_little_in_memory_does_not_wait_because_another_one_
     for number in range(3):
         steady.append(store, steadily, number, [b"x" * 100])
     assert store.stats().held_runs == held
-    # Who has less than a share may fill what is kept, and no more.
+    # A ledger with less than its share may use the reserved part, and no more.
     for number in range(3, 60):
         steady.append(store, steadily, number, [b"x" * 100])
     assert store.stats().held_runs > held
@@ -353,7 +353,7 @@ async def test_a_run_does_not_stand_behind_all_that_another_ledger_has_for_the_j
     completed = [run for runs, _ in listener.calls for run in runs]
     assert [run.first_entry_id for run in completed] == list(range(300))
     assert (store.stats().held_runs, store._queued_bytes) == (0, 0)
-    # Nothing is left of it for those that come later.
+    # Nothing of the reserved part is left for later ledgers.
     for number, payload in enumerate(entries(300), 300):
         listener.append(store, flooded, number, [payload])
         await listener.settled()

@@ -1,6 +1,6 @@
-"""The last commits of `checkpoint.db` are lost: its log is damaged, gone, or both are of another time.
+"""The last commits of `checkpoint.db` are lost: its log is damaged or missing, or both files are of another time.
 
-SQLite takes the first frame of its log that does not hold for the end, without a word; what was committed behind it is gone.
+SQLite takes the first damaged frame of its log for the end, without an error; later commits are lost.
 """
 
 import shutil
@@ -34,7 +34,7 @@ async def acknowledge(store: LocalStore, cursor_id: str, owner: Owner, delta: by
 
 
 class Killed:
-    """A directory that was stopped in order, started, written to, and killed; `ledgers` is what it must hold."""
+    """A directory that was stopped cleanly, started, written to, and killed; `ledgers` is its expected content."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -136,7 +136,7 @@ async def test_lost_transactions_are_made_up_for_by_the_journal_as_long_as_it_ha
 async def test_a_table_that_is_older_than_the_journal_is_refused(
     damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """Journal files that the lost transactions covered have been used again."""
+    """Journal files that the lost transactions covered have been reused."""
     killed = Killed(tmp_path / "killed")
     await killed.make(tmp_path, checkpoints=3, filling=bytes(1000))
     damage(killed.directory / LOG)
@@ -148,7 +148,7 @@ async def test_a_table_that_is_older_than_the_journal_is_refused(
 
 
 async def test_a_table_that_is_older_than_an_empty_journal_is_refused(tmp_path: Path) -> None:
-    """Killed, started, and killed at once: the second start has moved everything to its place and voided the journal."""
+    """Killed, started, and killed at once: the second start has stored everything and voided the journal."""
     killed = Killed(tmp_path / "killed")
     await killed.make(tmp_path, checkpoints=0)
     before = {path: path.read_bytes() for path in killed.directory.glob("checkpoint.db*")}

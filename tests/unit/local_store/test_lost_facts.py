@@ -1,4 +1,6 @@
-"""What a start says when `checkpoint.db` and the files beside it do not belong together: nothing is begun anew over entries."""
+"""Errors of a start if `checkpoint.db` and the other files do not belong together: no new store replaces existing
+entries.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,7 +67,7 @@ async def test_store_without_facts_is_refused_with_remedy(
             if rest not in (directory.name, "all"):
                 disk.unlink(directory / name)
     before = contents(disk)
-    for _ in range(2):  # the first refusal has not made what the second one misses
+    for _ in range(2):  # the first refusal has not created the missing data
         with pytest.raises(StoreError, match=f"checkpoint.db {what}, but /data holds .* files: .*Put it back.*move"):
             await FaultyStore(disk).open()
         assert contents(disk) == before
@@ -124,7 +126,7 @@ async def test_segment_beyond_table_and_journal_stops_start_unchanged() -> None:
         disk.open_for_write(path).truncate(0)
         disk.open_for_write(path).write_at((data,), 0, durable=True)
     change_table(disk, f"INSERT INTO unsealed VALUES ({', '.join(map(str, _row(ledger_id, extent)))})")
-    # As an earlier version leaves it: what that one knew of the journal is less.
+    # As in an earlier version, which recorded less about the journal.
     change_table(disk, "DELETE FROM facts WHERE name = 'is_journal_made'")
     for name in disk.list_names(DIRECTORY / "journal"):
         disk.unlink(DIRECTORY / "journal" / name)

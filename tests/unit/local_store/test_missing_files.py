@@ -1,4 +1,4 @@
-"""A start refuses a store whose journal or ledgers are missing, cut or older than what is known of them, and changes nothing."""
+"""A start refuses a store with a missing, truncated or outdated journal or ledger, and changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def files_of(disk: FaultDisk, directory: Path) -> dict[Path, bytes]:
 
 
 def put_back(disk: FaultDisk, directory: Path, files: Mapping[Path, bytes]) -> None:
-    """`directory` holds exactly these files then."""
+    """Let `directory` contain exactly these files."""
     for path in files_of(disk, directory):
         disk.unlink(path)
     for path, data in files.items():
@@ -63,7 +63,7 @@ async def appended(store: LocalStore, *payloads: bytes, ledger_id: int | None = 
 
 
 async def killed(*, is_checkpointed: bool = True, options: LocalStoreOptions = SMALL) -> tuple[FaultDisk, int]:
-    """The disk of a store that was killed with one entry in a segment and one in the journal."""
+    """Return the disk of a store that was killed with one entry in a segment and one in the journal."""
     store = await opened(FaultDisk(), options=options)
     ledger_id = await appended(store, b"first")
     if is_checkpointed:
@@ -104,7 +104,9 @@ async def test_older_journal_is_refused_until_the_right_one_is_put_back(known_by
     await appended(store, b"second", ledger_id=ledger_id, first=1)
     mark = StoreMark()
     if known_by == "checkpoint.db":
-        store._ledger_ids = iter(())  # the next ledger id needs a commit of the table, which tells the journal's end
+        store._ledger_ids._unused = iter(
+            ()
+        )  # the next ledger id needs a commit of the table, which records the journal's end
         await store.create_ledger()
     elif known_by == "metadata":
         mark = decode_mark(encode_mark(store.mark()))
@@ -210,7 +212,7 @@ async def test_file_of_a_ledger_that_the_journal_deletes_is_not_missed() -> None
 
 
 async def sealed(*payloads: bytes) -> tuple[FaultDisk, int]:
-    """The disk of a store that stopped in order with a sealed ledger, and the ledger."""
+    """Return the disk of a store that stopped cleanly with a sealed ledger, and the ledger."""
     store = await opened(FaultDisk())
     ledger_id = await appended(store, *payloads)
     await appended(store, b"of another ledger")
@@ -264,9 +266,9 @@ async def test_closed_ledger_with_fewer_entries_than_metadata_say_is_refused_aft
 
 
 async def test_without_a_synced_journal_missing_ledgers_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A power cut may take them from such a journal, while metadata name them."""
+    """A power cut may remove them from such a journal, while metadata name them."""
     disk, ledger_id = await killed(options=replace(SMALL, sync_data=False))
-    for is_synced in (False, True):  # the journal of the run before counts
+    for is_synced in (False, True):  # the journal of the previous run counts
         caplog.clear()
         options = replace(SMALL, sync_data=is_synced)
         store = await opened(disk, named={ledger_id: 3, ledger_id + 1: 7}, options=options)
@@ -285,7 +287,7 @@ async def test_store_of_an_earlier_version_without_marks_is_opened() -> None:
 
 
 async def test_new_store_beside_metadata_without_topics_goes_on_counting() -> None:
-    """So that neither its marks contradict it later, nor a ledger id is given twice."""
+    """So that no mark contradicts it later, and no ledger id is used twice."""
     disk = FaultDisk()
     known = KnownData(StoreMark(sequence=70, commit=5, ledger=3001))
     store = await LocalStore.open(DIRECTORY, SMALL, lambda _: None, StoreEnvironment(disk), known=known)

@@ -1,5 +1,6 @@
-"""A cursor's state beside a model of messages, each with its holder, and what was stored of it: through records that are lost,
-checkpoints and crashes."""
+"""A cursor's state beside a model of messages with their holders, and its stored records: with lost records,
+checkpoints and crashes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pybroker.model.position import Position
 from pybroker.model.txn_id import TxnId
 
 BATCH = 3
-"""Messages of each entry."""
+"""Messages in each entry."""
 LEDGERS = {0: 4, 2: 3}
 ENTRIES = [Position(ledger_id, entry_id) for ledger_id, count in LEDGERS.items() for entry_id in range(count)]
 TXNS = [TxnId(most, least) for most in (0, 1) for least in range(1, 6)]
@@ -54,7 +55,7 @@ def ledger_list() -> LedgerList:
 
 
 class Model:
-    """Who holds each message, which are acknowledged, and which transactions have ended."""
+    """The holder of each message, the acknowledged messages, and the ended transactions."""
 
     def __init__(self) -> None:
         self.holder: dict[tuple[Position, int], TxnId] = {}
@@ -83,7 +84,7 @@ class Model:
             self.cumulative = None
 
     def raise_mark(self, txn: TxnId) -> set[TxnId]:
-        """Those that hold something all the same."""
+        """Return the transactions that still have pending acks."""
         self.marks[txn.most] = max(self.marks[txn.most], txn.least)
         return {each for each in self.holder.values() if each.least <= self.marks[each.most]}
 
@@ -103,7 +104,7 @@ class HeldAcksWorld(SyncWorld):
         self.snapshot: bytes | None = None
         self.deltas: list[bytes] = []
         self.stored = Model()
-        """What a crash leaves."""
+        """The state after a crash."""
         self.is_lost = False
 
     def perform(self, name: str, txn: TxnId, position: Position, bits: int) -> None:
@@ -154,11 +155,11 @@ class HeldAcksWorld(SyncWorld):
             messages = model.up_to(position)
         others = {model.holder.get(message) for message in messages} - {None, txn}
         if up_to is None and txn in {model.holder.get(message) for message in messages}:
-            others.add(txn)  # nothing is acknowledged twice
+            others.add(txn)  # no message is acknowledged twice
         if up_to is not None and held.cumulative == txn and held.up_to is not None and up_to <= held.up_to:
             others.add(txn)
         if up_to is not None and model.cumulative not in (None, txn):
-            others.add(model.cumulative)  # a second cumulative one is refused wherever it stands
+            others.add(model.cumulative)  # a second cumulative one is refused at any position
         conflict = held.conflict(txn, up_to, groups, parts)
         assert (conflict is not None) == bool(others)
         if conflict is None:
@@ -184,7 +185,9 @@ class HeldAcksWorld(SyncWorld):
         self.write()
 
     def raise_mark(self, txn: TxnId, stops_after: int) -> None:
-        """All of that coordinator up to there have ended. Late ones are ended one by one; a crash may come between."""
+        """All transactions of that coordinator up to the mark have ended. Late ones are ended one by one; a crash may
+        come between.
+        """
         is_higher = txn.least > self.model.marks[txn.most]
         late = self.state.held.raise_low_water_mark(txn.most, txn.least)
         expected = self.model.raise_mark(txn)

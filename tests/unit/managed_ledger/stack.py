@@ -1,4 +1,4 @@
-"""Managed ledgers on a store in memory or on a local store with a disk that forgets, on a clock that a test moves."""
+"""Managed ledgers on a store in memory or on a local store with a fault disk, with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock
@@ -31,7 +32,7 @@ SMALL = LedgerLimits(max_entries_per_ledger=10, min_rollover_ms=0)
 
 
 class FakeClock(Clock):
-    """A clock that a test moves."""
+    """A clock that the test controls."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -44,7 +45,7 @@ class FakeClock(Clock):
 
 
 def entry(publish_time_ms: int, filling: int = 0) -> bytes:
-    """An entry that says when it was published."""
+    """Return an entry that contains its publish time."""
     return b"%d;" % publish_time_ms + bytes(filling)
 
 
@@ -53,7 +54,7 @@ def publish_time_of(payload: bytes) -> int:
 
 
 class Topic(ManagedLedgerListener):
-    """Remembers what became of the appends to one managed ledger."""
+    """Records the results of the appends to one managed ledger."""
 
     def __init__(self, managed: ManagedLedger) -> None:
         self.managed = managed
@@ -86,7 +87,7 @@ class Topic(ManagedLedgerListener):
             await self._changed.wait()
 
     async def publish(self, *payloads: bytes, message_count: int = 1) -> list[Position]:
-        """Append one entry at a time, waiting for each and for what happens in the background."""
+        """Append one entry at a time, and wait for its completion and for background work."""
         before = len(self.positions)
         for payload in payloads:
             self.append(payload, message_count=message_count)
@@ -96,13 +97,13 @@ class Topic(ManagedLedgerListener):
 
 
 async def settled(managed: ManagedLedger) -> None:
-    """Wait until nothing goes on in the background."""
+    """Wait for background work."""
     while tasks := managed._resources.tasks._tasks:
         await asyncio.wait(tasks)
 
 
 async def read_all(cursor: ManagedCursor) -> list[Position]:
-    """The positions from the read position to the end, advancing."""
+    """Read the positions from the read position to the end."""
     found: list[Position] = []
     while cursor.has_more():
         run = cursor.read_cached(100, 1 << 20) or await cursor.read(100, 1 << 20)
@@ -137,7 +138,7 @@ class Stack:
         return managed
 
     async def reopen(self) -> ManagedLedger:
-        """Open it again after an unclean stop."""
+        """Reopen after an unclean stop."""
         await self.crash()
         return await self.open()
 
@@ -183,7 +184,7 @@ class LocalStack(Stack):
         await self._open_store()
 
     async def checkpoint(self) -> None:
-        """Move what is buffered into segment files, so that it is read from there."""
+        """Move buffered entries into segment files."""
         assert isinstance(self.store, LocalStore)
         assert await self.store._checkpointer.run()
 

@@ -1,8 +1,8 @@
-"""Several owners of one stored document, on a metadata store that fails before or after a put took effect, or lets it come late.
+"""Several owners of one managed ledger info, on a metadata store that fails before or after a put, or stores it late.
 
-What must hold, whatever fails: an owner's put never follows what another owner wrote after the first one had looked; a save that
-returns has stored what it was to store, and no older state of that owner comes over it; who is fenced has really lost the document,
-and is told once; without a fault, and without another owner, a save does not fail.
+Invariants, with any fault: an owner's put never follows a value that another owner wrote after the first one had read;
+a save that returns has stored its state, and no older state of that owner replaces it; a fenced owner has really lost
+the value, and is notified once; without a fault, and without another owner, a save does not fail.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ STEPS = ("save", "save", "save", "save twice", "open", "come late", "somebody wr
 FAULTS = ("", "", "", "before", "after", "late", "cancelled", "retried by the store", "no answer to a get")
 
 Step = tuple[str, int, str]
-"""What happens, to which owner, and what the store does."""
+"""The operation, the owner, and the behaviour of the store."""
 
 
 @dataclass
 class Put:
-    """One that an owner has asked for."""
+    """A put that an owner has requested."""
 
     author: int
     number: int
@@ -43,10 +43,10 @@ class Owner:
     author: int
     document: StoredInfo
     found: bytes | None
-    """What it found when it began."""
+    """The value at its start."""
     fenced: list[LedgerFenced] = field(default_factory=list)
     saved_number: int = -1
-    """Of the put behind the last save that returned."""
+    """The put of the last save that returned."""
 
 
 class CheckedMetadata(MemoryMetadataStore):
@@ -151,7 +151,7 @@ class StoredInfoWorld(AsyncWorld):
         store.fault, store.has_failed = fault, False
 
         async def save(state: int) -> None:
-            # States come back, as when a change is taken back that could not be stored.
+            # States occur again, as after a change that is undone because it could not be stored.
             document.properties["state"] = str(state)
             await document.save()
 
@@ -177,7 +177,7 @@ class StoredInfoWorld(AsyncWorld):
 
 
 def _owner_mark(value: bytes) -> bytes:
-    """The list of ledgers, which begins with one of the owner's own."""
+    """Return the list of ledgers, which begins with one of the owner's own."""
     return value[: value.index(b"cursors")] if b"cursors" in value else value
 
 

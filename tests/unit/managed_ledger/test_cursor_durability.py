@@ -1,4 +1,4 @@
-"""An acknowledgement that was answered as stored is stored, whatever checkpoints, a slow journal and a close do meanwhile."""
+"""An acknowledgement with a receipt is durable, regardless of checkpoints, a slow journal and a close."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def acknowledge(cursor: ManagedCursor, position: Position, answers: Answers | No
 async def test_what_waits_behind_a_delta_that_a_checkpoint_has_covered_is_stored_by_the_close(
     is_receipted: bool,
 ) -> None:
-    """The delta in flight is in the checkpoint's snapshot, so the store has seen no change since: the cursor has."""
+    """The delta in flight is in the checkpoint's snapshot, so the store knows of no change since, but the cursor does."""
     stack = LocalStack()
     await stack.start()
     managed = await stack.open()

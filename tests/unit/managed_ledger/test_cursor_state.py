@@ -1,4 +1,4 @@
-"""What one subscription has acknowledged: in order, out of order, in parts, and after a restart."""
+"""Acknowledgements of one subscription: in order, out of order, of parts of batches, and after a restart."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_batch_is_deleted_with_its_last_message() -> None:
     position = Position(5, 1)
     assert cursor.acknowledge_batch(position, [0b1111111100], 10) == 8
     assert cursor.ack_set_of(5, 1) == [1020]
-    assert cursor.acknowledge_batch(position, [0b1111111101], 10) == 8  # bits never come back
+    assert cursor.acknowledge_batch(position, [0b1111111101], 10) == 8  # acknowledged bits are never set again
     assert cursor.remaining_messages(5, 1) == 8
     assert cursor.backlog_entries == 3
     assert cursor.acknowledge_batch(position, [0b11], 10) == 0

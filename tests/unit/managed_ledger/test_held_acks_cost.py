@@ -1,4 +1,4 @@
-"""Held acknowledgements: what a command or a page costs does not depend on how much is held already."""
+"""Pending transaction acks: the cost of a command or a page does not depend on their number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN, OTHER = TxnId(0, 1_000_000), TxnId(1, 1)
 
 
 class NeverIterated(dict[int, int]):
-    """A table in which things are found, and never all of them."""
+    """A table that is searched and never iterated."""
 
     def __iter__(self) -> Iterator[int]:
         raise AssertionError("all of them were examined")
@@ -31,7 +31,7 @@ def words_of(index: int) -> list[int]:
 
 
 def with_batches(count: int) -> PendingTransactionAcks:
-    """So many batches of which one transaction holds a message each."""
+    """One transaction holds a message of each of `count` batches."""
     held = PendingTransactionAcks()
     for entry_id in range(count):
         held.hold(OWN, None, [], [(Position(1, entry_id), words_of(0), BATCH)])

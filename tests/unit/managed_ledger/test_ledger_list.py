@@ -1,4 +1,4 @@
-"""Ledgers in order: neighbours, distances, totals, and the document in metadata."""
+"""Ordered ledgers: neighbours, distances, totals, and the stored form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLOSED_MS = 1_700_000_000_000
 
 
 def ledgers_of(counts: dict[int, int]) -> LedgerList:
-    """Ledgers with so many entries of 2 messages and 10 bytes; the last one is open."""
+    """Return ledgers with so many entries of 2 messages and 10 bytes; the last one is open."""
     ledgers = LedgerList()
     for ledger_id, count in counts.items():
         if len(ledgers):
@@ -49,7 +49,7 @@ def test_the_position_behind_the_last_entry_stays_right_wherever_the_next_entry_
     end = ledgers.next_position(Position(3, 9))
     assert end == ledgers.end_position == (3, 10)
     assert ledgers.normalize(end) == end
-    ledgers.added(3, 1, 1, 1)  # was under way when ledger 5 was made
+    ledgers.added(3, 1, 1, 1)  # in flight when ledger 5 was created
     assert ledgers.normalize(end) == (3, 10)
     ledgers.added(5, 1, 1, 1)
     assert ledgers.normalize(Position(3, 11)) == (5, 0)
@@ -97,7 +97,7 @@ def test_a_sealed_ledger_holds_what_its_summary_says() -> None:
     ledgers.add_ledger(1)
     ledgers.added(1, 2, 2, 20)
     ledgers.close_ledger(LedgerSummary(1, 3, 3, 30), CLOSED_MS)
-    ledgers.added(1, 1, 1, 10)  # the summary had it already
+    ledgers.added(1, 1, 1, 10)  # the summary included it already
     assert ledgers.summaries() == [LedgerSummary(1, 3, 3, 30)]
     assert ledgers.entry_count == 3
     assert ledgers.open_ledger_ids() == []

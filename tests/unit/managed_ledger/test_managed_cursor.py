@@ -1,4 +1,4 @@
-"""What an administrator does to a cursor, what is durable of it, and its exact backlog."""
+"""Administrative operations on a cursor, their durability, and its exact backlog."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pybroker.model.position import EARLIEST, LATEST, Position
 
 
 async def filled(stack: Stack, count: int = 33, message_count: int = 1) -> tuple[ManagedCursor, list[Position]]:
-    """A cursor in front of so many entries, in ledgers of 10, published at 0, 10, 20, ..."""
+    """A cursor in front of `count` entries, in ledgers of 10, published at 0, 10, 20, ..."""
     managed = await stack.open()
     cursor = await stack.factory.create_cursor(managed, "sub", managed.last_confirmed, {"a": "1"})
     times = [entry(10 * index, index) for index in range(count)]
@@ -251,7 +251,7 @@ async def test_damaged_entries_stop_neither_a_search_nor_expiry(stack: Stack, mo
 
 
 def partly(cursor: ManagedCursor, position: Position, left: int, message_count: int) -> None:
-    """Of a batch, all but the first `left` messages are acknowledged."""
+    """Acknowledge all but the first `left` messages of a batch."""
     assert cursor.state.acknowledge_batch(position, [(1 << left) - 1], message_count) == left
 
 

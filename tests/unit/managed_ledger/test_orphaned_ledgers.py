@@ -1,4 +1,4 @@
-"""What a crash has left in the store without a name is deleted after the next start, and nothing else is."""
+"""A start deletes the orphaned ledgers of a crash, and no other ledgers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from pybroker.managed_ledger.orphaned_ledgers import (
 
 
 async def clean(stack: Stack, stored_ids: list[int]) -> list[int]:
-    """The ledgers that are in the store once those that were there have been gone through."""
+    """Return the remaining ledgers after a search through `stored_ids`."""
     await delete_orphaned_ledgers(stack.store, await find_orphaned_ledgers(stack.store, stack.metadata, stored_ids))
     return await stack.store.list_ledgers()
 

@@ -1,4 +1,4 @@
-"""Held acknowledgements: walks beside a model of messages, what is stored of them, and what many of them cost."""
+"""Pending transaction acks: random tests beside a model of messages, their stored form, and the cost of many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ledgers may go: acknowledged by every cursor, expired or too many, and never what is written to."""
+"""Ledgers that may be deleted: acknowledged by every cursor, expired or too many, and never the current one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ ENTRY_BYTES = 10
 
 
 def ledgers_of(*counts: int, ages_ms: tuple[int, ...] | None = None, open_from: int | None = None) -> LedgerList:
-    """Ledgers 1, 2, 3, ... with so many entries of 10 bytes, closed so long ago; from index `open_from` on (the last) open."""
+    """Ledgers 1, 2, 3, ... with so many entries of 10 bytes, closed at these ages; open from index `open_from` on (the
+    last).
+    """
     ledgers = LedgerList()
     for index, count in enumerate(counts):
         ledgers.add_ledger(index + 1)
@@ -36,7 +38,7 @@ def removed(ledgers: LedgerList, slowest: Position, retention: RetentionLimits) 
 
 
 def cursor_of(ledgers: LedgerList, *acknowledged: int, mark: Position = EARLIEST) -> CursorState:
-    """One that has acknowledged all of these ledgers."""
+    """Return a cursor that has acknowledged all of these ledgers."""
     state = CursorState(ledgers, mark)
     for ledger_id in acknowledged:
         state.acknowledge(ledger_id, range(ledgers.entry_count_of(ledger_id)))

@@ -1,4 +1,4 @@
-"""When the next ledger begins, and that appends neither wait for it nor run past the limits."""
+"""Start of the next ledger: appends neither wait for it nor exceed the limits."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Refused(StoreError):
 
 
 def fail_once(stack: Stack, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[str]:
-    """The next call of a method fails; the list says how often it was called."""
+    """Let the next call of a method fail. The list has one item for each call."""
     calls: list[str] = []
     original: Callable[..., Any] = getattr(owner, name)
 
@@ -163,7 +163,7 @@ async def test_after_a_refused_append_the_next_ledger_takes_over_once_all_are_an
     stack.topic.append(entry(2))
     stack.topic.append(entry(3))
     await stack.topic.settle()
-    # The store fences the ledger below the managed ledger's feet.
+    # The store fences the ledger without the managed ledger's knowledge.
     await stack.store.seal(first_id)
     stack.topic.append(entry(4))
     stack.topic.append(entry(5))

@@ -1,4 +1,4 @@
-"""Managed ledgers that are opened at once, with less memory than all of them take: they wait in turns and give it back."""
+"""Managed ledgers that are opened concurrently, with too little memory for all: they wait in turn and release it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pybroker.errors import StoreError
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import LEAST_DOCUMENT_BYTES, ManagedLedgerFactory
-from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.memory.broker_memory import Memory
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import Versioned
@@ -18,7 +19,7 @@ from pybroker.runtime.clock import Clock
 
 
 class SlowMetadata(MemoryMetadataStore):
-    """Answers when it is let."""
+    """Answers when the test permits it."""
 
     def __init__(self) -> None:
         super().__init__()

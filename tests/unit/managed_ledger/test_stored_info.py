@@ -1,4 +1,4 @@
-"""Who writes the stored document of a managed ledger: beside a model of several owners, and by itself."""
+"""Writers of the managed ledger info: beside a model of several owners, and single cases."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def test_scripts_pass_without_mutant() -> None:
     run_many(SCRIPTS_FOR_A_BUG)
 
 
-# --- planted bugs: each must be noticed ---------------------------------------------------------------------------------
+# --- mutants, each of which must be found
+# -------------------------------------------------------------------------------
 
 
 def an_unknown_version_is_whatever_is_there(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is dropped and when: trimming, truncating, deleting; and that cursors go on at what is left."""
+"""Trimming, truncating, deleting; and cursors that continue behind deleted ledgers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = RetentionLimits()
 
 
 async def fill(stack: Stack, ledgers: int, entries: int = 3) -> list[Position]:
-    """So many closed ledgers of 10 entries, and some entries in the current one."""
+    """Add closed ledgers of 10 entries, and some entries in the current one."""
     return await stack.topic.publish(*[entry(index) for index in range(10 * ledgers + entries)])
 
 
@@ -261,8 +261,9 @@ async def test_a_cursor_that_is_being_made_holds_back_what_it_shall_read(
 
 
 async def gap(stack: Stack, managed: ManagedLedger) -> tuple[ManagedCursor, list[Position]]:
-    """Five closed ledgers of 10 entries and 3 entries; the first entry and the fourth ledger wait for `sub`, and a reader is
-    in front of all. The second, third and fifth ledger may go."""
+    """Five closed ledgers of 10 entries and 3 entries; the first entry and the fourth ledger wait for `sub`, and a
+    reader is in front of all. The second, third and fifth ledger may be deleted.
+    """
     managed.retention = NOTHING
     cursor = await subscribe(stack, "sub", managed)
     stack.factory.create_non_durable_cursor(managed, "reader", EARLIEST)

@@ -1,4 +1,4 @@
-"""What is told of ledgers that were trimmed, beside a model that remembers all of them."""
+"""Reports about trimmed ledgers, beside a model that remembers all of them."""
 
 import random
 
@@ -37,7 +37,7 @@ def test_exactly_the_places_are_told_of_that_have_lost_something(seed: int) -> N
     for ledger_id in rng.sample(sorted(counts), rng.randint(0, 180)):
         if rng.random() < 0.5:
             gone.add([(ledger_id, counts[ledger_id])])
-        else:  # as a restart restores it
+        else:  # as after a restart
             gone = TrimmedLedgers(gone.until, gone.with_rows([(ledger_id, counts[ledger_id])]).rows)
             gone = TrimmedLedgers(gone.until, gone.rows)
         gone_ids.add(ledger_id)

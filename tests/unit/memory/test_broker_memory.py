@@ -1,4 +1,4 @@
-"""Tasks wait for memory in turns; whatever was taken is given back, however they end."""
+"""Tasks wait for memory in turn, and all memory is given back, however they end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Holder(AheadHolder):
 
 @pytest.fixture
 def memory() -> Memory:
-    """Of which reads may take 4 MiB."""
+    """Reads may take 4 MiB."""
     return Memory(300 * MIB, OwnBounds(reads=4 * MIB), Clock())
 
 
 async def waiting(memory: Memory, count: int) -> None:
-    """One turn, in which tasks begin to wait: so many do."""
+    """Run one iteration, in which tasks begin to wait. Return their number."""
     await asyncio.sleep(0)
     assert memory.budget.waiting == count
 

@@ -1,4 +1,4 @@
-"""The limit of a control group is found, whichever version and wherever in the tree; else the machine's memory counts."""
+"""The limit of a control group of either version is found anywhere in the tree; otherwise the machine's memory counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_LIMIT = "9223372036854771712"
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """One of 1 GiB, without control groups."""
+    """A machine with 1 GiB, without control groups."""
     put(tmp_path, "proc/meminfo", "MemTotal:        1048576 kB\nMemFree:          100000 kB\n")
     return tmp_path
 
@@ -51,7 +51,7 @@ def test_a_group_above_may_leave_less(machine: Path) -> None:
 
 
 def test_in_a_container_the_mounted_group_is_its_own(machine: Path) -> None:
-    """The path that the kernel names is the host's."""
+    """The path that the kernel reports is the host's."""
     put(machine, "proc/self/cgroup", "4:memory:/docker/0123\n")
     put(machine, "sys/fs/cgroup/memory/memory.limit_in_bytes", f"{256 * _MIB}\n")
     assert memory_limit(machine) == MemoryLimit(256 * _MIB, is_of_group=True)

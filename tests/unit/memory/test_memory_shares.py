@@ -1,4 +1,4 @@
-"""Shares of a part: who is full stops alone, and goes on once others have given back."""
+"""Shares of a part: only a full holder stops, and continues when others have given memory back."""
 
 from __future__ import annotations
 

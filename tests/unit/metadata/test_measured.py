@@ -1,4 +1,4 @@
-"""What is counted of a metadata store's operations."""
+"""Measurements of a metadata store's operations."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from pybroker.runtime.slow_operations import SlowOperations
 
 
 class SteppingClock(Clock):
-    """Each look at it takes two milliseconds."""
+    """Advances by two milliseconds at each query."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0

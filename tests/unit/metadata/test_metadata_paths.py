@@ -1,4 +1,4 @@
-"""Where each fact lives."""
+"""Paths of the metadata store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitioned topics: what is kept, found again, and refused."""
+"""Partitioned topics: storage, reload, and refusals."""
 
 from __future__ import annotations
 

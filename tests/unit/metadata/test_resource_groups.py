@@ -1,4 +1,4 @@
-"""Resource groups: kept, merged, told about, and found again."""
+"""Resource groups: storage, merges, notifications, and reload."""
 
 from __future__ import annotations
 

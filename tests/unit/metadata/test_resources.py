@@ -1,4 +1,4 @@
-"""Clusters, tenants and namespaces: what is created, kept and refused."""
+"""Clusters, tenants and namespaces: creation, storage and refusals."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def test_a_cluster_is_deleted_only_when_no_namespace_lives_there(resources
 
 
 class Listener(PolicyListener):
-    """Remembers what it was told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -237,7 +237,7 @@ async def test_each_listener_is_told_of_every_change_once_it_is_stored(resources
     await resources.update_namespace(DEFAULT, set_ttl)
     await resources.update_topic_policies(topic, set_topic_ttl)
     await resources.delete_topic_policies(topic)
-    await resources.delete_topic_policies(topic)  # There are none any more: no change.
+    await resources.delete_topic_policies(topic)  # no policies exist any more: no change
     assert listener.told == [DEFAULT, (topic, TopicPolicies(messageTTLInSeconds=7)), (topic, None)]
     assert second.told == listener.told
 

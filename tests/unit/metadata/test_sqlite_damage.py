@@ -1,4 +1,4 @@
-"""A damaged metadata file gives right values or says that it is damaged: never others, never fewer."""
+"""A damaged metadata file returns correct values or an error: never other values, never fewer."""
 
 import random
 import shutil
@@ -23,7 +23,7 @@ async def opened(directory: Path) -> SqliteMetadataStore:
 
 
 async def killed(source: Path, target: Path, *, is_checkpointed: bool) -> Contents:
-    """A directory as `kill -9` leaves it, with what was answered."""
+    """Return the answered content of a directory after `kill -9`."""
     store = await opened(source)
     contents = {f"/managed-ledgers/public/default/persistent/t{number}": b"%d" % number * 90 for number in range(60)}
     for path, value in contents.items():
@@ -42,7 +42,7 @@ async def killed(source: Path, target: Path, *, is_checkpointed: bool) -> Conten
 
 
 async def read_all(directory: Path, paths: list[str]) -> Contents:
-    """Raises StoreError for what is damaged."""
+    """Raises StoreError for damage."""
     store = await opened(directory)
     try:
         names = await store.children("/managed-ledgers/public/default/persistent")
@@ -171,7 +171,7 @@ async def test_a_start_that_is_refused_leaves_the_damaged_log_as_it_is(tmp_path:
 
 
 def open_files(directory: Path) -> list[str]:
-    """The names of the files in `directory` that this process has open."""
+    """Return the names of the files in `directory` that this process has open."""
     targets = [link.resolve() for link in DESCRIPTORS.iterdir()]
     return [target.name for target in targets if target.parent == directory]
 

@@ -1,4 +1,4 @@
-"""A metadata file that fails when it is told to; docs/contributing/faults.md names these tests."""
+"""A metadata file with faults on request; docs/contributing/faults.md names these tests."""
 
 import asyncio
 import errno
@@ -90,7 +90,7 @@ async def test_what_was_refused_because_of_a_sync_is_not_in_force_after_a_kill(t
     disk.plan = fails(errno.EIO, "sync", suffix="-wal", times=times)
     with pytest.raises(StoreError, match="the metadata store failed"):
         await store.put("/a", b"refused")
-    if times == 3:  # so was what should have undone it, and the next call finds that first
+    if times == 3:  # the undo failed too, and the next call detects that first
         with pytest.raises(StoreError, match="the metadata store failed"):
             await store.put("/b", b"refused too")
     if times > 1:
@@ -107,7 +107,7 @@ async def test_what_was_refused_because_of_a_sync_is_not_in_force_after_a_kill(t
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_follows_a_log_whose_sync_failed_survives_a_power_cut(seed: int) -> None:
-    """The next process reads frames that the device never got, and puts its own behind them."""
+    """The next process reads frames that the device never received, and appends its own."""
     disk = FaultDisk()
     store = await opened(disk)
     await store.put("/a", b"kept")

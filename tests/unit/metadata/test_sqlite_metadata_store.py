@@ -1,4 +1,4 @@
-"""What the SQLite store promises beyond the contract that all back ends share."""
+"""Guarantees of the SQLite store beyond the contract of all metadata stores."""
 
 from __future__ import annotations
 

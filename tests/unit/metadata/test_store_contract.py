@@ -1,4 +1,4 @@
-"""What every metadata store must do: the same tests run against each back end."""
+"""The contract of metadata stores: the same tests for each implementation."""
 
 from __future__ import annotations
 

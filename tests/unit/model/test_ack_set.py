@@ -1,4 +1,4 @@
-"""Bits of a partly acknowledged batch: words come signed or unsigned, short or padded."""
+"""Bits of a partly acknowledged batch: words are signed or unsigned, short or padded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_bits_survive_the_way_through_words(bits: int) -> None:
 
 
 def test_a_long_set_costs_what_its_words_cost() -> None:
-    """Word after word would copy everything before it each time: terabytes, for these ten megabytes."""
+    """Adding word by word would copy all earlier words each time: terabytes, for these ten megabytes."""
     words = [-1] * 1_250_000
     bits = ack_set.from_words(words)
     assert bits.bit_length() == 64 * len(words)

@@ -1,4 +1,4 @@
-"""Limits, types, copies, schemas, filters: which level gives each of them."""
+"""Limits, types, copies, schemas, filters: the level that each of them is taken from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from pybroker.model.policies import (
     TopicPolicies,
 )
 
-# Name in force, then the field and value of the namespace, then those of the topic; "" where the level has no such policy.
+# The effective name, then the field and value of the namespace, then those of the topic; "" where the level has no such
+# policy.
 LEVELS: list[tuple[str, str, Any, str, Any]] = [
     ("replicator_dispatch_rate", "replicatorDispatchRate", DispatchRate(2), "replicatorDispatchRate", DispatchRate(3)),
     ("publish_rate", "publishMaxMessageRate", PublishRate(2), "publishRate", PublishRate(3)),
@@ -63,7 +64,7 @@ LEVELS: list[tuple[str, str, Any, str, Any]] = [
     ("is_allow_auto_update_schema", "is_allow_auto_update_schema", False, "", None),
     ("offload", "offload_policies", OffloadPolicies("n"), "offloadPolicies", OffloadPolicies("t")),
 ]
-OTHERS = {  # whose values differ from what is set, or that the other file looks at
+OTHERS = {  # with other values, or covered by the other file
     "retention",
     "message_ttl_s",
     "size_quota",

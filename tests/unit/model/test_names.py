@@ -1,4 +1,4 @@
-"""Short and full names of topics, what names may hold, and partitions."""
+"""Short and full names of topics, valid names, and partitions."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Which offload policies can work, and what follows from the driver."""
+"""Usable offload policies, and the values that follow from the driver."""
 
 from __future__ import annotations
 

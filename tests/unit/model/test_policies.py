@@ -1,4 +1,4 @@
-"""The documents of tenants, clusters and namespaces, as REST clients and the metadata store see them."""
+"""Documents of tenants, clusters and namespaces, in REST and in the metadata store."""
 
 from __future__ import annotations
 

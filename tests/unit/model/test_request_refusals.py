@@ -1,4 +1,4 @@
-"""Refusals of clients are all counted, and one of each command and cause is logged per interval."""
+"""All refusals are counted, and one of each command and cause is logged per interval."""
 
 from pybroker.model.request_refusals import LOG_INTERVAL_S, MAX_CAUSES, OTHER, Refusals
 

@@ -1,4 +1,4 @@
-"""The limit of descriptors is shared out so that files always have some."""
+"""The limit of descriptors is divided so that files always have some."""
 
 import pytest
 

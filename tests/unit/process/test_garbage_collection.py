@@ -1,4 +1,4 @@
-"""When cyclic garbage is collected, in a process of its own: the collector is the whole interpreter's."""
+"""Collection of cyclic garbage, in a separate process: the collector is that of the whole interpreter."""
 
 from __future__ import annotations
 

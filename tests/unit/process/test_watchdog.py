@@ -1,4 +1,4 @@
-"""The watchdog blames callbacks that hold the loop up, and not those that wait for a CPU with the whole process."""
+"""The watchdog blames callbacks that block the loop, and not those that wait for a CPU with the whole process."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def after(seconds: float, cpu_s: float = 0.0, queued_s: float | None = 0.0) -> M
     [
         (None, after(0.15, cpu_s=0.15), True),
         (None, after(0.15, cpu_s=0.05, queued_s=0.1), False),
-        (None, after(2.0), False),  # the machine stood still, or a callback blocks: the next alarm tells
+        (None, after(2.0), False),  # the machine was suspended, or a callback blocks: the next alarm decides
         (after(0.15), after(0.26), True),  # blocks
         (after(0.15), after(0.26, queued_s=0.1), False),  # waits for a CPU
-        (after(0.15), after(0.26, queued_s=None), False),  # nobody knows
+        (after(0.15), after(0.26, queued_s=None), False),  # unknown
         (after(0.15), after(0.26, cpu_s=0.12, queued_s=0.1), True),  # slow, and on a busy machine
     ],
 )
@@ -104,7 +104,7 @@ def test_a_process_that_does_not_run_is_no_slow_callback() -> None:
         assert idle.stdout.readline() == "ready\n"
         while idle.poll() is None:
             idle.send_signal(signal.SIGSTOP)
-            time.sleep(0.3)  # nothing tells that the process stands still; the next round is as good
+            time.sleep(0.3)  # it is not visible that the process is suspended; the next round is as good
             idle.send_signal(signal.SIGCONT)
             time.sleep(0.3)
         assert idle.stdout.read() == ""

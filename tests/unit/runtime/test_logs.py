@@ -1,4 +1,4 @@
-"""One event is one line, whatever the values are, and a log call never raises."""
+"""One event is one line for any values, and a log call never raises."""
 
 import io
 import json

@@ -10,7 +10,7 @@ from pybroker.runtime.network import Network, Port
 
 
 class Greeter(asyncio.Protocol):
-    """Says one word to whoever connects."""
+    """Sends one word to each client."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

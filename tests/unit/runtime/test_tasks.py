@@ -1,4 +1,4 @@
-"""Every short task has an owner that awaits it; what fails is logged once and harms nobody else."""
+"""Every short task has an owner that awaits it; a failure is logged once and affects no other task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def output() -> Iterator[io.StringIO]:
 
 
 class Work:
-    """Waits until it is released, and says how it ended."""
+    """Waits until it is released, and records how it ended."""
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
@@ -37,7 +37,7 @@ class Work:
             await self.released.wait()
             self.history.append("done")
         except asyncio.CancelledError:
-            await asyncio.sleep(0)  # Cleaning up takes a turn: the owner has to wait for it.
+            await asyncio.sleep(0)  # Cleaning up takes an iteration: the owner must wait for it.
             self.history.append("cancelled")
             raise
 
@@ -89,7 +89,7 @@ async def test_closing_twice_is_allowed() -> None:
 async def test_a_closed_owner_drops_work_without_starting_it() -> None:
     owner, work = TaskOwner("owner"), Work()
     await owner.close()
-    owner.start(work.run(), "late")  # A coroutine that nobody awaits would be a warning, and so an error.
+    owner.start(work.run(), "late")  # A coroutine that is never awaited would be a warning, and so an error.
     await turns()
     assert (work.history, len(owner)) == ([], 0)
 
@@ -158,7 +158,7 @@ async def test_a_task_that_fails_while_it_is_closed_does_not_stop_the_closing(ou
 async def test_who_waits_for_a_task_that_is_cancelled_before_it_begins_waits_no_longer() -> None:
     owner, work = TaskOwner("owner"), Work()
     waiting = asyncio.ensure_future(owner.run_to_end(work.run(), "work"))
-    await asyncio.sleep(0)  # it has asked for its task, which has not taken its first step
+    await asyncio.sleep(0)  # its task exists, and has not taken its first step
     assert not work.history
     async with asyncio.timeout(1):
         await owner.close()

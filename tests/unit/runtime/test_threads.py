@@ -1,4 +1,4 @@
-"""Threads that are to go behind others do, and take nobody with them."""
+"""Threads with lower priority have it, without an effect on other threads."""
 
 import os
 import sys

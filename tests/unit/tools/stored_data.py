@@ -23,7 +23,8 @@ from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.shared_resources import LedgerLimits, LedgerResources
+from pybroker.managed_ledger.rollover import LedgerLimits
+from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.runtime.clock import Clock
 from pybroker.tools.data_files import opened

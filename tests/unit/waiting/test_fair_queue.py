@@ -1,4 +1,4 @@
-"""Addresses take turns, and names within an address; who has the longest row makes room."""
+"""Addresses take turns, and names within an address; at the limit, the longest queue loses a waiter."""
 
 from __future__ import annotations
 

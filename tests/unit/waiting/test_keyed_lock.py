@@ -18,7 +18,7 @@ async def iterations(count: int = 5) -> None:
 
 
 class Users:
-    """Tasks that hold locks until they are let go."""
+    """Tasks that hold locks until they are released."""
 
     def __init__(self, lock: KeyedLock[str]) -> None:
         self.lock = lock

@@ -1,4 +1,6 @@
-"""LockTable: one owner for each name, waiters in order of arrival, and no trace of unused names; beside a simple model."""
+"""LockTable: one owner for each name, waiters in order of arrival, and no memory for unused names; beside a simple
+model.
+"""
 
 from __future__ import annotations
 

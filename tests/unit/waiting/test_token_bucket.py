@@ -1,4 +1,4 @@
-"""A rate holds over any longer time, whatever passes at once."""
+"""A rate applies over any longer time, even after bursts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the decoder's tests share: frames built by protobuf, events brought into one form, and random commands.
+"""Helpers of the decoder tests: frames built by protobuf, events in a comparable form, and random commands.
 
-`flattened` and `expected` say the same of one stream: the first of what the decoder made of it, the second by protobuf alone. Both
-join neighbouring acknowledgements, since how the decoder groups its events depends on how the bytes arrived, and must not matter.
+`flattened` and `expected` describe the same stream: the first from the decoder's events, the second from protobuf
+alone. Both join neighbouring acknowledgements, since the grouping of events depends on how the bytes arrived.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def frame(command: pb.BaseCommand | bytes, message: bytes = b"") -> bytes:
 
 
 def message(metadata: pb.MessageMetadata | bytes, payload: bytes = b"payload", checksum: str = "good") -> bytes:
-    """What follows the command of a SEND; `checksum` is good, bad or none."""
+    """Return the bytes behind the command of a SEND; `checksum` is good, bad or none."""
     encoded = metadata if isinstance(metadata, bytes) else metadata.SerializeToString()
     body = struct.pack(">I", len(encoded)) + encoded + payload
     if checksum == "none":
@@ -97,7 +97,7 @@ def _ack_item(
 
 
 def flattened(events: list[Event]) -> list[Item]:
-    """The events as plain values, one for each SEND, and neighbouring acknowledgements joined."""
+    """Return the events as plain values, one for each SEND, and neighbouring acknowledgements joined."""
     items: list[Item] = []
     for event in events:
         if isinstance(event, SendRun):
@@ -119,7 +119,7 @@ def flattened(events: list[Event]) -> list[Item]:
 
 
 def expected(stream: bytes) -> list[Item]:
-    """What a stream of valid frames says, read with protobuf only."""
+    """Read a stream of valid frames with protobuf only."""
     items: list[Item] = []
     pos = 0
     while pos < len(stream):
@@ -159,7 +159,7 @@ def _txn(command: pb.CommandSend | pb.CommandAck) -> tuple[int, int] | None:
 
 
 def _most_messages(read: pb.MessageMetadata, payload_bytes: int) -> int:
-    """How many messages a payload can hold, six bytes each before compression; one may be empty and in no batch."""
+    """Six bytes for each message before compression; one message may be empty and in no batch."""
     ratio = {pb.NONE: 1, pb.LZ4: 255, pb.ZLIB: 1032, pb.ZSTD: 1 << 32, pb.SNAPPY: 22}[read.compression]
     bytes_out = payload_bytes if read.compression == pb.NONE else min(read.uncompressed_size, payload_bytes * ratio)
     return max(1, bytes_out // 6, payload_bytes // 6)
@@ -183,7 +183,7 @@ def _expected_ack(command: pb.CommandAck) -> Item:
 
 
 class Stream(bytes):
-    """Bytes that do not flood a report: what fails is small once it is shrunk."""
+    """Bytes with a short repr in reports."""
 
     def __repr__(self) -> str:
         return f"bytes.fromhex({self.hex()!r})" if len(self) <= 2000 else f"<{len(self)} bytes>"
@@ -191,7 +191,7 @@ class Stream(bytes):
 
 # --- random frames -----------------------------------------------------------------------------------------------------
 
-# Every length of varint, and what clients write for -1.
+# Every length of varint, and the form in which clients write -1.
 ids = st.one_of(
     st.integers(0, 3),
     st.integers(0, 63).flatmap(lambda bits: st.integers(0, (1 << bits + 1) - 1)),
@@ -229,7 +229,7 @@ def _optional(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, A
 
 
 def _with_unknown(fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """The same message, at times with fields of a later version of the protocol."""
+    """The same message, sometimes with fields of a later version of the protocol."""
     return st.builds(
         lambda built, unknown: type(built).FromString(built.SerializeToString() + unknown), fields, _UNKNOWN_FIELDS
     )
@@ -274,7 +274,7 @@ metadatas = st.one_of(
     metadatas,
     metadatas.map(lambda built: type(built).FromString(built.SerializeToString() + _MANY_PROPERTIES)),
 )
-"""Every third one is too large to be read by a loop in Python."""
+"""every third one is too large for a loop in Python"""
 _SEND_COMMANDS = _with_unknown(
     st.builds(
         lambda producer_id, sequence_id, rest: pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id, **rest),
@@ -350,7 +350,7 @@ _OTHER_COMMANDS = st.one_of(
 
 
 def _in_unusual_layout(command: pb.BaseCommand, layout: str) -> bytes:
-    """The same command as bytes: usual, its message before its type, or something behind its message."""
+    """Encode the same command: as usual, with its message before its type, or with a field behind its message."""
     if layout == "swapped":
         type_only = pb.BaseCommand(type=command.type).SerializeToString()
         return command.SerializeToString().removeprefix(type_only) + type_only

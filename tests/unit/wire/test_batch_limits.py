@@ -1,4 +1,4 @@
-"""How many messages a batch can hold is told from its size: what says more is refused before it is stored."""
+"""The size of a batch limits its number of messages; a batch that claims more is refused before it is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, batch_refusal
 
 _LEAST = b"\0\0\0\2\x18\0"
-"""A message without anything: the size of its metadata, and the one field that this must have."""
+"""An empty message: the size of its metadata, and its one required field."""
 _COMPRESS = {
     pb.LZ4: lambda data: lz4.block.compress(data, store_size=False),
     pb.ZLIB: lambda data: zlib.compress(data, 9),
@@ -45,7 +45,7 @@ def test_a_batch_of_the_smallest_messages_is_taken_and_one_more_is_not() -> None
 
 @pytest.mark.parametrize("codec", _COMPRESS)
 def test_whatever_a_codec_makes_of_a_real_batch_is_taken(codec: Any) -> None:
-    """Nothing compresses better than the same again and again."""
+    """Repeated data compresses best."""
     for count in (2, 100, 200_000):
         packed = _COMPRESS[codec](_LEAST * count)
         assert refusal(packed, count, compression=codec, uncompressed_size=6 * count) is None
@@ -54,7 +54,7 @@ def test_whatever_a_codec_makes_of_a_real_batch_is_taken(codec: Any) -> None:
 
 @pytest.mark.parametrize("codec", [codec for codec in _COMPRESS if codec != pb.ZSTD])
 def test_a_size_that_the_codec_cannot_reach_is_not_believed(codec: Any) -> None:
-    """Nor is it of an encrypted batch, which cannot be opened: there is no other bound than this one."""
+    """Nor for an encrypted batch, which cannot be opened: there is no other bound."""
     keys = [pb.EncryptionKeys(key="k", value=b"v")]
     claimed = {"compression": codec, "uncompressed_size": (1 << 32) - 1}
     assert refusal(b"x" * 100, 20_000, **claimed) is not None

@@ -1,4 +1,4 @@
-"""What the broker puts in front of an entry is found again, and everything behind it is read as before."""
+"""The broker's prefix of an entry is found again, and the rest is read as before."""
 
 from __future__ import annotations
 

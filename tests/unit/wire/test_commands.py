@@ -1,4 +1,4 @@
-"""Frames become events: what is joined, what is refused, what closes the connection, and how much is held."""
+"""Frames become events: joined events, refusals, errors that close the connection, and memory."""
 
 import pytest
 from tests.unit.wire.support import (
@@ -193,7 +193,7 @@ def test_part_of_a_batch_is_acknowledged_apart_from_whole_entries() -> None:
     assert [(p.entry_id, p.ack_set, p.batch_size) for p in event.partials] == [(2, [MASK_64, 3], 70), (3, [1], 0)]
 
 
-# Commands that protobuf reads and that no client writes so: 06 is SEND, 0a ACK, 0b FLOW.
+# Commands that protobuf accepts and no client writes: 06 is SEND, 0a ACK, 0b FLOW.
 ONE_FLOW = "5a 04 08 01 10 0a"
 ONE_ACK = "52 0a 08 01 10 00 1a 04 08 05 10 07"
 ONE_SEND = "32 04 08 01 10 09"
@@ -291,7 +291,7 @@ def test_what_came_before_a_violation_in_an_earlier_read_is_not_lost() -> None:
 
 
 def frame_of(total: int) -> bytes:
-    """A SEND whose frame has `total` bytes behind its first four."""
+    """A SEND with `total` bytes behind its first four."""
     command = send(1, 1)
     overhead = 4 + command.ByteSize() + len(message(metadata(), b"", "none"))
     return frame(command, message(metadata(), b"\0" * (total - overhead), "none"))
@@ -308,7 +308,7 @@ def test_before_connect_a_frame_may_be_as_long_as_a_large_token() -> None:
 
 
 def test_once_connected_a_frame_may_be_as_long_as_a_message_and_some() -> None:
-    limit = MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES - 4  # `total` does not count itself
+    limit = MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES - 4  # `total` excludes its own four bytes
     assert len(connected_decoder().feed(frame_of(limit))) == 1
     for data in (frame_of(limit + 1), (limit + 1).to_bytes(4, "big")):
         with pytest.raises(ProtocolViolation, match="longer than the limit"):
@@ -417,7 +417,7 @@ def test_small_commands_before_the_beginning_of_a_large_frame_leave_nothing_to_g
 
 
 def test_the_sizes_of_an_incomplete_frame_are_judged_alike_however_it_is_cut() -> None:
-    data = bytes.fromhex("0001001a0100000508129201")  # a command longer than its frame, of which little has come
+    data = bytes.fromhex("0001001a0100000508129201")  # a command longer than its frame, of which few bytes have arrived
     for cut in range(len(data) + 1):
         decoder = Decoder()
         decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)

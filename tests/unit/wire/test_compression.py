@@ -1,4 +1,4 @@
-"""Payloads are opened as they were, and never beyond the size that they are supposed to have."""
+"""Payloads are decompressed exactly, and never beyond their stated size."""
 
 import tracemalloc
 import zlib

@@ -1,4 +1,4 @@
-"""The fields of a stored entry that are read without protobuf objects are what protobuf reads."""
+"""Fields read without protobuf objects equal those that protobuf reads."""
 
 import binascii
 

@@ -1,4 +1,4 @@
-"""Messages of an entry as people look at them: whatever the bytes are, something bounded is shown and nothing raised."""
+"""Messages of an entry for display: for any bytes, the result is bounded and no exception is raised."""
 
 from __future__ import annotations
 

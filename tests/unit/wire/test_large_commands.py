@@ -1,4 +1,6 @@
-"""Commands of over 16 KiB: ids come in slices that say the same, and millions of fields are refused before they are objects."""
+"""Commands over 16 KiB: ids are returned in equivalent slices, and millions of fields are refused before they become
+objects.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ WORST = {
 
 
 class Counted(bytes):
-    """Bytes that know how often they were looked at one by one."""
+    """Bytes that count single accesses."""
 
     looks = 0
 
@@ -131,7 +133,7 @@ def test_no_step_looks_at_more_than_its_share(name: str) -> None:
             assert all(len(each.ack_set) <= MAX_WORDS for each in part.partials)
         steps.append(body.looks - before)
         before = body.looks
-    assert len(steps) > 1 or body.looks < SLICE_STEPS  # what nobody needs is passed over at once
+    assert len(steps) > 1 or body.looks < SLICE_STEPS  # unneeded fields are skipped at once
     assert max(steps) <= 4 * SLICE_STEPS
 
 
@@ -227,7 +229,7 @@ def test_what_no_client_sends_as_large_is_a_violation() -> None:
 
 
 def test_a_message_with_any_number_of_properties_is_accepted() -> None:
-    """Apache Pulsar bounds the metadata of a message by its bytes alone, and clients send again what is refused."""
+    """Apache Pulsar limits the metadata of a message by its bytes alone, and clients resend a refused message."""
     pairs = metadata(properties=[pb.KeyValue(key=f"key-{index}", value="v") for index in range(20_000)])
     nested = metadata(
         encryption_keys=[pb.EncryptionKeys(key="k", value=b"", metadata=[pb.KeyValue(key="k", value="")] * 4000)]

@@ -1,4 +1,4 @@
-"""What is written by hand is what protobuf reads, for ids of every length."""
+"""Hand-written encodings are what protobuf reads, for ids of every length."""
 
 import re
 import struct
@@ -18,7 +18,7 @@ MASK_64 = (1 << 64) - 1
 
 
 def frames_of(data: bytes) -> Iterator[tuple[pb.BaseCommand, bytes]]:
-    """Each command with the bytes behind it."""
+    """Yield each command with the bytes behind it."""
     pos = 0
     while pos < len(data):
         total, size = struct.unpack_from(">II", data, pos)
@@ -36,7 +36,7 @@ def only(data: bytes) -> pb.BaseCommand:
     return command
 
 
-# Of any length, and neighbours as a producer sends them, across a change of length.
+# Of any length, and consecutive values as a producer sends them, across a change of length.
 runs = st.one_of(
     st.lists(ids, max_size=6),
     st.builds(
@@ -198,14 +198,14 @@ def test_success_and_closing_commands_name_what_they_are_for() -> None:
 
 
 def refusal_texts(failure: BrokerError) -> set[str]:
-    """What every kind of answer says of `failure`."""
+    """Return the texts of every kind of response to `failure`."""
     answers = (replies.error(1, failure), replies.send_error(1, 1, failure), replies.ack_response(1, 1, failure))
     commands = [pb.BaseCommand.FromString(answer[8:]) for answer in answers]
     return {command.error.message or command.send_error.message or command.ackResponse.message for command in commands}
 
 
 def test_a_client_that_is_told_to_try_again_keeps_its_connection() -> None:
-    # The C++ client looks for one of three phrases, and closes the connection without them.
+    # The C++ client searches for one of three phrases, and closes the connection without them.
     reasons = ("topic t is being unloaded, try again", "subscription s is being made, try again")
     assert refusal_texts(ServiceNotReady(reasons[0])) == {reasons[0]}
     assert refusal_texts(ServiceNotReady(reasons[1])) == {f"{reasons[1]} (Failed to acquire ownership)"}
@@ -216,6 +216,6 @@ def test_a_codes_text_is_made_in_one_place() -> None:
     source = Path(replies.__file__).parents[1]
     for path in [*source.glob("server/**/*.py"), *source.glob("wire/*.py")]:
         for line in path.read_text(encoding="utf-8").splitlines():
-            # A code that comes without its text must not be the one whose text counts.
+            # A code without its text must not be the one whose text matters.
             if re.search(r"\.(error|error_code) = ", line):
                 assert re.search(r"= pb\.ServerError\.(?!ServiceNotReady)", line), f"{path.name}: {line}"

@@ -1,4 +1,4 @@
-"""Which command is legal when, and when a silent peer is asked or given up."""
+"""Legal commands by state, and the keep-alive of a silent peer."""
 
 import itertools
 

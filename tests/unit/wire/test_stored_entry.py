@@ -1,4 +1,4 @@
-"""The Python routine for stored entries, and the readers of single fields beside it, against the shared vectors."""
+"""The Python routine for stored entries, and the readers of single fields, against the shared vectors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pybroker.wire.entry_view import entry_view
 from pybroker.wire.stored_entry import is_checksum_wrong, messages_of_batch, split_entry
 
 BAD_VALUES = frozenset({"bad_message_count", "missing_field", "bad_chunk"})
-"""Errors of metadata that protobuf parses: values that are absent or out of range."""
+"""Errors of metadata that protobuf parses: absent or out-of-range values."""
 
 any_entry = pytest.mark.parametrize("vector", ALL, ids=str)
 readable_entry = pytest.mark.parametrize("vector", READABLE, ids=str)
@@ -115,7 +115,7 @@ def test_batch_yields_its_messages_in_front_of_an_error(vector: StoredEntryVecto
     except (DamagedPayload, DecodeError):
         is_damaged = True
     assert is_damaged == (vector.error in BATCH_ERRORS)
-    # Only the bulk readers count the messages that the bytes can hold, and miss fields that protobuf does not miss.
+    # Only the bulk readers count the messages that the bytes can hold, and detect missing fields that protobuf ignores.
     if vector.error not in {"too_many_messages", "missing_batch_field"}:
         assert found == vector.messages
 
@@ -195,7 +195,7 @@ def test_view_of_an_entry_shows_its_messages_or_its_problem(vector: StoredEntryV
 
 @any_entry
 def test_send_of_the_entry_is_accepted_or_refused(vector: StoredEntryVector) -> None:
-    """A broker takes the entry without broker metadata, and compares the checksum first."""
+    """A broker receives the entry without broker metadata, and compares the checksum first."""
     decoder = Decoder()
     decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
     entry = without_broker_metadata(vector.entry)
@@ -205,7 +205,7 @@ def test_send_of_the_entry_is_accepted_or_refused(vector: StoredEntryVector) -> 
             events = decoder.feed(received)
         except ProtocolViolation:
             return
-        # The checksum of an entry that was cut is wrong.
+        # the checksum of a truncated entry is wrong
         assert [type(event) for event in events] == [SendRefused]
         assert isinstance(events[0], SendRefused)
         assert isinstance(events[0].error, ChecksumError)

@@ -1,7 +1,7 @@
 """Large messages with chunks at consumers. One client assembles a message, so all its chunks go to one consumer.
 
-A message is tracked from the delivery of its first chunk until its consumer holds none: then all are acknowledged,
-or all wait for redelivery to any consumer. Other entries are never looked up here.
+A message is tracked from the delivery of its first chunk until its consumer holds none: then all are acknowledged, or
+all wait for redelivery to any consumer.
 
 Invariant: a message has one consumer.
 """
@@ -20,7 +20,7 @@ _MIN_LIMIT = 100
 
 
 class ChunkedMessage:
-    """Message of `chunk_count` chunks with the positions sent to its consumer, some of which may have been taken back."""
+    """`positions` were sent to `consumer`; some of them may have been taken back."""
 
     __slots__ = ("chunk_count", "consumer", "positions", "sticky_hash")
 
@@ -32,7 +32,7 @@ class ChunkedMessage:
 
 
 class ChunkedMessages:
-    """Chunked messages of one dispatcher; its pending acks determine which chunks are held."""
+    """Owned by one dispatcher; its pending acks determine which chunks are held."""
 
     __slots__ = ("_by_uuid", "_limit", "_pending")
 
@@ -54,12 +54,11 @@ class ChunkedMessages:
         return None
 
     def find(self, uuid: bytes) -> ChunkedMessage | None:
-        """Return the message if a consumer has chunks of it."""
+        """Return the message only if a consumer has chunks of it."""
         message = self._by_uuid.get(uuid)
         return message if message is not None and self._held_count(message) else None
 
     def held_count(self, message: ChunkedMessage) -> int:
-        """Return the number of chunks that its consumer holds."""
         return self._held_count(message)
 
     def delivered(self, chunk: Chunk, consumer: ConsumerState, position: Position, sticky_hash: int = 0) -> None:
@@ -71,9 +70,7 @@ class ChunkedMessages:
         message.positions.add(position)
 
     def incomplete(self) -> list[tuple[bytes, ChunkedMessage]]:
-        """Return messages, by uuid, of which consumers had received only some chunks when they were sent. Some chunks
-        may have been acknowledged or returned since.
-        """
+        """Return messages, by uuid, of which not all chunks were sent; sent ones may have been acknowledged since."""
         return [(uuid, each) for uuid, each in self._by_uuid.items() if len(each.positions) < each.chunk_count]
 
     def unfinished_hashes(self, consumer: ConsumerState) -> set[int]:
@@ -85,7 +82,6 @@ class ChunkedMessages:
         }
 
     def unfinished_holders(self, sticky_hash: int) -> list[ConsumerState]:
-        """Return the consumers that have some chunks, but not all, of a message of that hash."""
         return [
             message.consumer
             for message in self._by_uuid.values()
@@ -95,9 +91,7 @@ class ChunkedMessages:
     def other_chunks(
         self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
     ) -> list[Position]:
-        """Return the other chunks of messages of which `consumer` returns some, if `is_elsewhere` is true for their
-        hash.
-        """
+        """Return the other chunks of messages that `consumer` returns partly, if `is_elsewhere` is true for their hash."""
         given_back = set(positions)
         others: list[Position] = []
         for message in self._by_uuid.values():
@@ -107,7 +101,7 @@ class ChunkedMessages:
         return others
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """Return all chunks that `consumer` holds of this entry's message, ascending; the entry alone if it is no
+        """Return all chunks of this entry's message that `consumer` holds, ascending; the entry alone if it is no
         chunk.
         """
         for message in self._by_uuid.values():
@@ -116,7 +110,7 @@ class ChunkedMessages:
         return [position]
 
     def forget(self, consumer: ConsumerState) -> None:
-        """Forget a leaving consumer, which holds no entries."""
+        """The consumer must hold no entries."""
         self._by_uuid = {uuid: each for uuid, each in self._by_uuid.items() if each.consumer is not consumer}
 
     def clear(self) -> None:

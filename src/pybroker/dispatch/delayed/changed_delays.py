@@ -1,7 +1,7 @@
 """Delivery times of entries that were changed after publishing, for one subscription.
 
-An entry's own delivery time never changes; a time here overrides it until the entry is acknowledged. The table is
-empty on nearly all subscriptions and then costs nothing.
+A time here overrides the entry's own one until the entry is acknowledged. The table is empty on nearly all
+subscriptions.
 
 Invariants: at most `MAX_CHANGED_DELAYS` entries; no inner table is empty.
 """
@@ -15,11 +15,12 @@ from pybroker.model.position import Position
 MAX_CHANGED_DELAYS = 10_000
 """Limit per subscription; a further change is refused."""
 CHANGED_BYTES = 460
-"""Counted memory of each change: its allocation in Python, and up to two slots among the newest entries of the index."""
+"""Counted memory of each change: its allocation in Python, and up to two slots among the newest entries of the index.
+"""
 
 
 class ChangedDelays:
-    """Changed times of one subscription, in milliseconds since 1970; 0 means immediately."""
+    """Changed times in milliseconds since 1970; 0 means immediately."""
 
     __slots__ = ("_by_ledger", "_count")
 
@@ -44,7 +45,6 @@ class ChangedDelays:
         return None if times is None else times.get(position.entry_id)
 
     def has_room(self, position: Position) -> bool:
-        """Return whether the entry's time may be changed without exceeding the limit."""
         return self._count < MAX_CHANGED_DELAYS or self.get(position) is not None
 
     def set(self, position: Position, due_ms: int) -> None:
@@ -53,14 +53,13 @@ class ChangedDelays:
         times[position.entry_id] = due_ms
 
     def applied(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> Sequence[int]:
-        """Return the effective times of entries of one ledger; `due_times_ms` holds their own times."""
+        """`due_times_ms` holds the entries' own times."""
         times = self._by_ledger.get(ledger_id)
         if times is None:
             return due_times_ms
         return [times.get(entry_id, own_ms) for entry_id, own_ms in zip(entry_ids, due_times_ms, strict=True)]
 
     def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        """Forget acknowledged entries."""
         times = self._by_ledger.get(ledger_id)
         if times is None:
             return
@@ -71,7 +70,6 @@ class ChangedDelays:
             del self._by_ledger[ledger_id]
 
     def discard_up_to(self, position: Position) -> None:
-        """Forget everything up to and including `position`."""
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             times = self._by_ledger[ledger_id]
             last = position.entry_id if ledger_id == position.ledger_id else None

@@ -1,21 +1,20 @@
 """Delayed entries of a subscription: which entries wait for their delivery time, when the next is due, and which are
-due now.
+due.
 
 An entry's delivery time never changes, so all of this could be read from the topic again. It is kept in memory, and
 stored periodically (`delayed_record.py`), to avoid that read.
 
-Memory: eight bytes per entry plus its share of a bitmap; a million entries were measured at 9 to 10 MB. A new entry
-goes to a small heap. A full heap becomes one *run* per ledger, an array of numbers in order of due times:
+Memory: eight bytes per entry plus its share of a bitmap; a million entries were measured at 9 to 10 MB. New entries are
+in a small heap. A full heap becomes one *run* per ledger, an array of numbers in order of due times:
 
     due time in milliseconds, 42 bits (up to the year 2109) | entry id less the run's first one, 22 bits
 
-A heap of runs, by each run's next due time, merges them. An entry that is acknowledged or expires early is removed
-only from the bitmap at first, and from its run when the run reaches it.
+A heap of runs, by each run's next due time, merges them. An acknowledged entry is removed from the bitmap at first, and
+from its run when the run reaches it. An entry with a changed time is listed more than once: `ChangedDelays` determines
+which time counts.
 
-An entry with a changed time is listed more than once: `ChangedDelays` determines which time counts.
-
-Invariants: `members` has exactly the waiting entries, each of which is in the heap or in a run. Additional entries
-in a run were removed or are duplicates, and are skipped.
+Invariants: `members` has exactly the waiting entries, each of which is in the heap or in a run. Additional entries in a
+run were removed or are duplicates, and are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from pybroker.dispatch.delayed.changed_delays import MAX_CHANGED_DELAYS, Changed
 from pybroker.model.position import MAX_ENTRY_ID, Position
 
 RUN_ENTRIES = 1024
-"""Number of newest entries kept individually before they become runs."""
+"""Newest entries are kept individually up to this number; then they become runs."""
 MAX_DUE_MS = (1 << 42) - 1
 _SPAN_BITS = 22
 _SPAN_MASK = (1 << _SPAN_BITS) - 1
@@ -42,7 +41,7 @@ _RUN_BYTES, _BITMAP_BYTES, _HEAP_ENTRY_BYTES = 300, 200, 130
 
 
 class Delayed(NamedTuple):
-    """One entry and its due time; ordered by due time."""
+    """An entry, ordered by due time."""
 
     due_ms: int
     ledger_id: int
@@ -59,7 +58,7 @@ class DelayedRun:
     __slots__ = ("first_entry_id", "index", "last_entry_id", "ledger_id", "packed")
 
     def __init__(self, ledger_id: int, first_entry_id: int, packed: array[int]) -> None:
-        """Create a run. `packed` must ascend and must not be empty."""
+        """`packed` must ascend and must not be empty."""
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.last_entry_id = first_entry_id + max(number & _SPAN_MASK for number in packed)
@@ -68,7 +67,6 @@ class DelayedRun:
 
     @property
     def due_ms(self) -> int:
-        """The due time of the current entry."""
         return self.packed[self.index] >> _SPAN_BITS
 
     @property
@@ -76,11 +74,9 @@ class DelayedRun:
         return self.first_entry_id + (self.packed[self.index] & _SPAN_MASK)
 
     def entry_ids(self) -> BitMap:
-        """Return the entries that are not consumed."""
         return BitMap([self.first_entry_id + (number & _SPAN_MASK) for number in self.packed[self.index :]])
 
     def left(self) -> Iterator[Delayed]:
-        """Yield the entries that are not consumed, with their times."""
         for number in self.packed[self.index :]:
             yield Delayed(number >> _SPAN_BITS, self.ledger_id, self.first_entry_id + (number & _SPAN_MASK))
 
@@ -95,21 +91,19 @@ class DeliveryTimes:
         self.is_strict = is_strict
 
     def cutoff_ms(self, now_ms: int) -> int:
-        """Return the time up to which entries may be delivered now: one tick early, unless times are strict."""
+        """Return a time one tick early, unless times are strict."""
         return now_ms if self.is_strict else now_ms + self.tick_ms
 
     def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
-        """Return when to check for due entries next, at most once a tick. Strict times may be late by a tick; others
-        are taken a tick early.
-        """
+        """Check at most once a tick. Strict times may be late by a tick."""
         return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
 
 
 class DelayedIndex:
-    """Waiting entries of one subscription. Positions are unique; adding a waiting one again changes nothing."""
+    """Owned by one subscription. Positions are unique; adding a waiting one again changes nothing."""
 
     def __init__(self, changed: ChangedDelays | None = None) -> None:
-        """Create the index. `changed` holds the changed times; its owner reports each change with `move`."""
+        """`changed` holds the changed times; its owner reports each change with `move`."""
         self._changed = ChangedDelays() if changed is None else changed
         self._members: dict[int, BitMap] = {}  # no bitmap is empty
         self._count = 0
@@ -126,7 +120,6 @@ class DelayedIndex:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory."""
         runs = sum(_RUN_BYTES + run.packed.itemsize * len(run.packed) for _, _, run in self._runs)
         bitmaps = sum(_BITMAP_BYTES + _container_bytes(bitmap) for bitmap in self._members.values())
         return runs + bitmaps + _HEAP_ENTRY_BYTES * len(self._newest)
@@ -134,7 +127,7 @@ class DelayedIndex:
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> bool:
-        """Add waiting entries. Return True if new runs were made, which are not stored yet."""
+        """Return True if new runs were made, which are not stored yet."""
         members = self._members.get(ledger_id)
         if members is None:
             members = self._members[ledger_id] = BitMap()
@@ -169,7 +162,6 @@ class DelayedIndex:
         return {each for each in self._newest if self._counts(each)}
 
     def seal_newest(self) -> None:
-        """Make runs of the newest entries."""
         by_position = sorted(self._counting_newest(), key=lambda delayed: delayed[1:])
         self._newest.clear()
         for ledger_id, group in groupby(by_position, lambda delayed: delayed.ledger_id):
@@ -183,7 +175,7 @@ class DelayedIndex:
             self._members[ledger_id].run_optimize()
 
     def add_run(self, run: DelayedRun, unwanted: BitMap) -> None:
-        """Add a stored run: its entries wait again, except the `unwanted` ones."""
+        """Entries wait again, except the `unwanted` ones."""
         entries = run.entry_ids() - unwanted
         if not entries:
             return
@@ -200,7 +192,6 @@ class DelayedIndex:
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """Return when the next entry is due; None if none waits."""
         while (first := self._first()) is not None:
             if self._counts(first):
                 return first.due_ms
@@ -208,9 +199,7 @@ class DelayedIndex:
         return None
 
     def due_count(self, cutoff_ms: int) -> int:
-        """Return approximately how many entries are due up to that time, including removed entries that are still in
-        runs.
-        """
+        """Return an approximate count, which includes removed entries that are still in runs."""
         newest = sum(each.due_ms <= cutoff_ms for each in self._newest)
         last = (cutoff_ms + 1) << _SPAN_BITS
         due = newest + sum(
@@ -219,7 +208,7 @@ class DelayedIndex:
         return min(due, self._count)
 
     def take_due(self, cutoff_ms: int, max_entries: int) -> list[Delayed]:
-        """Remove and return entries that are due up to that time, in order of their times."""
+        """Take entries in order of their times."""
         taken: list[Delayed] = []
         while self._count and len(taken) < max_entries:
             delayed = self._first()
@@ -239,14 +228,12 @@ class DelayedIndex:
         return taken
 
     def _counts(self, delayed: Delayed) -> bool:
-        """Return whether the entry waits and this is its current time."""
         members = self._members.get(delayed.ledger_id)
         if members is None or delayed.entry_id not in members:
             return False
         return not self._changed or self._changed.get(delayed.position) in (None, delayed.due_ms)
 
     def _first(self) -> Delayed | None:
-        """Return the next listed entry, whether it still waits or not."""
         if self._is_among_newest():
             return self._newest[0]
         if not self._runs:
@@ -259,7 +246,6 @@ class DelayedIndex:
         return bool(newest) and (not runs or newest[0].due_ms < runs[0][0])
 
     def _pop(self) -> None:
-        """Remove the next listed entry."""
         if self._is_among_newest():
             heappop(self._newest)
             return
@@ -271,7 +257,6 @@ class DelayedIndex:
             heappop(self._runs)
 
     def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        """Remove these entries if they wait."""
         members = self._members.get(ledger_id)
         if members is None:
             return
@@ -279,7 +264,6 @@ class DelayedIndex:
         self._remove(ledger_id, members & BitMap([each for each in entry_ids if 0 <= each <= MAX_ENTRY_ID]))
 
     def discard_up_to(self, position: Position) -> None:
-        """Remove everything up to and including `position`."""
         for ledger_id in [ledger_id for ledger_id in self._members if ledger_id <= position.ledger_id]:
             members = self._members[ledger_id]
             if ledger_id == position.ledger_id:
@@ -310,7 +294,6 @@ class DelayedIndex:
 
     @property
     def last_serial(self) -> int:
-        """The serial of the newest run, which increases with each run; argument for `runs_after`."""
         return self._serial
 
     def runs_after(self, serial: int) -> list[DelayedRun]:

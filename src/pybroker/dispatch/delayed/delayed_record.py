@@ -36,12 +36,12 @@ _IS_LITTLE_ENDIAN = array("H", [1]).tobytes()[0] == 1
 
 
 def encode_whole(runs: Sequence[DelayedRun], changes: Iterable[tuple[Position, int]] = ()) -> bytes:
-    """Encode a record that replaces all before it; `changes` are the changed delivery times."""
+    """The record replaces all before it."""
     return _encode(_WHOLE, runs, list(changes))
 
 
 def encode_more(runs: Sequence[DelayedRun], changes: Iterable[tuple[Position, int]] = ()) -> bytes:
-    """Encode a record that adds to those before it."""
+    """The record adds to those before it."""
     return _encode(_MORE, runs, list(changes))
 
 
@@ -58,8 +58,7 @@ def _encode(kind: int, runs: Sequence[DelayedRun], changes: Sequence[tuple[Posit
 
 
 def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
-    """Yield the runs of the records, oldest record first, one at a time, so that the caller can yield to the event loop
-    in between.
+    """Yield the oldest first, one at a time, so that the caller can yield to the event loop.
 
     Raise StoreError on reaching a record that is damaged or of an unknown version.
     """
@@ -71,7 +70,7 @@ def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
 
 
 def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
-    """Return the changed delivery times by entry. Raise StoreError for a damaged record."""
+    """Raise StoreError for a damaged record."""
     changes: dict[Position, int] = {}
     try:
         for record in _valid(records):
@@ -84,7 +83,7 @@ def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
 
 
 def _valid(records: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the records from the last one on that replaces those before it."""
+    """Drop the records before the last WHOLE one."""
     for record in records:
         if _HEADER.unpack_from(record)[0] > FORMAT_VERSION:
             raise StoreError(

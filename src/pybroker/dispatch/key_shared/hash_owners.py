@@ -15,11 +15,7 @@ from pybroker.errors import ConsumerBusy
 
 
 def new_selector(ring_points: int, options: KeySharedOptions) -> HashSelector:
-    """Return the selector for the mode that a first consumer requests.
-
-    `ring_points` is the number of points per consumer on the hash ring; with 0, AUTO_SPLIT halves ranges instead of
-    using a ring.
-    """
+    """`ring_points` is the number of points per consumer on the hash ring; with 0, AUTO_SPLIT halves ranges instead."""
     if options.ranges is not None:
         return StickyRangesSelector()
     return ConsistentHashSelector(ring_points) if ring_points else AutoSplitSelector()
@@ -38,7 +34,7 @@ class HashOwners:
 
     @property
     def mode(self) -> str:
-        """The mode's name in the protocol and in stats."""
+        """The name in the protocol and in stats."""
         return "AUTO_SPLIT" if self._options.ranges is None else "STICKY"
 
     @property
@@ -46,10 +42,10 @@ class HashOwners:
         return self._options.allow_out_of_order_delivery
 
     def add(self, consumer: ConsumerState, *, is_first: bool) -> list[ConsumerState]:
-        """Assign hashes to `consumer` and return the consumers that lost some.
+        """Return the consumers that lost hashes.
 
-        Raise ConsumerBusy if its mode or flag differs from that of the connected consumers, ConsumerAssignError for
-        invalid ranges.
+        Raise ConsumerBusy if mode or flag differs from that of the connected consumers, ConsumerAssignError for invalid
+        ranges.
         """
         if is_first:
             self._options = consumer.key_shared
@@ -59,7 +55,6 @@ class HashOwners:
         return self.selector.add(consumer)
 
     def remove(self, consumer: ConsumerState) -> None:
-        """Reassign the consumer's hashes to other consumers."""
         self.selector.remove(consumer)
 
     def _require_same(self, asked: KeySharedOptions) -> None:

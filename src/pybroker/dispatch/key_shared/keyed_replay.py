@@ -1,17 +1,16 @@
 """Waiting entries of a Key_Shared subscription with their sticky hashes, at a cost of a few bytes per entry.
 
-Entries wait for redelivery, or because their hash could not be delivered when they were read: its owner had no
-permits, it drains at its former owner, or it has no owner. All waiting entries of one hash are in one set, so that
-they leave in order: *ready* for the hash's owner, or *parked* while no consumer may receive them. Parked entries
-cost no time until their hash is freed or owners change. So a blocked key does not slow others, however many of its
-entries wait.
+Entries wait for redelivery, or because their hash could not be delivered when they were read: its owner had no permits,
+it drains at its former owner, or it has no owner. All waiting entries of one hash are in one set, so that they leave in
+order: *ready* for the hash's owner, or *parked* while no consumer may receive them. Parked entries cost no time until
+their hash is freed or owners change, so a blocked key does not slow others.
 
-Memory. A bitmap has one container per block of 65,536 entry ids. For each block, a *column* keeps the waiting ids as
-a bitmap and their hashes as two bytes each, in order of the ids; each set has its own bitmap in addition. That is
-six to ten bytes an entry. `size_bytes` also counts the cost of hashes and bitmaps.
+Memory. For each block of 65,536 entry ids, a *column* keeps the waiting ids as a bitmap and their hashes as two bytes
+each, in order of the ids; each set has its own bitmap in addition. That is six to ten bytes an entry. `size_bytes` also
+counts the cost of hashes and bitmaps.
 
-Each waiting hash is charged to the consumer that delays it: its owner while it is ready, the draining consumer while
-it is parked. `bytes_of` returns the cost per consumer, so that none can use the memory of all.
+Each waiting hash is charged to the consumer that delays it (`bytes_of`): its owner while it is ready, the draining
+consumer while it is parked. So no consumer can use the memory of all.
 
 Invariant: a position is listed once; `waiting` counts the positions of each hash.
 """
@@ -68,7 +67,7 @@ class _Column:
         self.last = -1
 
     def add(self, entry_id: int, sticky_hash: int) -> bool:
-        """Add an entry. Return False if it is already listed."""
+        """Return False if the entry is already listed."""
         if entry_id > self.last:
             self.hashes.append(sticky_hash)
             self.last = entry_id
@@ -85,7 +84,7 @@ class _Column:
         return sticky_hash
 
     def remove_up_to(self, entry_id: int) -> Counter[int]:
-        """Remove all entries up to this one. Return how many of each hash were removed."""
+        """Return how many entries of each hash were removed."""
         index = self.members.rank(entry_id)
         counts = Counter(self.hashes[:index])
         del self.hashes[:index]
@@ -132,14 +131,12 @@ class KeyedReplay(Waiting):
         return sum(int(column.members.intersection_cardinality(entry_ids)) for column in columns)
 
     def __iter__(self) -> Iterator[tuple[Position, int]]:
-        """Yield every waiting entry and its hash."""
         for ledger_id, columns in self._columns.items():
             for column in columns.values():
                 for entry_id, sticky_hash in zip(column.members, column.hashes, strict=True):
                     yield Position(ledger_id, entry_id), sticky_hash
 
     def hash_of(self, position: Position) -> int | None:
-        """Return the hash of a waiting entry; None for any other."""
         column = self._column_of(position)
         if column is None or position.entry_id not in column.members:
             return None
@@ -151,23 +148,21 @@ class KeyedReplay(Waiting):
         return ENTRY_BYTES * self._count + HASH_BYTES * len(self.waiting) + PART_BYTES * self._parts
 
     def bytes_of(self, filler: Filler) -> int:
-        """Return the cost of entries that this consumer delays; None: of hashes without owner."""
+        """Return the cost of entries that `filler` delays; None: of hashes without owner."""
         return self._bytes.get(filler, 0)
 
     def filler_of(self, sticky_hash: int) -> Filler:
-        """Return the consumer to which entries of this hash are charged."""
         waiting = self.waiting.get(sticky_hash)
         return self._filler(sticky_hash, self._place(sticky_hash)) if waiting is None else waiting.filler
 
     def first_ready(self, consumer: ConsumerState) -> Position | None:
-        """Return the lowest entry that is ready for `consumer`."""
         ready = self._ready.get(consumer)
         return None if ready is None else ready.first()
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Iterable[int], sticky_hashes: Iterable[int]) -> None:
-        """Add waiting entries; those already listed are ignored."""
+        """Entries already listed are ignored."""
         columns = self._columns.setdefault(ledger_id, {})
         ready: dict[ConsumerState, list[int]] = {}
         for entry_id, sticky_hash in zip(entry_ids, sticky_hashes, strict=True):
@@ -199,10 +194,7 @@ class KeyedReplay(Waiting):
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def take(self, consumer: ConsumerState, max_entries: int, before: Position | None) -> list[tuple[Position, int]]:
-        """Remove and return the lowest entries that are ready for `consumer`, ascending, with their hashes.
-
-        With `before`, return only entries before that position.
-        """
+        """Take the lowest ready entries, ascending, with their hashes; with `before`, only those before it."""
         ready = self._ready.get(consumer)
         if ready is None:
             return []
@@ -269,7 +261,7 @@ class KeyedReplay(Waiting):
     # --- other places ------------------------------------------------------------------------------------------------
 
     def unpark(self, sticky_hash: int) -> bool:
-        """Make parked entries of this hash ready. Return whether there were any and a consumer may receive them."""
+        """Return whether there were parked entries and a consumer may receive them."""
         waiting = self.waiting.get(sticky_hash)
         if waiting is None or waiting.parked is None:
             return False
@@ -287,7 +279,6 @@ class KeyedReplay(Waiting):
         return True
 
     def replace_all(self) -> None:
-        """Place all entries again after owners of hashes changed."""
         parked: dict[int, ReplaySet] = {}
         self._ready = {}
         self._bytes = {}
@@ -305,7 +296,7 @@ class KeyedReplay(Waiting):
         self._parts = sum(map(len, self._columns.values())) + sum(place.part_count for place in places)
 
     def _place_column(self, ledger_id: int, column: _Column, parked: Mapping[int, ReplaySet]) -> None:
-        """Place a whole column at once: hundreds of thousands of entries may wait when a consumer joins."""
+        """A whole column at once: hundreds of thousands of entries may wait when a consumer joins."""
         consumers = [self.waiting[sticky_hash].consumer for sticky_hash in column.hashes]
         for consumer in set(consumers):
             chosen: Sequence[int] = list(compress(column.members, [each is consumer for each in consumers]))
@@ -328,7 +319,6 @@ class KeyedReplay(Waiting):
         self.waiting = {}
 
     def check_invariants(self) -> None:
-        """Assert that every entry is in exactly the set to which its hash belongs; slow, for tests."""
         counts: Counter[int] = Counter()
         fillers: Counter[Filler] = Counter()
         for position, sticky_hash in self:
@@ -386,7 +376,7 @@ class KeyedReplay(Waiting):
             del self._ready[waiting.consumer]
 
     def _forget(self, position: Position) -> int:
-        """Remove an entry, already removed from its set, from the column and counts. Return its hash."""
+        """Remove an entry that is no longer in its set. Return its hash."""
         columns = self._columns[position.ledger_id]
         column = columns[position.entry_id >> _BLOCK_BITS]
         sticky_hash = column.remove(position.entry_id)
@@ -408,7 +398,6 @@ class KeyedReplay(Waiting):
             self._charge(waiting.filler, -HASH_BYTES)
 
     def _count_for(self, waiting: WaitingHash, filler: Filler) -> None:
-        """Charge the entries of a hash to another consumer."""
         cost_bytes = HASH_BYTES + ENTRY_BYTES * waiting.count
         self._charge(waiting.filler, -cost_bytes)
         waiting.filler = filler

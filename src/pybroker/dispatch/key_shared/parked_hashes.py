@@ -1,13 +1,9 @@
-"""Parked hashes of a Key_Shared subscription: their entries are not listed from a position on, and are rescanned
-later.
+"""Parked hashes of a Key_Shared subscription: their entries are not listed from a position on, and are rescanned later.
 
-Listed entries cost memory, which is limited (`KeySharedSettings.look_ahead_bytes`). An entry beyond the limit is
-*parked* with all later entries of its hash; only the position of the first is kept. The cursor continues for other
-hashes. When the hash's owner can take entries again, a *scan* rereads entries that the cursor has passed and
-extracts those of parked hashes. A scan starts where the previous one ran out of memory, so that each parked entry is
-reread about once.
-
-A hash is parked from a position on:
+An entry beyond the limit of listed entries (`KeySharedSettings.look_ahead_bytes`) is *parked* with all later entries of
+its hash; only the position of the first is kept. When the hash's owner can take entries again, a *scan* rereads entries
+that the cursor has passed and extracts those of parked hashes. A scan starts where the previous one ran out of memory,
+so that each parked entry is reread about once.
 
     listed or held, or acknowledged | parked, or acknowledged                         | not read yet
     --------------------------------^ from_position of the hash ----------------------^ the cursor's read position
@@ -67,18 +63,16 @@ class ParkedHashes:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory."""
         return HASH_BYTES * len(self._from)
 
     def from_position(self, sticky_hash: int) -> Position:
-        """Return the position from which `sticky_hash` is parked; the hash must be parked."""
+        """The hash must be parked."""
         position = self._from[sticky_hash]
         if self.position is not None and sticky_hash in self._scanned:
             return max(position, self.position)
         return position
 
     def covers(self, sticky_hash: int, position: Position) -> bool:
-        """Return whether an entry of this hash at this position is parked."""
         return sticky_hash in self._from and position >= self.from_position(sticky_hash)
 
     def first_for(self, consumer: ConsumerState) -> Position | None:
@@ -92,7 +86,7 @@ class ParkedHashes:
         return first
 
     def add(self, sticky_hash: int, position: Position) -> None:
-        """Park this hash from `position` on; no effect if it is parked from there already."""
+        """No effect if the hash is parked from there already."""
         if sticky_hash not in self._from:
             self._put(sticky_hash, position)
         elif position < self.from_position(sticky_hash):
@@ -103,9 +97,7 @@ class ParkedHashes:
             self._put(sticky_hash, position)
 
     def place_again(self, sticky_hash: int) -> bool:
-        """Update the consumer of one hash. Return whether the hash is parked and a different consumer may receive it
-        now.
-        """
+        """Update the consumer of one hash. Return whether it is parked and a different consumer may receive it now."""
         if sticky_hash not in self._from:
             return False
         place = self._place(sticky_hash)
@@ -116,7 +108,6 @@ class ParkedHashes:
         return place is not None
 
     def replace_all(self) -> None:
-        """Update the consumer of all hashes after owners changed."""
         self._at = {}
         self._firsts = {}
         for sticky_hash in self._from:
@@ -125,9 +116,7 @@ class ParkedHashes:
     # --- the scan ----------------------------------------------------------------------------------------------------
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
-        """Start a scan for the parked hashes of these consumers, and return its first position. At least one must have
-        some.
-        """
+        """Return the first position. At least one consumer must have parked hashes."""
         assert self.position is None
         for consumer in consumers:
             self._scanned |= self._at.get(consumer, set())
@@ -138,13 +127,12 @@ class ParkedHashes:
         return sticky_hash in self._scanned
 
     def advance_scan(self, position: Position) -> None:
-        """Record that the entries before this position were scanned."""
         assert self.position is not None
         assert position >= self.position, "a scan went back"
         self.position = position
 
     def leave_scan(self, sticky_hash: int, position: Position) -> None:
-        """Stop scanning the hashes of this hash's consumer: its entry at this position exceeds the capacity."""
+        """Stop scanning the hashes of this hash's consumer: its entry exceeds the capacity."""
         place = self._place(sticky_hash)
         for each in [each for each in self._scanned if self._place(each) is place]:
             self._scanned.discard(each)
@@ -154,7 +142,7 @@ class ParkedHashes:
             self.position = None
 
     def finish_scan(self) -> None:
-        """End the scan at the cursor's read position; the scanned hashes are no longer parked."""
+        """The scanned hashes are no longer parked."""
         for sticky_hash in self._scanned:
             del self._from[sticky_hash]
             self._leave_place(self._place(sticky_hash), sticky_hash)

@@ -44,9 +44,7 @@ class StickyRangesSelector(HashSelector):
         return []
 
     def _require_free(self, wanted: list[HashRange]) -> None:
-        """Refuse ranges, in order, that overlap each other or an owned range. The cost depends on the number of
-        `wanted` ranges.
-        """
+        """Refuse ranges that overlap each other or an owned range, at a cost by the number of `wanted` ranges."""
         end_before = -1
         for index, mine in enumerate(wanted):
             start, end = mine

@@ -1,10 +1,10 @@
 """A checkpoint: move buffered entries to segment files, then commit their new state in one transaction.
 
-The order with its reasons: write entries to segment files; make those files and their directory durable; commit the table's
-transaction (journal position, extents, cursors); release the journal files before the position. A crash before the transaction
-leaves the old extents and the whole journal, and recovery writes the same bytes again. After it, the journal is not needed.
-Invariant: a checkpoint never changes a segment before its committed extent. It runs in the checkpoint's thread; the event loop
-passes objects that do not change until the checkpoint has ended.
+The order with its reasons: write entries to segment files; make those files and their directory durable; commit the
+table's transaction (journal position, extents, cursors); release the journal files before the position. A crash before
+the transaction leaves the old extents and the whole journal, and recovery writes the same bytes again. After it, the
+journal is not needed. Invariant: a checkpoint never changes a segment before its committed extent. It runs in the
+checkpoint's thread; the event loop passes objects that do not change until the checkpoint has ended.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pybroker.local_store.segments.segment_tail import Leftovers
 from pybroker.local_store.segments.segment_writer import SegmentWriter, parse_segment_name, segment_path
 from pybroker.storage_format.segment_layout import LedgerExtent, SegmentIndex
 
-# From here on one sync of the whole file system is cheaper than one for each file.
+# For more files, one sync of the file system is cheaper.
 MAX_SINGLE_SYNCS = 256
 
 
 @dataclass(slots=True)
 class LedgerWork:
-    """The input of a checkpoint for one ledger, and its result."""
+    """Input and result of a checkpoint for one ledger."""
 
     ledger_id: int
     extent: LedgerExtent
@@ -39,7 +39,7 @@ class LedgerWork:
 
 @dataclass(slots=True)
 class CheckpointJob:
-    """Everything of one checkpoint; `change` gets the new extents."""
+    """Everything of one checkpoint; `change` receives the new extents."""
 
     change: TableChange
     works: list[LedgerWork] = field(default_factory=list)
@@ -53,7 +53,7 @@ class CheckpointJob:
 def run_checkpoint(
     disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob
 ) -> dict[int, LedgerLocation]:
-    """Do the job. Raises OSError and StoreError: out of space changes nothing and the job can be run again, all else is fatal."""
+    """Raises OSError and StoreError: out of space changes nothing and the job can be run again, all else is fatal."""
     moved: dict[int, LedgerLocation] = {}
     all_files = disk.open_file_system(directory) if len(job.works) > MAX_SINGLE_SYNCS else None
     job.written_bytes = 0
@@ -86,7 +86,7 @@ def run_checkpoint(
 
 
 def _forget_if_deleted(disk: Disk, path: Path, work: LedgerWork) -> None:
-    # Deleted while it was written: the deletion removed the file before this look, or will do so after it.
+    # Deleted while it was written: the deletion removes the file before this check or after it.
     if work.is_deleted:
         disk.unlink(path)
 
@@ -100,7 +100,8 @@ def _describe(job: CheckpointJob, moved: dict[int, LedgerLocation]) -> None:
         elif work.ledger_id in moved:
             job.change.extents[work.ledger_id] = moved[work.ledger_id].extent
         else:
-            # Its deletion is behind the mark, and so may be more of its entries: a replay must find it as it was at the mark.
+            # Its deletion, and perhaps more of its entries, are behind the mark: a replay must find it as it was at the
+            # mark.
             job.change.extents[work.ledger_id] = _extent_with(work)
 
 

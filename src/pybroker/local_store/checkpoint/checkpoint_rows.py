@@ -1,8 +1,9 @@
 """The tables and rows of `checkpoint.db`, and the detection of damage in them.
 
-Invariants: each row's `checksum` matches its key and its other values; for each table with rows of ledgers or cursors, `digests`
-has the number of rows and the sum of their checksums, updated by SQLite itself with each change. So a changed row is detected by
-its checksum, and a missing or restored row by the sums. SQLite detects neither: with a damaged page it may just not find a row.
+Invariants: each row's `checksum` matches its key and its other values; for each table with rows of ledgers or cursors,
+`digests` has the number of rows and the sum of their checksums, updated by SQLite itself with each change. So a changed
+row is detected by its checksum, and a missing or restored row by the sums. SQLite detects neither: with a damaged page
+it may just not find a row.
 """
 
 from __future__ import annotations
@@ -46,11 +47,10 @@ COLUMNS = {
 
 
 class DamagedTable(StoreError):
-    """The tables are not as they were made, or of a version that is not known."""
+    """The tables are damaged, or of an unknown version."""
 
 
 def _trigger(table: str, event: str) -> tuple[str, str]:
-    """Return the name and statement of the trigger that updates the digest of `table`."""
     added = "" if event == "DELETE" else "NEW"
     removed = "" if event == "INSERT" else "OLD"
 
@@ -76,7 +76,7 @@ SCHEMA = {
 
 
 def row_checksum(key: object, *values: object) -> int:
-    """Return the value of the last column of a row: in the upper half, a checksum of its key; in the lower half, one of the whole
+    """Return the last column of a row: in the upper half, a checksum of its key; in the lower half, one of the whole
     row.
 
     So a row with a wrong checksum can still be attributed to its key if that is intact.
@@ -91,7 +91,6 @@ def is_key_right(key: object, checksum: object) -> bool:
 
 
 def first_version_checksum(*values: object) -> int:
-    """Return the checksum of rows of version 1."""
     return _checksum_of(values, 0)
 
 
@@ -102,7 +101,7 @@ def _checksum_of(values: tuple[object, ...], checksum: int) -> int:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """Which version the tables are of, 0 for none. Raises DamagedTable when they are neither, and sqlite3.Error."""
+    """Return 0 without tables. Raises DamagedTable for unknown ones, and sqlite3.Error."""
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     if not found:
         return 0
@@ -115,14 +114,14 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables of this version, empty; inside a transaction of the caller. Raises sqlite3.Error."""
+    """Create empty tables, in a transaction of the caller. Raises sqlite3.Error."""
     for statement in SCHEMA.values():
         connection.execute(statement)
     connection.executemany("INSERT INTO digests VALUES (?, 0, 0, 0)", [(table,) for table in DIGESTED_TABLES])
 
 
 def convert_first_version(connection: sqlite3.Connection) -> None:
-    """Replace tables of version 1; inside a transaction of the caller. Raises DamagedTable for damage, and sqlite3.Error."""
+    """Replace tables of version 1, in a transaction of the caller. Raises DamagedTable for damage, and sqlite3.Error."""
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for table in ("facts", *DIGESTED_TABLES):
         rows[table] = []
@@ -165,7 +164,7 @@ class Digest:
     row_sum: int = 0
 
     def add(self, checksum: object) -> None:
-        """Add a row. A damaged checksum that is not a number adds nothing to the sums."""
+        """A damaged checksum that is not a number adds nothing to the sums."""
         self.row_count += 1
         if isinstance(checksum, int):
             self.key_sum += checksum >> _LOW_BITS
@@ -181,7 +180,6 @@ class TableCheck:
     _found: Digest = field(default_factory=Digest)
 
     def add(self, values: list[Any], checksum: object) -> bool:
-        """Add a row. Return whether it is intact."""
         computed = row_checksum(*values)
         self._found.add(checksum)
         if checksum == computed:
@@ -204,12 +202,12 @@ class TableCheck:
 
 
 def read_rows(connection: sqlite3.Connection, table: str) -> Iterator[list[Any]]:
-    """Yield all rows of a table in the order of its pages, which also finds rows that a search by key would miss."""
+    """Yield rows in the order of the pages, which also finds rows that a search by key would miss."""
     yield from map(list, connection.execute(f"SELECT * FROM {table}"))
 
 
 def read_digest(connection: sqlite3.Connection, table: str) -> Digest | None:
-    """Return the digest that SQLite has kept; None if it is lost. Raises sqlite3.Error."""
+    """Return the digest that SQLite has kept. Raises sqlite3.Error."""
     statement = "SELECT row_count, key_sum, row_sum FROM digests WHERE name = ?"
     found = connection.execute(statement, (table,)).fetchone()
     return None if found is None else Digest(*found)

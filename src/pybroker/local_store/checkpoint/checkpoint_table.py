@@ -1,11 +1,13 @@
 """The result of checkpoints beside segment files: one SQLite file, changed by one transaction for each checkpoint.
 
-A transaction contains the journal batch up to which all data is in its final place (`sequence`), the valid length of the segment
-file of each unsealed ledger, and the snapshots and deltas of cursors. So a crash at any moment of a checkpoint leaves either the
-state before it, with the whole journal, or the state after it. `checkpoint_rows.py` has the format of rows and the detection of
-damage. A cursor without stored state is distinguished from a lost one by the rows found at the start and the changes since.
+A transaction contains the journal batch up to which all data is in its final place (`sequence`), the valid length of
+the segment file of each unsealed ledger, and the snapshots and deltas of cursors. So a crash at any moment of a
+checkpoint leaves either the state before it, with the whole journal, or the state after it. `checkpoint_rows.py` has
+the format of rows and the detection of damage. A cursor without stored state is distinguished from a lost one by the
+rows found at the start and the changes since.
 
-Concurrency: any thread, one at a time (a lock); commits come from the checkpoint thread, loads from the reading threads.
+Concurrency: any thread, one at a time (a lock); commits come from the checkpoint thread, loads from the reading
+threads.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ class Facts:
 
     version: int = TABLE_VERSION
     sequence: int = 0  # batches below are covered
-    first_generation: int = 1  # of the present run's journal files: older ones are void
-    cursor_number: int = 1  # not yet given to a cursor record
-    ledger_id: int = 1  # not yet given to a ledger
-    is_clean: int = 0  # closed in order: the journal holds nothing that is not here
-    commit: int = 0  # how many transactions there were
+    first_generation: int = 1  # of the current run's journal files: older ones are void
+    cursor_number: int = 1  # not yet used for a cursor record
+    ledger_id: int = 1  # not yet used for a ledger
+    is_clean: int = 0  # closed in order: the table covers the whole journal
+    commit: int = 0  # number of transactions
     first_named_ledger_id: int = (
         0  # from this id on, ledgers without metadata are empty; below it a deletion may be lost
     )
@@ -60,12 +62,12 @@ class Facts:
     segment_files: int = 0  # in ledgers/ at the last clean stop
 
 
-# Stores that were written before do not have them.
+# Absent in stores of earlier versions.
 _LATER_FACTS = frozenset(
     {"commit", "first_named_ledger_id", "journal_end", "is_journal_made", "first_own_ledger_id", "segment_files"}
 )
 NAMES_NOT_CERTAIN = 1 << 62
-"""As `first_named_ledger_id`: no ledger's name is certain, whenever it is made."""
+"""As `first_named_ledger_id`: no ledger's name is ever certain."""
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class CursorChange:
     is_deleted: bool
     snapshot: tuple[int, bytes] | None
     deltas: list[tuple[int, bytes]]
-    covered_number: int  # the last record that is in this
+    covered_number: int  # the last record that this change includes
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class DamagedCursor(StoreError):
 
 
 class LostFacts(StoreError):
-    """The facts of a store are gone although it holds something: nothing is begun anew over it."""
+    """The facts of an existing store are gone: it must not be initialized again."""
 
 
 class CheckpointTable:
@@ -108,7 +110,7 @@ class CheckpointTable:
         self._path = path
         self._lock = threading.Lock()
         self.commit_count = 0
-        """Transactions that are durable, through all runs."""
+        """Durable transactions of all runs."""
         if what_is_there and not disk.exists(path):
             raise _lost_facts(path, "is missing", what_is_there)
         try:
@@ -134,7 +136,7 @@ class CheckpointTable:
         except BaseException:
             self.abandon()
             raise
-        # Of which cursors there is something, as hashes: a million of them take about as many times 16 bytes.
+        # The cursors with stored state, as hashes: a million of them take about 16 MB.
         self._stored_cursors = BitMap64()
 
     def check(self) -> list[str]:
@@ -164,7 +166,7 @@ class CheckpointTable:
         return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
-        """Those of the last commit, or those of a new store. Raises StoreError when any is lost."""
+        """Return the facts of the last commit, or of a new store. Raises StoreError if any is lost."""
         facts = Facts()
         found = set()
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
@@ -178,12 +180,11 @@ class CheckpointTable:
         if found and (missing := missing_facts(found)):
             raise self._damaged(missing)
         if found and "first_named_ledger_id" not in found:
-            facts.first_named_ledger_id = NAMES_NOT_CERTAIN  # how its journal was written is not known
+            facts.first_named_ledger_id = NAMES_NOT_CERTAIN  # how its journal was written is unknown
         self.commit_count = facts.commit
         return facts
 
     def load_extents(self) -> dict[int, LedgerExtent]:
-        """How far each unsealed ledger was stored."""
         extents = {}
         for ledger_id, *values, checksum in self._query("SELECT * FROM unsealed"):
             self._check(checksum, row_checksum(ledger_id, *values), f"extent of ledger {ledger_id}")
@@ -191,7 +192,9 @@ class CheckpointTable:
         return extents
 
     def load_cursor(self, cursor_id: str) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Snapshot and later deltas, each with its number. Raises DamagedCursor, and StoreError when it cannot be read."""
+        """Return snapshot and later deltas, each with its number. Raises DamagedCursor, and StoreError if it cannot be
+        read.
+        """
         with self._lock:
             snapshots = self._read("SELECT number, data, checksum FROM snapshots WHERE cursor_id = ?", cursor_id)
             deltas = self._read(
@@ -199,7 +202,7 @@ class CheckpointTable:
             )
             is_stored = _hash_of(cursor_id) in self._stored_cursors
         if is_stored and not snapshots and not deltas:
-            # Never taken for a new cursor: that would undo every acknowledgement.
+            # Not treated as a new cursor: that would undo every acknowledgement.
             raise DamagedCursor(f"{self._path.name} is damaged: what was stored of cursor {cursor_id} is not found")
         for number, data, checksum in (*snapshots, *deltas):
             if checksum != row_checksum(cursor_id, number, data):
@@ -286,9 +289,7 @@ class CheckpointTable:
 
 @cache
 def _upsert(table: str, *keys: str) -> str:
-    """Return a statement that inserts a row or updates the one with its key: REPLACE would not subtract the removed row from the
-    digest.
-    """
+    """Return a statement that inserts or updates a row: REPLACE would not subtract the removed row from the digest."""
     columns = COLUMNS[table]
     changes = ", ".join(f"{column} = excluded.{column}" for column in columns if column not in keys)
     places = ", ".join("?" * len(columns))
@@ -300,7 +301,6 @@ def _hash_of(cursor_id: object) -> int:
 
 
 def missing_facts(found: set[str]) -> str:
-    """Which facts are not among those that were found, in words; empty for none."""
     missing = sorted({field.name for field in fields(Facts)} - found - _LATER_FACTS)
     return f"the facts {', '.join(missing)} are missing" if missing else ""
 

@@ -1,17 +1,17 @@
 """The schedule and the input of checkpoints: the part of `checkpoint.py` on the event loop.
 
-Operation: appends are counted. At a threshold, all buffered entries are frozen and a mark is put into the journal in the same event
-loop iteration. When the mark comes back, all appends before it are durable or refused, so the frozen entries are exactly the
-journal before the mark. The checkpoint's thread writes them while appends continue behind the mark. Invariants: there is one
-checkpoint at a time; the journal before the mark is released only after the commit. Failure: without disk space the same checkpoint
-is retried, the journal stays, and reserved space is released for it; any other error ends the process.
+Operation: at a threshold of appends, all buffered entries are frozen and a mark is put into the journal in the same
+event loop iteration. When the mark comes back, all appends before it are durable or refused, so the frozen entries are
+exactly the journal before the mark. The checkpoint's thread writes them while appends continue. Invariants: there is
+one checkpoint at a time; the journal before the mark is released only after the commit. Failure: without disk space the
+same checkpoint is retried, the journal stays, and reserved space is released for it; any other error ends the process.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from pybroker.disk.shortage import lacks_room
 from pybroker.errors import StoreError
@@ -32,18 +32,32 @@ from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 
-# The maximum size of a ledger's part of a checkpoint beside its payloads: partly filled blocks of the file system, and an index.
+# The maximum size of a ledger's part of a checkpoint beside its payloads: partly filled file system blocks, and an
+# index.
 _LEDGER_BYTES = 8192
 # The same for an entry: its share of the columns and of a block's header.
 _ENTRY_BYTES = 16
-# This fraction of the limits of journal and memory is reserved for ledgers with little data there. A ledger has little data below
-# its share by the number of ledgers, but at least this fraction of the limit.
+# This fraction of the limits is reserved for ledgers with little data in journal and memory: below their share by the
+# number of ledgers, but at least this fraction of the limit.
 _KEPT_PART = 8
 _MOST_SHARES = 64
 
 
+class CheckpointListener(Protocol):
+    """The store of a checkpointer. All calls are on the event loop."""
+
+    def index_stored(self, ledger_id: int, place: LedgerLocation) -> None:
+        """The index of a sealed ledger is in its segment file: the ledger is not in memory any more."""
+
+    def checkpoint_ended(self) -> None:
+        """A checkpoint is committed: memory and journal have capacity for further appends."""
+
+    def checkpoint_failed(self, error: BaseException) -> None:
+        """No further checkpoint can be made, for another reason than a full disk."""
+
+
 class Checkpointer:
-    """Owned by the store, which reports appended, created, sealed, and deleted ledgers, and is notified when a checkpoint ends."""
+    """Owned by the store, which reports appended, created, sealed, and deleted ledgers."""
 
     def __init__(
         self,
@@ -57,10 +71,8 @@ class Checkpointer:
         shelf: CursorRegistry,
         options: LocalStoreOptions,
         stats: StoreStats,
-        on_sealed: Callable[[int, LedgerLocation], None],
-        on_ended: Callable[[], None],
-        on_fatal: Callable[[BaseException], None],
         space: StorageSpace,
+        listener: CheckpointListener,
     ) -> None:
         self._disk = environment.disk
         self._clock = environment.clock
@@ -75,9 +87,7 @@ class Checkpointer:
         self._shelf = shelf
         self._options = options
         self._stats = stats
-        self._on_sealed = on_sealed
-        self._on_ended = on_ended
-        self._on_fatal = on_fatal
+        self._listener = listener
         self._thread = environment.threads.pool("checkpoint")
         self._tasks = TaskOwner("checkpoint")
         self._lock = asyncio.Lock()
@@ -89,23 +99,23 @@ class Checkpointer:
         self._has_made_last = False
         self._marked: asyncio.Future[CheckpointJob] | None = None
         self._job: CheckpointJob | None = None
-        # The size of the journal since the mark, and before it until that part is committed.
+        # Size of the journal behind the mark, and before it until that part is committed.
         self._bytes = 0
         self._records = 0
         self._bytes_before_mark = 0
         self._records_before_mark = 0
         self._dirty: dict[int, LiveLedger] = {}
-        self._frozen_count = 0  # ledgers in the checkpoint under way
+        self._frozen_count = 0  # in the checkpoint in progress
         self._created: list[int] = []
         self._deleted: list[int] = []
 
     @property
     def live_bytes(self) -> int:
-        """The size of the journal that a recovery would read now."""
+        """The size of the journal that a recovery would read."""
         return self._bytes + self._bytes_before_mark
 
     def unstored_bytes(self) -> int:
-        """The maximum size of data that segment files must still receive."""
+        """Return the maximum size of data that segment files must still receive."""
         job = self._job
         works, written_bytes = (0, 0) if job is None else (len(job.works), job.written_bytes)
         records = self._records + self._records_before_mark
@@ -115,8 +125,8 @@ class Checkpointer:
     def admits(self, ledger: LiveLedger) -> bool:
         """Return whether appends of `ledger` may continue; otherwise they wait for a checkpoint.
 
-        A part of the limit is reserved for ledgers below their share: otherwise one fast publisher would make all others wait as
-        often as itself.
+        A part of the limit is reserved for ledgers below their share: otherwise one fast publisher would make all
+        others wait as often as itself.
         """
         if not self._is_nearly_full():
             return True
@@ -132,7 +142,6 @@ class Checkpointer:
         )
 
     def _is_nearly_full(self) -> bool:
-        """Whether appends of some have to wait."""
         options = self._options
         return (
             self._bytes + self._bytes_before_mark >= options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
@@ -141,12 +150,11 @@ class Checkpointer:
         )
 
     def appended(self, ledger: LiveLedger, size_bytes: int, entry_count: int) -> None:
-        """Entries were put into the ledger's buffer and into the journal."""
         self._dirty[ledger.ledger_id] = ledger
         self.recorded(size_bytes, entry_count)
 
     def recorded(self, size_bytes: int, record_count: int = 1) -> None:
-        """The journal grew; start a checkpoint when it is time."""
+        """Count the growth, and start a checkpoint when it is due."""
         self._bytes += size_bytes
         self._records += record_count
         if not self._is_scheduled and self._is_due():
@@ -159,16 +167,16 @@ class Checkpointer:
         self.recorded(0, 0)
 
     def created(self, ledger_id: int) -> None:
-        """The record of its creation is durable."""
+        """The record of the creation is durable."""
         self._created.append(ledger_id)
 
     def sealed(self, ledger: LiveLedger) -> None:
-        """The next checkpoint writes its index."""
+        """The next checkpoint writes the index."""
         self._dirty[ledger.ledger_id] = ledger
         self.recorded(0)
 
     def deleted(self, ledger_id: int) -> None:
-        """The record of its deletion is durable."""
+        """The record of the deletion is durable."""
         self._deleted.append(ledger_id)
         self._dirty.pop(ledger_id, None)
         for work in self._job.works if self._job is not None else ():
@@ -176,16 +184,16 @@ class Checkpointer:
                 work.is_deleted = True
 
     def fail(self, error: BaseException) -> None:
-        """The journal is dead: no mark will come back."""
+        """The journal has failed: no mark will come back."""
         self._failed = error
         if self._marked is not None and not self._marked.done():
             self._marked.set_exception(StoreError("the journal has failed"))
 
     async def run(self, *, is_last: bool = False) -> bool:
-        """Make a checkpoint now; False when it could not be committed, or the last one is made.
+        """Make a checkpoint now. Return False if it could not be committed, or the last one is made.
 
-        One that waited for the last one must not follow it: it would take the mark of the clean stop away, and the next start
-        would ask for journal files that the stop has removed.
+        A checkpoint that waited for the last one must not follow it: it would remove the mark of the clean stop, and
+        the next start would require journal files that the stop has removed.
         """
         async with self._lock:
             if self._failed is not None or self._has_given_up or self._has_made_last:
@@ -218,11 +226,11 @@ class Checkpointer:
             self._slow.took("checkpoint", took_ms, written_bytes=job.written_bytes)
             self._stats.checkpoint_s += took_ms / 1000
             self._stats.checkpoint_bytes += job.written_bytes
-        self._on_ended()
+        self._listener.checkpoint_ended()
         return True
 
     def stop_retrying(self) -> None:
-        """Stop retries, because the store closes: a checkpoint without disk space is abandoned, and its journal stays."""
+        """Let a checkpoint without disk space fail, because the store closes; its journal stays."""
         self._closing.set()
 
     async def close(self) -> None:
@@ -240,7 +248,7 @@ class Checkpointer:
                 pass
         except Exception as error:  # noqa: BLE001 - a journal that is never released again must not go unnoticed
             if self._failed is None:
-                self._on_fatal(error)
+                self._listener.checkpoint_failed(error)
         finally:
             self._is_scheduled = False
 
@@ -253,7 +261,7 @@ class Checkpointer:
         )
 
     async def _freeze(self) -> CheckpointJob:
-        """Freeze the buffers and put the mark behind their entries; returns when the mark is reached."""
+        """Return when the mark is reached."""
         dirty, self._dirty = self._dirty, {}
         frozen = []
         for ledger in dirty.values():
@@ -292,7 +300,7 @@ class Checkpointer:
         return CheckpointJob(change, works, deleted, leftovers)
 
     async def _snapshot_cursors(self) -> list[CursorChange]:
-        """Return the changes of each cursor for the table. There is no hurry, because records are numbered."""
+        """This may take long, because records are numbered."""
         changes = []
         turn_start_ms = self._clock.monotonic_ms()
         for cursor in self._shelf.dirty():
@@ -325,7 +333,7 @@ class Checkpointer:
                 return moved
             except (OSError, StoreError) as error:
                 if not (isinstance(error, OSError) and lacks_room(error)):
-                    self._on_fatal(error)
+                    self._listener.checkpoint_failed(error)
                     return None
                 if not is_delayed:
                     logs.warning("checkpoint.delayed", reason=error)
@@ -336,7 +344,7 @@ class Checkpointer:
                 return None
 
     def _work(self, job: CheckpointJob) -> dict[int, LedgerLocation]:
-        """In the thread."""
+        """Runs in the thread."""
         # At least the covered batches. The noted end may be later: a batch notes it only when it is durable.
         job.change.facts["journal_end"] = max(job.change.facts["sequence"], self._journal_end.noted_end.next_sequence)
         moved = run_checkpoint(self._disk, self._directory, self._table, job)
@@ -361,7 +369,7 @@ class Checkpointer:
             ledger.moved(result.extent, result.index)
             if work.is_sealed:
                 del self._ledgers[work.ledger_id]
-                self._on_sealed(work.ledger_id, result)
+                self._listener.index_stored(work.ledger_id, result)
         for cursor in job.change.cursors:
             self._shelf.stored(cursor.cursor_id, cursor.covered_number)
         self._frozen_count = 0

@@ -1,9 +1,10 @@
-"""The state of cursors on the event loop: their owners, and their records that are in the journal but not yet in the checkpoint
-table.
+"""The state of cursors on the event loop: their owners, and their records that are in the journal but not yet in the
+checkpoint table.
 
-Invariant: table plus shelf contain each durable record of a cursor. A record leaves the shelf only after the table has it or a
-newer one. Records are numbered over the whole store, so a comparison shows whether a snapshot includes a record, whatever happened
-while it was taken. Pure state: the store does the IO, calls owners at the right time, and reports the results.
+Invariant: table plus registry contain each durable record of a cursor. A record leaves the registry only after the
+table has it or a newer one. Records are numbered over the whole store, so a comparison shows whether a snapshot
+includes a record, whatever happened while it was taken. Pure state: the store does the IO, calls owners at the right
+time, and reports the results.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pybroker.storage_format.journal_layout import CursorRecord, RecordType
 
 
 class RegisteredCursor:
-    """One cursor that is attached or has records that the table does not have."""
+    """A cursor that is attached or has records that the table does not have."""
 
     __slots__ = ("cursor_id", "deleted_number", "deltas", "owner", "snapshot")
 
@@ -50,18 +51,17 @@ class CursorRegistry:
             self._drop_if_clean(cursor)
 
     def is_changed(self, cursor_id: str) -> bool:
-        """Whether there were deltas since the last snapshot."""
         cursor = self._cursors.get(cursor_id)
         return cursor is not None and bool(cursor.deltas)
 
     def new_record(self, record_type: RecordType, cursor_id: str, data: bytes) -> CursorRecord:
-        """Number a record; it counts once it is given to `apply`."""
+        """The record counts once it is passed to `apply`."""
         record = CursorRecord(record_type, cursor_id, self.next_number, data)
         self.next_number += 1
         return record
 
     def apply(self, record: CursorRecord) -> None:
-        """A record in journal order: a new one, or one found at recovery."""
+        """Add a record in journal order: a new one, or one found at recovery."""
         cursor = self._cursor(record.cursor_id)
         if record.type is RecordType.CURSOR_DELTA:
             cursor.deltas.append((record.number, record.data))
@@ -69,7 +69,7 @@ class CursorRegistry:
             cursor.snapshot = (record.number, record.data)
             cursor.deltas.clear()
         else:
-            # A number of now: a checkpoint that began before the deletion was durable does not cover it.
+            # The current number: a checkpoint that began before the deletion was durable does not cover it.
             cursor.deleted_number = self.next_number
             self.next_number += 1
             cursor.owner = None
@@ -77,7 +77,6 @@ class CursorRegistry:
             cursor.deltas.clear()
 
     def refused(self, record: CursorRecord) -> None:
-        """The journal did not take this delta, which had been applied."""
         cursor = self._cursors.get(record.cursor_id)
         if cursor is not None:
             for index in reversed(range(len(cursor.deltas))):  # it is one of the newest
@@ -97,7 +96,7 @@ class CursorRegistry:
         return [cursor for cursor in self._cursors.values() if cursor.is_dirty]
 
     def stored(self, cursor_id: str, number: int) -> None:
-        """The table has everything of this cursor up to and with `number`."""
+        """The table has everything of this cursor up to and including `number`."""
         cursor = self._cursors.get(cursor_id)
         if cursor is None:
             return
@@ -125,7 +124,7 @@ def merge(
 ) -> tuple[bytes | None, list[bytes]]:
     """Return the records for a cursor's owner: the newest snapshot and all deltas after it, oldest first.
 
-    Both may overlap: a checkpoint can move records from the shelf to the table between the two reads.
+    Both may overlap: a checkpoint can move records from the registry to the table between the two reads.
     """
     is_void, shelved_snapshot, shelved_deltas = shelved
     stored_snapshot, stored_deltas = (None, []) if is_void else stored

@@ -1,1 +1,2 @@
-"""The write-ahead journal: batching, writers, files, the mark of its durable end, and recovery. Start with `journal.py`."""
+"""The write-ahead journal: batching, writers, files, the mark of its durable end, and recovery. Start with
+`journal.py`."""

@@ -1,11 +1,11 @@
-"""The write-ahead journal, as seen by the store, and the common part of its drivers. `journal_batcher.py` decides about writes.
+"""The write-ahead journal, as seen by the store, and the common part of its drivers.
 
-A driver passes items to the batcher, performs its steps, and reports the result of each batch: `journal_thread.py` in one writer
-thread, `journal_direct.py` on the event loop while the kernel writes in the background, and tests step by step. Invariants of all
-drivers: a completion without error means that the batch is as durable as `sync_data` promises; batches are written in the order of
-`put`; completions are called on the event loop, in that order, never inside `put`. A failure that the batcher does not survive is
-reported to `on_fatal`, once, on the event loop. Nothing is completed after it, and nothing is retried, because a retried sync can
-report success for lost bytes.
+A driver passes items to `journal_batcher.py`, performs its steps, and reports the result of each batch:
+`journal_thread.py` in one writer thread, `journal_direct.py` on the event loop while the kernel writes in the
+background, and tests step by step. Invariants of all drivers: a completion without error means that the batch is as
+durable as `sync_data` promises; batches are written in the order of `put`; completions are called on the event loop, in
+that order, never inside `put`. A failure that the batcher does not survive is reported to `on_fatal` once. Nothing is
+completed after it, and nothing is retried, because a retried sync can report success for lost bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pybroker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalSetup:
-    """The parts of a journal for any driver. `completed` receives each batch on the event loop, `on_fatal` the fatal error."""
+    """`completed` receives each batch on the event loop, `on_fatal` the fatal error."""
 
     files: JournalFiles  # started
     end: JournalEndFile
@@ -56,18 +56,18 @@ class Journal(ABC):
 
     @abstractmethod
     def put(self, item: JournalItem) -> None:
-        """Pass an item to the journal. The completion is called on the event loop, never inside this call."""
+        """The completion is called on the event loop, never inside this call."""
 
     @abstractmethod
     async def close(self, *, is_covered: bool) -> None:
         """Write the queue, stop, and close the files. `is_covered` as in `JournalFiles.close`."""
 
     def forget_fenced(self, ledger_id: int) -> None:
-        """Nothing of this fenced ledger is in the queue any more."""
+        """No item of this fenced ledger is in the queue any more."""
         self.batcher.forget_fenced(ledger_id)
 
     def note_end(self, ended: Ended) -> JournalBatch:
-        """The durable end of the batch is recorded, so it may be completed now."""
+        """Record the durable end of the batch, which may be completed then."""
         if ended.end is not None:
             self.setup.end.noted(*ended.end)
         return ended.batch
@@ -92,7 +92,7 @@ class BlockingSteps:
     def _answered(self, step: Step) -> Step:
         batcher = self._batcher
         if type(step) is MakeRoom:
-            self._files.make_room().exception()  # if nothing is made, the next write finds that out
+            self._files.make_room().exception()  # on failure the next write finds that out
             return batcher.room_made()
         try:
             if type(step) is TakeFile:

@@ -1,13 +1,13 @@
 """The rules of the write-ahead journal, without IO: the next write, its file and offset, and the result of each item.
 
-Operation: `take` puts items into the open batch until it accepts no more; `close_batch` closes it and returns the first step. A
-driver performs the step and answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the next step;
-`Ended` is the last one, with the batch and its results. Invariants: one batch is in progress at a time, in the order of the items;
-sequence numbers of batches on disk have no gaps; after a refused run of a ledger, no later run of it is written, and none of
-another ledger that its listener created before it was notified. Failure: without disk space, items are refused and the journal
-continues: first the runs, then, if releasing reserved space does not help either, the other records. The bytes that a refused batch
-may have left in the file are erased, or it would be restored after a crash. `failed` raises any other error: nothing may be written
-or completed after it.
+Operation: `take` puts items into the open batch until it accepts no more; `close_batch` returns the first step. A
+driver performs the step and answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the
+next step; `Ended` is the last one. Invariants: one batch is in progress at a time, in the order of the items; sequence
+numbers of batches on disk have no gaps; after a refused run of a ledger, no later run of it is written, and none of
+another ledger that its listener created before it was notified. Failure: without disk space, items are refused and the
+journal continues: first the runs, then, if releasing reserved space does not help either, the other records. The bytes
+that a refused batch may have left in the file are erased, or it would be restored after a crash. `failed` raises any
+other error: nothing may be written or completed after it.
 
 Concurrency: one thread, except for `forget_fenced`, which is a single set operation.
 """
@@ -37,14 +37,14 @@ from pybroker.storage_format.journal_layout import (
     encode_batch_header,
 )
 
-# Over the header of a batch: there is none.
+# Written over the header of a refused batch.
 ERASED = bytes(BATCH_ALIGNMENT)
 
 
 class JournalLocation:
     """Where batches go in one file of the journal.
 
-    The batcher moves `offset` and `last_sequence`; the file may be used again when a checkpoint covers `last_sequence`.
+    The batcher moves `offset` and `last_sequence`; the file may be reused when a checkpoint covers `last_sequence`.
     """
 
     __slots__ = ("capacity_bytes", "header", "last_sequence", "offset")
@@ -66,7 +66,7 @@ class Write(NamedTuple):
 
 
 class TakeFile(NamedTuple):
-    """Go on in the journal's next file. Answer: `file_taken`, `failed`."""
+    """Continue in the journal's next file. Answer: `file_taken`, `failed`."""
 
 
 class MakeRoom(NamedTuple):
@@ -74,7 +74,7 @@ class MakeRoom(NamedTuple):
 
 
 class BatchEnd(NamedTuple):
-    """Up to where the journal is durable now: in this file, with the batches below `next_sequence`."""
+    """The durable end of the journal: in this file, with the batches below `next_sequence`."""
 
     next_sequence: int
     generation: int
@@ -105,7 +105,7 @@ class JournalBatcher:
     """Owned by the journal, whose driver performs its steps."""
 
     def __init__(self, place: JournalLocation, next_sequence: int, max_batch_bytes: int, *, is_synced: bool) -> None:
-        """Begins at `place`. A batch accepts no more items above `max_batch_bytes`. `is_synced`: batches are durable."""
+        """Begin at `place`. A batch accepts no more items above `max_batch_bytes`. `is_synced`: batches are durable."""
         self._place = place
         self._next_sequence = next_sequence
         self._max_batch_bytes = max_batch_bytes
@@ -118,13 +118,12 @@ class JournalBatcher:
         self._fenced_listeners: set[AppendListener] = set()
 
     def forget_fenced(self, ledger_id: int) -> None:
-        """Nothing of this fenced ledger will be taken any more."""
         self._fenced.discard(ledger_id)
 
     # The open batch
 
     def take(self, item: JournalItem) -> bool:
-        """Put `item` into the open batch; False when that is closed now: no other item may be taken before `Ended`."""
+        """Put `item` into the open batch. Return False if it accepts no other item before `Ended`."""
         batch = self._batch
         if type(item) is AppendRun:
             if (self._fenced or self._fenced_listeners) and self._is_fenced(item):
@@ -138,7 +137,7 @@ class JournalBatcher:
             batch.parts.append(item.data)
             self._open_bytes += len(item.data)
         elif type(item) is JournalMark:
-            # The batch ends here: its sequence number must tell before from after.
+            # The batch ends here: its sequence number must separate earlier from later items.
             batch.mark = item
             return False
         else:
@@ -147,7 +146,7 @@ class JournalBatcher:
         return self._open_bytes < self._max_batch_bytes
 
     def _is_fenced(self, run: AppendRun) -> bool:
-        """Whether an earlier run was refused and this one must be too."""
+        """Return whether the run must be refused because an earlier one was."""
         if run.listener in self._fenced_listeners:
             self._fenced.add(run.ledger_id)  # later runs would leave a gap
             return True
@@ -164,7 +163,7 @@ class JournalBatcher:
     # Answers
 
     def written(self) -> Step:
-        """The bytes are in the file, as durable as asked for."""
+        """The bytes are in the file, as durable as requested."""
         if self._state is _State.ERASING:
             return self._end(None)
         self._expect(_State.WRITING)
@@ -176,7 +175,7 @@ class JournalBatcher:
         return self._end(end)
 
     def file_taken(self, place: JournalLocation) -> Step:
-        """This is the next file; the one before gets no more batches."""
+        """`place` is the next file; the previous one gets no more batches."""
         self._expect(_State.TAKING_FILE)
         self._place = place
         return self._write()
@@ -207,7 +206,6 @@ class JournalBatcher:
         return MakeRoom()
 
     def _put(self) -> Step:
-        """Write the batch into a file with enough space."""
         batch, place = self._batch, self._place
         self._body = b"".join(batch.parts)
         batch.size_bytes = BATCH_HEADER_BYTES + len(self._body)
@@ -225,7 +223,6 @@ class JournalBatcher:
         return Write((header, self._body), place.offset, self._is_synced)
 
     def _erase(self) -> Step:
-        """Bytes of the refused batch may be in the file."""
         place = self._place
         if place.offset >= place.capacity_bytes:
             return self._end(None)

@@ -1,7 +1,7 @@
 """The journal without a writer thread: the event loop collects and encodes, the kernel writes in the background.
 
-The first item of an idle journal is written with all items of the same event loop iteration; items that arrive during a write form
-the next batch. The event loop never waits here: writes, the next file, and free space call back.
+The first item of an idle journal is written with all items of the same event loop iteration; items that arrive during a
+write form the next batch. The event loop never waits here: writes, the next file, and free space call back.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pybroker.local_store.journal.journal_batcher import Ended, MakeRoom, Step, 
 from pybroker.local_store.journal.journal_items import JournalBatch, JournalItem
 from pybroker.local_store.journal.journal_thread import ThreadJournal
 
-# Something that has happened; it says the next step, if there is one now.
+# An event that returns the next step, if there is one.
 _Event = Callable[[], Step | None]
 
 
 class DirectJournal(Journal):
-    """Invariant: at most one batch is in progress; an iteration is scheduled while items wait and no batch is in progress.
+    """Invariant: at most one batch is in progress; an iteration is scheduled while items wait and no batch is in
+    progress.
 
     A batch in progress waits for its file, for free space, or for the device. The result calls `_go_on`.
     """
@@ -35,8 +36,8 @@ class DirectJournal(Journal):
         self._clock = setup.clock
         self._file = setup.files.current
         self._queue: deque[JournalItem] = deque()
-        self._submitted_ms = 0.0  # when the oldest item that waits was put
-        self._written_since_ms = 0.0  # when the write under way began
+        self._submitted_ms = 0.0  # when the oldest waiting item was put
+        self._written_since_ms = 0.0  # when the write in progress began
         self._is_erasing = False
         self._is_under_way = False
         self._is_scheduled = False
@@ -66,7 +67,9 @@ class DirectJournal(Journal):
         await asyncio.to_thread(self.setup.files.close, is_covered=is_covered)
 
     def _go_on(self, event: _Event) -> None:
-        """Continue the batch after an event, then write waiting items, and finally report ended batches while the device works."""
+        """Continue the batch after an event, then write waiting items, and finally report ended batches while the
+        device works.
+        """
         if self._has_failed:
             return
         ended: list[JournalBatch] = []
@@ -88,12 +91,10 @@ class DirectJournal(Journal):
             self.setup.on_fatal(fatal)
 
     def _turn_begins(self) -> Step | None:
-        """The iteration that `put` has scheduled."""
         self._is_scheduled = False
         return None if self._is_under_way else self._next_batch()
 
     def _next_batch(self) -> Step | None:
-        """Return the batch of the waiting items."""
         queue, take = self._queue, self.batcher.take
         self._is_under_way = bool(queue)
         if not queue:
@@ -105,7 +106,7 @@ class DirectJournal(Journal):
         return self.batcher.close_batch(submitted_ms)
 
     def _begin(self, step: Step) -> Step | None:
-        """Begin a step; the next one if its answer is there already."""
+        """Return the next step if its answer is there already."""
         files = self.setup.files
         if type(step) is MakeRoom:
             self._when_done(files.make_room(), self.batcher.room_made)
@@ -128,7 +129,6 @@ class DirectJournal(Journal):
         return None
 
     def _take_file(self) -> Step:
-        """The next file is made, or could not be."""
         try:
             self._file = self.setup.files.take_next()
         except OSError as error:
@@ -136,7 +136,6 @@ class DirectJournal(Journal):
         return self.batcher.file_taken(self._file.place)
 
     def _write_ended(self) -> Step | None:
-        """The event descriptor is readable."""
         try:
             if not self._direct.finish():
                 return None
@@ -147,7 +146,6 @@ class DirectJournal(Journal):
         return self.batcher.written()
 
     def _when_done(self, future: Future[Any], event: _Event) -> None:
-        """Continue the batch with `event` when `future` is done."""
         future.add_done_callback(lambda _: self._tell(event))
 
     def _tell(self, event: _Event) -> None:
@@ -159,12 +157,12 @@ class DirectJournal(Journal):
 
 
 def open_journal(setup: JournalSetup) -> Journal:
-    """The journal that suits disk and setup: direct where each batch must be on the device and the system can do it."""
+    """Return a direct journal if each batch must be on the device and the system supports it."""
     if setup.sync_data and setup.direct_io and setup.files.current.direct is not None:
         try:
             direct = setup.files.disk.direct_writer()
         except OSError:
-            pass  # forbidden, or the system's own limit is reached: the thread does it
+            pass  # forbidden, or the system's own limit is reached: the thread is used
         else:
             return DirectJournal(direct, setup)
     return ThreadJournal(setup)

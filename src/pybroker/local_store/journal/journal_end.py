@@ -1,17 +1,16 @@
 """The file `journal.end` records the end of the durable journal, so that a start can tell a torn tail from a loss.
 
-There are two files with the same content: one in `journal/` and one beside `checkpoint.db`. The second one remains if
-`journal/` is lost or replaced by an older copy. A start uses the later end of the two.
+There are two files with the same content: one in `journal/` and one beside `checkpoint.db`, which remains if `journal/`
+is lost or replaced by an older copy. A start uses the later end of the two.
 
 Operation: after each durable batch, and before its callers are notified, its end is noted in mapped memory, without a
-system call or a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file after its commit,
-before journal files are reused.
+system call or a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file in `journal/` after
+its commit, before journal files are reused.
 
 Invariant: the noted end is never ahead of the durable journal. It may be older (after a power failure, by the batches
-since the last checkpoint), and unreadable content is ignored. The copy beside `checkpoint.db` is not synced: after a
-power failure, `checkpoint.db` itself contains the journal's end at its last commit. If the journal is not synced, only
-the batches that a checkpoint covers are noted. If there is no space, or memory cannot be mapped, the store works
-without the file.
+since the last checkpoint), and unreadable content is ignored. The copy needs no sync: after a power failure,
+`checkpoint.db` itself contains the journal's end at its last commit. If the journal is not synced, only batches that a
+checkpoint covers are noted. If there is no space, or memory cannot be mapped, the store works without the file.
 
 Concurrency: `noted` by the journal's writer, `committed` by the checkpoint's thread; a lock for the bytes.
 """
@@ -36,7 +35,7 @@ _NOT_MAPPED = frozenset({errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EAC
 
 
 class JournalEndFile:
-    """Owned by the store that was opened; the journal notes, the checkpointer commits."""
+    """Owned by the opened store; the journal calls `noted`, the checkpointer `committed`."""
 
     def __init__(self, disk: Disk, directory: Path, end: JournalEnd, copy_directory: Path | None = None) -> None:
         """Write `end` durably to `directory`, and to the copy in `copy_directory`. Raises OSError."""
@@ -56,7 +55,6 @@ class JournalEndFile:
 
     @property
     def noted_end(self) -> JournalEnd:
-        """The journal end that was noted last."""
         return self._end
 
     def noted(self, next_sequence: int, generation: int, end_offset: int) -> None:
@@ -65,7 +63,9 @@ class JournalEndFile:
             self._write(JournalEnd(next_sequence, generation, end_offset, self._end.commit))
 
     def committed(self, commit: int, sequence: int) -> None:
-        """That transaction of the table is durable and covers the batches below `sequence`; so is this then. Raises OSError."""
+        """That transaction of the table is durable and covers the batches below `sequence`; record this durably. Raises
+        OSError.
+        """
         with self._lock:
             end = self._end
             if sequence > end.next_sequence:
@@ -74,7 +74,6 @@ class JournalEndFile:
         self._sync()
 
     def close(self) -> None:
-        """No more notes."""
         for file in (self._file, self._copy):
             if file is not None:
                 file.close()
@@ -119,7 +118,7 @@ def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
 
 
 def latest_end(ends: Iterable[JournalEnd | None]) -> JournalEnd | None:
-    """Return the latest journal end and the highest commit number of several marks; None without any."""
+    """Return the latest journal end and the highest commit number of several marks."""
     known = [end for end in ends if end is not None and (end.next_sequence or end.commit)]
     if not known:
         return None

@@ -1,16 +1,16 @@
-"""The journal's files: written in advance, used one after the other, and used again once a checkpoint covers them.
+"""The journal's files: written in advance, used one after the other, and reused once a checkpoint covers them.
 
     spare-*.journal             not in use, any content
-    <generation>.journal        in use or ready to be: header durable before it gets this name
+    <generation>.journal        in use or ready: its header was durable before it got this name
 
-What must always hold: a file named by its generation has a valid header of that generation; generations rise and are never
-given twice; a file becomes spare only when every batch in it is covered by a committed checkpoint.
+Invariants: a file named by its generation has a valid header of that generation; generations rise and are never used
+twice; a file becomes spare only when every batch in it is covered by a committed checkpoint.
 
-Without room a short file is made, in the end in the place of what is reserved: acknowledgements need little.
-Failure: an error other than no space is raised by the next `take_next`; it ends the journal.
+Failure: without disk space a short file is created, finally in place of the reserve, because acknowledgements need
+little. Any other error is raised by the next `take_next` and ends the journal.
 
-Concurrency: everything public may be called from any thread; files are made and retired by one background thread, because
-writing 64 MiB of zeros must not delay an append.
+Concurrency: everything public may be called from any thread; files are created and retired by one background thread,
+because writing 64 MiB of zeros must not delay an append.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.runtime import logs
 from pybroker.storage_format.journal_layout import FileHeader, encode_file_header
 
-# The first file of a data directory is short, so a cold start does not wait for a long one. Files are also short when disk space is
-# scarce.
+# The first file of a data directory is short, so a cold start does not wait for a long one. Files are also short when
+# disk space is scarce.
 SHORT_FILE_BYTES = 4 << 20
 MAX_SPARE_FILES = 2
 JOURNAL_SUFFIX = ".journal"
@@ -44,13 +44,13 @@ def journal_file_name(generation: int) -> str:
 
 
 def parse_journal_file_name(name: str) -> int | None:
-    """The generation in a name, None for spare files and others."""
+    """Return the generation; None for spare files and others."""
     stem = name.removesuffix(JOURNAL_SUFFIX)
     return int(stem) if stem != name and stem.isdecimal() else None
 
 
 def file_number(name: str) -> int | None:
-    """The generation that a file has or had, also of a spare one: it is not given again."""
+    """Return the generation that a file has or had, also of a spare one: it is not used again."""
     return parse_journal_file_name(name.removeprefix(_SPARE_PREFIX))
 
 
@@ -60,21 +60,20 @@ class JournalFile:
     __slots__ = ("direct", "file", "path", "place")
 
     def __init__(self, path: Path, file: DiskFile, direct: DirectFile | None, place: JournalLocation) -> None:
-        """`direct` is for writes past the page cache; None where the disk has no such thing."""
+        """`direct` is for writes past the page cache; None if the disk does not support them."""
         self.path = path
         self.file = file
         self.direct = direct
         self.place = place
 
     def close(self) -> None:
-        """No more batches."""
         if self.direct is not None:
             self.direct.close()
         self.file.close()
 
 
 class JournalFiles:
-    """Gives the writer its next file, and takes files back."""
+    """Provides the writer's next file, and takes files back."""
 
     def __init__(
         self,
@@ -109,27 +108,26 @@ class JournalFiles:
 
     @property
     def current(self) -> JournalFile:
-        """The file that takes batches now; made by `start`."""
         assert self._current is not None, "started"
         return self._current
 
     def start(self) -> None:
-        """Make the first file of this run, now; the next one is made ready behind it."""
+        """Begins to create the next file, too."""
         self._current = self._prepare(min(SHORT_FILE_BYTES, self._file_bytes))
         self.next_file()
 
     def next_file(self) -> Future[JournalFile]:
-        """The file after the current one, being made or ready for `take_next`."""
+        """Return the file after the current one, in preparation or ready for `take_next`."""
         with self._lock:
             if self._next is None:
                 self._next = self._background.submit(self._prepare, self._file_bytes)
             return self._next
 
     def take_next(self) -> JournalFile:
-        """The file after the current one; waits until it is ready. Raises OSError when it cannot be made (now)."""
+        """Wait for the next file and make it the current one. Raises OSError if it cannot be created (now)."""
         ready = self.next_file()
         with self._lock:
-            # After an error the next call tries again: space may have come back.
+            # After an error the next call tries again: space may be available.
             self._next = None
         file = ready.result()
         self._full.append(self.current)
@@ -138,17 +136,16 @@ class JournalFiles:
         return file
 
     def make_room(self) -> Future[None]:
-        """Release reserved space for a batch without disk space. The future is done when that is finished."""
+        """The future is done when space was released as far as possible."""
         return self._background.submit(self._space.no_room)
 
     def try_again(self) -> None:
-        """Disk space is available: create the next file if that has failed."""
         with self._lock:
             if self._next is not None and self._next.done() and self._next.exception() is not None:
                 self._next = self._background.submit(self._prepare, self._file_bytes)
 
     def release(self, sequence: int) -> None:
-        """A checkpoint covers every batch before `sequence`: files that hold nothing else are free."""
+        """Free the files with batches below `sequence` only, because a checkpoint covers them."""
         self._background.submit(self._release, sequence)
         self.try_again()
 
@@ -183,12 +180,12 @@ class JournalFiles:
                 self._retire(file.path, file.place.capacity_bytes)
                 freed += 1
             if freed:
-                # Before a spare gets a new header: no name of a generation may ever stand over the header of another.
+                # Before a spare gets a new header: no name of a generation may ever belong to the header of another.
                 self.disk.sync_directory(self._directory)
                 self._space.measure()
         except OSError as error:
             logs.error("journal.release_failed", error=str(error))
-            # Whether the new names would be there after a crash is not known.
+            # Whether the new names would exist after a crash is unknown.
             del self._spares[spare_count:]
             if not lacks_room(error):
                 self._failure = error
@@ -203,7 +200,7 @@ class JournalFiles:
         self._spares.append(spare)
 
     def _prepare(self, size_bytes: int) -> JournalFile:
-        """Create a file of that size, or a short one without disk space."""
+        """Create a short file without disk space."""
         if self._failure is not None:
             raise self._failure
         if not self._spares and not self._space.has_room_for(size_bytes):
@@ -228,7 +225,7 @@ class JournalFiles:
                 size_bytes = self._file_bytes
             else:
                 self._fill(file, size_bytes)
-            # The salt makes an old batch invalid even if its generation were seen again.
+            # The salt makes an old batch invalid even if its generation occurred again.
             header = FileHeader(generation, self._random.getrandbits(32))
             file.write_at((encode_file_header(header),), 0, durable=False)
             file.sync()
@@ -248,7 +245,7 @@ class JournalFiles:
         for offset in range(0, size_bytes, len(_ZEROS)):
             file.write_at((_ZEROS[: size_bytes - offset],), offset, durable=False)
             if offset % _SYNC_EVERY_BYTES == 0:
-                file.sync()  # in steps: one sync of the whole file would stand in the way of the appends
+                file.sync()  # in steps: one sync of the whole file would delay appends
 
     def _size(self, path: Path) -> int:
         with self.disk.open_for_read(path) as file:

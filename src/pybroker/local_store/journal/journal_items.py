@@ -32,7 +32,9 @@ class JournalMark:
 
 
 class ListenersTold:
-    """A position in the journal: all items that `listeners` append behind it take the refusal of earlier runs into account."""
+    """A position in the journal: all items that `listeners` append behind it take the refusal of earlier runs into
+    account.
+    """
 
     __slots__ = ("listeners",)
 
@@ -66,7 +68,7 @@ class JournalBatch:
         self.fenced_runs: list[AppendRun] = []  # refused, because an earlier append of their ledger or listener was
         self.refused_runs: list[AppendRun] = []
         self.refused_records: list[JournalRecord] = []
-        self.error: StorageFull | None = None  # why there are refused ones
+        self.error: StorageFull | None = None  # the reason of refusals
         self.mark: JournalMark | None = None
         self.size_bytes = 0
-        self.submitted_ms = 0.0  # when its oldest item was handed over
+        self.submitted_ms = 0.0  # when its oldest item was put

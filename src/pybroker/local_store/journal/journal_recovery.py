@@ -43,7 +43,7 @@ class DamagedJournal(StoreError):
     """The journal lacks entries with receipts. The store does not start, so that no loss goes unnoticed."""
 
     def __init__(self, text: str, file_name: str = "", offset: int | None = None) -> None:
-        """The text names file and offset, too."""
+        """`text` includes file and offset."""
         super().__init__(text)
         self.file_name = file_name
         self.offset = offset
@@ -51,7 +51,7 @@ class DamagedJournal(StoreError):
 
 @dataclass(slots=True)
 class ScannedFile:
-    """The whole batches of one file, consecutive except for damaged ones that are not needed, and their end."""
+    """The whole batches of one file, consecutive except for damaged ones that are not needed."""
 
     header: FileHeader
     batches: list[BatchHeader]
@@ -62,7 +62,7 @@ class ScannedFile:
 
 
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
-    """Find the batches of the file's present use. Batches below `covered_sequence` are in their final place already.
+    """Find the batches of the file's current use. Batches below `covered_sequence` are in their final place already.
 
     Raises LayoutError if the header is not that of `generation`.
     """
@@ -100,7 +100,7 @@ def _find_later_batch(data: bytes | bytearray, view: memoryview, offset: int, he
 
 @dataclass(frozen=True, slots=True)
 class CutTail:
-    """Bytes behind the last batch that counts, which are not replayed."""
+    """Bytes behind the last valid batch, which are not replayed."""
 
     file_name: str
     offset: int
@@ -110,7 +110,7 @@ class CutTail:
 
 
 class BatchOrder:
-    """Decides, file after file, which batches count; at the end whether those are all that were durable."""
+    """Decides, file after file, which batches are valid; at the end whether those are all durable ones."""
 
     def __init__(self, next_sequence: int, *, is_synced: bool) -> None:
         self.next_sequence = next_sequence
@@ -121,7 +121,7 @@ class BatchOrder:
         self._end_offset = 0
 
     def live_batches(self, file_name: str, scanned: ScannedFile) -> list[BatchHeader]:
-        """The batches of this file that the checkpoint does not cover. Raises DamagedJournal."""
+        """Return the batches of this file that the checkpoint does not cover. Raises DamagedJournal."""
         if self._is_cut:
             return []
         if scanned.batches or scanned.torn_bytes or not self._end_file:
@@ -143,7 +143,9 @@ class BatchOrder:
         return live
 
     def check_end(self, end: JournalEnd | None, file_names: Mapping[int, str]) -> None:
-        """Raise DamagedJournal if the journal is shorter than its recorded durable end; `file_names` are the existing files."""
+        """Raise DamagedJournal if the journal is shorter than its recorded durable end; `file_names` are the existing
+        files.
+        """
         if end is None or end.next_sequence <= self.next_sequence:
             return
         name = f"{end.generation:020d}.journal"
@@ -161,7 +163,8 @@ class BatchOrder:
 
     def require_files(self, first_generation: int, generations: Iterable[int]) -> None:
         """Raise DamagedJournal if the last run, which created a journal file and did not stop cleanly, has no journal
-        file."""
+        file.
+        """
         if not any(generation >= first_generation for generation in generations):
             raise DamagedJournal(
                 f"journal/ holds no file of the last run (generation {first_generation} or later), which did not stop in order:"
@@ -170,7 +173,7 @@ class BatchOrder:
             )
 
     def _stop(self, file_name: str, offset: int, reason: str, size_bytes: int = 0) -> None:
-        """Nothing behind this counts, and with a synced journal that cannot be."""
+        """End the journal here; with a synced journal this is damage."""
         if self._is_synced:
             expected = f"batch {self.next_sequence} was expected"
             raise DamagedJournal(f"{file_name} is damaged at offset {offset}: {reason}; {expected}")
@@ -228,7 +231,6 @@ class Replay:
             raise DamagedJournal(f"{file_name} is damaged in the batch at {batch.body_offset}: {error}") from error
 
     def take(self) -> Replayed:
-        """Return the changes since the last call."""
         taken, self._replayed = self._replayed, Replayed()
         return taken
 

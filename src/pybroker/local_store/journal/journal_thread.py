@@ -1,7 +1,7 @@
 """The journal with a writer thread: one durable write for all waiting items, one call back to the event loop.
 
-Operation: the event loop puts items into a queue; the idle writer takes all items up to `max_batch_bytes`, writes them as one
-batch, and returns the whole batch by one `call_soon_threadsafe`.
+Operation: the event loop puts items into a queue; the idle writer takes all items up to `max_batch_bytes`, writes them
+as one batch, and returns the whole batch by one `call_soon_threadsafe`.
 
 Concurrency: `put`, `forget_fenced`, and `close` on the event loop; all methods marked "Writer" on the writer thread.
 """
@@ -46,7 +46,6 @@ class ThreadJournal(Journal):
         await asyncio.to_thread(self.setup.files.close, is_covered=is_covered)
 
     def _run(self) -> None:
-        """The writer."""
         go_on = True
         while go_on:
             item = self._queue.get()

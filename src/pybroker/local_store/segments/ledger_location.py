@@ -9,9 +9,9 @@ from pybroker.storage_format.segment_layout import LedgerExtent, SegmentIndex
 
 @dataclass(frozen=True, slots=True)
 class LedgerLocation:
-    """The part of a segment file that belongs to a ledger, and the index of its entries.
+    """The part of a segment file that belongs to a ledger, with the index.
 
-    `is_end_known` is False when damage hides how many entries the ledger has: at least those of `extent`.
+    `is_end_known` is False if damage hides how many entries the ledger has: at least those of `extent`.
     """
 
     extent: LedgerExtent

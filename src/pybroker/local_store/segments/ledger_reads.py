@@ -1,9 +1,9 @@
 """Reads of the local store: the location of entries, the required indexes and open files, and the reading threads.
 
-Operation: entries in a ledger's buffer are answered on the event loop; all others are read by one job of a reading thread, for any
-number of entries. Ledgers without index on disk are the store's `LiveLedger` objects; all others are found by their file.
-Invariants: a job receives immutable values (`LedgerLocation` and its index); damage is counted once for each entry and reported to
-each reader; a deleted ledger's file is closed when the deletion returns, or with the last running read.
+Operation: entries in a ledger's buffer are answered on the event loop; all others are read by one job of a reading
+thread. Ledgers without index on disk are the store's `LiveLedger` objects; all others are found by their file.
+Invariants: a job receives immutable values (`LedgerLocation` and its index); damage is counted once for each entry and
+reported to each reader; a deleted ledger's file is closed when the deletion returns, or with the last running read.
 
 Concurrency: the event loop only; jobs run in the pool.
 """
@@ -11,6 +11,7 @@ Concurrency: the event loop only; jobs run in the pool.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
@@ -23,7 +24,6 @@ from pybroker.disk.open_files import OpenFiles
 from pybroker.errors import DamagedEntries, NoSuchLedger, StoreError
 from pybroker.ledgers.ledger_store import EntryRun, LedgerFile, LedgerPoint, LedgerTotals, StoredBlocks
 from pybroker.ledgers.live_ledger import LiveLedger
-from pybroker.local_store.segments.index_cache import IndexCache
 from pybroker.local_store.segments.ledger_location import LedgerLocation
 from pybroker.local_store.segments.segment_reader import (
     LoadedSegment,
@@ -41,9 +41,45 @@ from pybroker.runtime import logs
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, PublishTimeOf, SegmentIndex
 
 BULK_NICENESS = 10
-"""Of threads of bulk reads: without it they took the processor from the loop, and publishing waited for milliseconds."""
+"""Of bulk read threads: with normal priority they took the processor from the loop, and publishing waited for
+milliseconds.
+"""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class IndexCache:
+    """Indexes of sealed ledgers, limited by their number of points; the least recently used one is evicted first.
+
+    A single index may be larger than the limit.
+    """
+
+    def __init__(self, max_points: int) -> None:
+        self._max_points = max_points
+        self._points = 0
+        self._places: OrderedDict[int, LedgerLocation] = OrderedDict()
+
+    def get(self, ledger_id: int) -> LedgerLocation | None:
+        place = self._places.get(ledger_id)
+        if place is not None:
+            self._places.move_to_end(ledger_id)
+        return place
+
+    def put(self, ledger_id: int, place: LedgerLocation) -> None:
+        self.drop(ledger_id)
+        self._places[ledger_id] = place
+        self._points += _cost(place)
+        while self._points > self._max_points and len(self._places) > 1:
+            self._points -= _cost(self._places.popitem(last=False)[1])
+
+    def drop(self, ledger_id: int) -> None:
+        place = self._places.pop(ledger_id, None)
+        if place is not None:
+            self._points -= _cost(place)
+
+
+def _cost(place: LedgerLocation) -> int:
+    return len(place.index) + 4  # the objects around a small index weigh more than its points
 
 
 class LedgerReads:
@@ -74,7 +110,6 @@ class LedgerReads:
     # Reads
 
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
-        """See `LedgerStore.read`."""
         assert max_entries > 0, "a read asks for something"
         ledger = await self._live_ledger(ledger_id)
         if ledger is not None:
@@ -92,7 +127,6 @@ class LedgerReads:
             raise
 
     async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals:
-        """See `LedgerStore.totals_before`."""
         ledger = await self._live_ledger(ledger_id)
         if ledger is not None and entry_id >= ledger.extent.entry_count:
             return ledger.totals_before(entry_id)
@@ -104,7 +138,6 @@ class LedgerReads:
         return await self.in_thread(self._totals_job, ledger_id, place, entry_id)
 
     async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int:
-        """See `LedgerStore.message_count_of`."""
         ledger = await self._live_ledger(ledger_id)
         # In one iteration: entries that a checkpoint moves meanwhile are counted once.
         buffered = 0 if ledger is None else ledger.buffered_message_count_of(entry_ids)
@@ -115,7 +148,6 @@ class LedgerReads:
         return buffered + await self.in_thread(self._message_count_job, ledger_id, place, stored_ids)
 
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int]:
-        """See `LedgerStore.publish_time_span`."""
         ledger = await self._live_ledger(ledger_id)
         if ledger is not None:
             return ledger.publish_time_span(publish_time_ms)
@@ -123,12 +155,10 @@ class LedgerReads:
         return place.index.publish_time_span(publish_time_ms, place.extent.entry_count)
 
     async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
-        """See `LedgerStore.points`."""
         index = (await self._place(ledger_id)).index
         return [LedgerPoint(*point) for point in index.sparse_points(spacing_bytes)]
 
     async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
-        """See `LedgerStore.stored_blocks`."""
         place = await self._place(ledger_id)
         extent, index = place.extent, place.index
         if first_entry_id >= extent.entry_count:
@@ -139,13 +169,12 @@ class LedgerReads:
         return StoredBlocks(ledger_id, first_entry_id, min(end_entry_id, extent.entry_count), offset, end_offset)
 
     async def with_file(self, ledger_id: int, work: Callable[[LedgerFile], _T]) -> _T:
-        """See `LedgerStore.with_file`."""
         return await self._in_pool(self._bulk_pool, partial(self._file_job, ledger_id, work))
 
     # Locations
 
     async def sealed_place(self, ledger_id: int) -> LedgerLocation:
-        """Where a ledger with an index on disk is. Raises NoSuchLedger."""
+        """Raises NoSuchLedger."""
         place = self._indexes.get(ledger_id)
         if place is None:
             loaded = await self.in_thread(self._load_job, ledger_id)
@@ -155,12 +184,12 @@ class LedgerReads:
         return place
 
     async def load_index(self, ledger: LiveLedger) -> None:
-        """Look through the file of a ledger that an earlier run left open."""
+        """Read the file of a ledger that an earlier run left open."""
         known = LedgerLocation(ledger.extent, SegmentIndex(self._publish_time_of))
         try:
             loaded = await self.in_thread(self._scan_job, ledger.ledger_id, known)
         except NoSuchLedger:
-            # The entry count of the ledger is known. Readers receive an error for all of its entries.
+            # The entry count is known. Readers receive an error for all of its entries.
             logs.error("segment.missing", ledger_id=ledger.ledger_id, entries=ledger.extent.entry_count)
             self._stats.damaged_segments += 1
             loaded = LoadedSegment(known, [], [])
@@ -170,17 +199,16 @@ class LedgerReads:
             ledger.is_index_known = True
 
     def stored(self, ledger_id: int, place: LedgerLocation) -> None:
-        """A checkpoint has written the index of the ledger."""
         self._indexes.put(ledger_id, place)
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete the ledger. Its disk space is free on return, except for running reads."""
+        """The disk space is free on return, except for running reads."""
         self._indexes.drop(ledger_id)
         self._damaged.pop(ledger_id, None)
         await self.in_thread(self._delete_job, ledger_id)
 
     async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Blocking work in a reading thread. An error of the device becomes a StoreError: a later try may succeed."""
+        """Run blocking work in a reading thread. A device error becomes a StoreError: a later try may succeed."""
         return await self._in_pool(self._pool, partial(work, *args, **kwargs))
 
     async def _in_pool(self, pool: Executor, work: Callable[[], _T]) -> _T:
@@ -197,7 +225,7 @@ class LedgerReads:
         self._files.close()
 
     async def _live_ledger(self, ledger_id: int) -> LiveLedger | None:
-        """The ledger if it has no index on disk yet, with its index known."""
+        """Return None if the index is on disk; otherwise it is known on return."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is not None and not ledger.is_index_known:
             await self.load_index(ledger)

@@ -1,10 +1,10 @@
 """Reads segment files. Blocking IO, called in the store's reading threads and by the tools.
 
-Invariants: all data is checked. Damage is reported with file, offset, and positions, exactly for the unreadable entries, and never
-skipped silently: one entry for a wrong payload, all entries of a block for wrong columns. Entries around damage are readable: the
-next block is found by the length in the damaged header, by the bytes that begin a block, or at the latest at the next point of the
-index. Without an intact index the blocks themselves are searched. An error of the device (OSError) is not damage: it is passed on,
-and a retry may succeed.
+Invariants: all data is checked. Damage is reported with file, offset, and positions, exactly for the unreadable
+entries, and never skipped silently: one entry for a wrong payload, all entries of a block for wrong columns. Entries
+around damage are readable: the next block is found by the length in the damaged header, by the bytes that begin a
+block, or at the latest at the next point of the index. Without an intact index the blocks themselves are searched. An
+error of the device (OSError) is not damage: it is passed on, and a retry may succeed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _INDEX_HEAD_BYTES = 64
 
 
 class DamagedSegment(DamagedEntries):
-    """A segment file does not contain the written data. The text has file, offset, and positions."""
+    """The text has file, offset, and positions."""
 
     def __init__(self, path: Path, offset: int, ledger_id: int, first_id: int, last_id: int, reason: str) -> None:
         positions = f"position {ledger_id}:{first_id}"
@@ -62,7 +62,7 @@ class DamagedSegment(DamagedEntries):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Blocks that cannot be read, and the entries that were in them, `end_entry_id` excluded."""
+    """Unreadable blocks and their entries, without `end_entry_id`."""
 
     offset: int
     end_offset: int
@@ -73,7 +73,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class FoundBlock:
-    """A block and where it is."""
+    """A block with its location."""
 
     offset: int
     block: Block
@@ -113,7 +113,7 @@ class BlockWalk:
         self._read_bytes = read_bytes
 
     def next(self) -> FoundBlock | Gap | None:
-        """The block or gap at `offset`; None behind the last one."""
+        """Return None behind the last block."""
         extent = self._place.extent
         if self.offset >= extent.end_offset:
             if self.entry_id >= extent.entry_count or not self._place.is_end_known:
@@ -146,12 +146,11 @@ class BlockWalk:
         if following is not None:
             end_offset, end_entry_id = following
         elif not self.window.bytes_at(offset, 1):
-            # The file ends here: every entry behind is gone too.
+            # The file ends here: every entry behind is missing too.
             end_offset, end_entry_id = extent.end_offset, extent.entry_count
         return Gap(offset, end_offset, entry_id, max(entry_id, end_entry_id), reason)
 
     def _next_known(self) -> tuple[int, int]:
-        """Return the next position behind `offset` that the index knows, or the end."""
         offsets = self._place.index.offsets
         while self._point < len(offsets) and offsets[self._point] <= self.offset:
             self._point += 1
@@ -162,7 +161,9 @@ class BlockWalk:
     def _following_block(
         self, offset: int, entry_id: int, end_offset: int, end_entry_id: int | None
     ) -> tuple[int, int] | None:
-        """The next whole block in front of `end_offset` that can follow the damaged one: its offset and first entry."""
+        """Return offset and first entry of the next whole block in front of `end_offset` that can follow the damaged
+        one.
+        """
         count, length = block_length_said(memoryview(self.window.bytes_at(offset, BLOCK_HEADER_BYTES)), 0)
         if 0 < length <= end_offset - offset:
             if offset + length == end_offset and end_entry_id in {None, entry_id + count}:
@@ -196,7 +197,7 @@ class BlockWalk:
 
 
 class Window:
-    """The part of a segment file that is in memory; it moves when something outside is asked for."""
+    """The part of a segment file that is in memory; a request outside of it moves it."""
 
     def __init__(self, file: DiskFile, end_offset: int) -> None:
         self._file = file
@@ -206,18 +207,18 @@ class Window:
         self._view = memoryview(b"")
 
     def holds_block(self, offset: int) -> bool:
-        """Whether a block at `offset` could be read without IO, as far as its first byte tells."""
+        """Return whether a block at `offset` could be read without IO, as far as its first byte tells."""
         return self._start <= offset < self._start + len(self._data)
 
     def holds_payloads(self, found: FoundBlock) -> bool:
         return found.end_offset <= self._start + len(self._data)
 
     def bytes_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes, past the window: it stays where it is."""
+        """Read up to `length` bytes without moving the window."""
         return self._file.read_at(min(length, max(0, self._end_offset - offset)), offset)
 
     def block_at(self, offset: int, read_bytes: int) -> Block:
-        """The checked block header at a file offset; its payloads may lie outside the window. Raises LayoutError."""
+        """The payloads may lie outside the window. Raises LayoutError."""
         if not self.holds_block(offset):
             self._move(offset, read_bytes)
         found = decode_block(self._view, offset - self._start)
@@ -231,7 +232,7 @@ class Window:
         raise LayoutError("the file is cut")
 
     def payloads(self, found: FoundBlock, skip: int, take: int) -> tuple[list[bytes], list[bool]]:
-        """Return payloads `skip` to `skip + take` of a block, and for each whether it is intact."""
+        """Return payloads, and for each whether it is intact."""
         block = found.block
         # The window may have moved since the block was decoded.
         first_offset = found.end_offset - block.payload_bytes
@@ -260,7 +261,7 @@ class Window:
 
 
 def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) -> LoadedSegment:
-    """Where a sealed ledger is: from its index, or when that is damaged from the blocks. Raises UnknownVersion."""
+    """Use the index, or if that is damaged the blocks. Raises UnknownVersion."""
     size = file.size()
     faults: list[tuple[int, str]] = []
     version: UnknownVersion | None = None
@@ -308,7 +309,7 @@ def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of:
         size_bytes += step.block.payload_bytes
     if known.is_end_known:
         return LoadedSegment(LedgerLocation(known.extent, index), [], gaps)
-    # Only where an index is seen behind whole blocks have they all been seen.
+    # All blocks were seen only if an index follows whole blocks.
     is_end_known = (not gaps or gaps[-1].end_offset < walk.offset) and is_index_start(
         file.read_at(_INDEX_HEAD_BYTES, walk.offset), ledger_id
     )
@@ -328,7 +329,7 @@ def read_entries(
     max_entries: int,
     max_bytes: int,
 ) -> EntryRun:
-    """Return entries from `first_entry_id` on, at least one, up to the size of one read of the file. Raises DamagedSegment."""
+    """Return at least one entry, up to the size of one read of the file. Raises DamagedSegment."""
     if first_entry_id >= place.extent.entry_count:
         assert not place.is_end_known, "asked for an entry that does not exist"
         first_id, last_id = place.extent.entry_count, first_entry_id + max_entries - 1  # the caller knows a later end
@@ -408,7 +409,7 @@ def message_count_of(file: DiskFile, ledger_id: int, place: LedgerLocation, entr
         wanted = entry_ids.range_cardinality(first_id, end_id)
         messages = (extent.message_count if is_last else index.messages_before[point + 1]) - index.totals_of(point)[0]
         if messages == end_id - first_id:
-            total += wanted  # no entry holds less than one
+            total += wanted  # every entry holds at least one
         elif wanted == end_id - first_id:
             total += messages
         elif wanted:
@@ -436,7 +437,7 @@ def _damage_of_gap(path: Path, ledger_id: int, gap: Gap) -> DamagedSegment:
 
 
 def _entries_to_take(block: Block, skip: int, max_entries: int, max_bytes: int) -> int:
-    """How many entries of the block from number `skip` on: up to and with the one that reaches `max_bytes`."""
+    """Return the number of entries from `skip` on, up to and including the one that reaches `max_bytes`."""
     count = 0
     for total in accumulate(block.lengths[skip : skip + max_entries]):
         count += 1

@@ -1,8 +1,8 @@
 """The bytes behind the committed extent of a segment file, left by a crash between a write and its commit.
 
-Invariants: a whole entry in the file is only truncated in order to be written again with the same bytes. A file with any other
-entry is unexpected and stays unchanged, because a truncation would lose that entry. The first byte that is no whole entry ends the
-search: an interrupted write has left it.
+Invariants: a whole entry in the file is only truncated in order to be written again with the same bytes. A file with
+any other entry is unexpected and stays unchanged, because a truncation would lose that entry. The first byte that is no
+whole entry ends the search: an interrupted write has left it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 
 
 class HeldEntry(NamedTuple):
-    """An entry behind the extent, whole."""
+    """A whole entry behind the extent."""
 
     ledger_id: int
     entry_id: int
@@ -44,12 +44,12 @@ class Leftovers(Enum):
     """The action of a writer for unexpected entries behind the extent."""
 
     REFUSE = "refuse"
-    CUT = "cut"  # and tell: a journal without sync may have lost them to a power cut
+    CUT = "cut"  # and log it: a power cut may have removed them from a journal without sync
     CHECKED = "checked"  # the journal has them in a later part
 
 
 def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:
-    """The whole entries behind `extent`, up to the first byte that is none."""
+    """Yield entries up to the first byte that is none."""
     size = file.size()
     offset = extent.end_offset or SEGMENT_HEADER_BYTES
     while offset < size and (block := _block_at(file, offset)) is not None:
@@ -75,12 +75,11 @@ def check_leftovers(
 
 
 def unknown_entry(held: HeldEntry) -> str:
-    """Return the problem in words."""
     return f"entry {held.ledger_id}:{held.entry_id} is there, which is neither committed nor in the journal"
 
 
 def _block_at(file: DiskFile, offset: int) -> Block | None:
-    """The block there; its payloads begin so far behind `offset` as it says. None when no whole header is there."""
+    """Return the block, or None without a whole header. Its payloads begin behind `offset` by the length in it."""
     found: Block | int = _READ_BYTES
     try:
         for _ in range(3):  # the first length may be that of the header alone, the second that of the columns too

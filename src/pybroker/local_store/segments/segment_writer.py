@@ -1,8 +1,7 @@
 """Writes segment files, which contain the entries of one ledger after a checkpoint. Blocking IO, in its thread.
 
-Invariants: bytes before a ledger's committed extent never change; a sealed file never changes; entries behind the extent are only
-truncated in order to be written again (`segment_tail.py`). The checkpoint decides about committed extents and the time of writes;
-`segment_reader.py` reads.
+Invariants: bytes before a ledger's committed extent never change; a sealed file never changes; entries behind the
+extent are only truncated in order to be written again (`segment_tail.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _CHUNK_ENTRIES = 4096
 
 
 def segment_path(directory: Path, ledger_id: int) -> Path:
-    """One flat directory: file systems of today index it, and a listing is one scan."""
+    """One flat directory: current file systems index it, and a listing is one scan."""
     return directory / f"{ledger_id:020d}{_SUFFIX}"
 
 
@@ -91,14 +90,14 @@ class SegmentWriter:
                     self._file.write_at(pieces, slice_offset, durable=False)
                     pieces, slice_offset = [], offset
                     if self._syncs_slices:
-                        # A large sync at the end would stand in the way of the journal: publish p99 10 ms against 5.5.
+                        # A large sync at the end would delay the journal: publish p99 10 ms instead of 5.5.
                         self._file.sync()
         if pieces:
             self._file.write_at(pieces, slice_offset, durable=False)
         self.extent = LedgerExtent(offset, entries, messages, size)
 
     def seal(self) -> None:
-        """Add index and trailer. The extent stays: it says where the blocks end. Raises UnknownEntries."""
+        """Add index and trailer. The extent, which ends with the blocks, stays. Raises UnknownEntries."""
         self._begin(())
         if self.extent.end_offset == 0:
             self.write((), ())
@@ -107,7 +106,6 @@ class SegmentWriter:
         )
 
     def _begin(self, payloads: Sequence[bytes | memoryview]) -> None:
-        """Let the file end with the extent, before `payloads` are written."""
         if self._is_begun:
             return
         self._is_begun = True

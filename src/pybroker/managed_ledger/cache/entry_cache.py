@@ -1,12 +1,12 @@
 """The entry cache: recent entries in memory, by ledger, with a limit in bytes over all topics of the broker.
 
-Entries are added when they become durable and evicted in the same order, oldest first, regardless of reads: a consumer that catches
-up on an old backlog never evicts the tail that the others read. Tailing readers are served from here alone. Entries are also
-evicted by age while the cache is not read, so that an idle broker releases the memory. A cache in use keeps them: a Key_Shared
-subscription with a backlog rescans the same entries many times, and each rescan would read the disk.
+Entries are evicted oldest first, regardless of reads: a consumer that catches up on an old backlog never evicts the
+tail that the others read. Entries are also evicted by age while the cache is not read, so that an idle broker releases
+the memory. A cache in use keeps them: a Key_Shared subscription with a backlog rescans the same entries many times, and
+each rescan would read the disk.
 
-Invariant: the cached entries of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls, at most
-`limit_bytes` unless a single run is larger.
+Invariant: the cached entries of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls,
+at most `limit_bytes` unless a single run is larger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RUNS_AT_ONCE = 256
 
 
 class _LedgerTail:
-    """The consecutive cached entries of one ledger; those before `start` have been evicted."""
+    """Consecutive entries of one ledger; those before `start` have been evicted."""
 
     __slots__ = ("first_entry_id", "message_counts", "payloads", "start")
 
@@ -33,7 +33,7 @@ class _LedgerTail:
 
 
 class EntryCache:
-    """Shared by all managed ledgers of a broker; touched from the event loop only."""
+    """Shared by all managed ledgers of a broker; used from the event loop only."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -50,11 +50,10 @@ class EntryCache:
         self._hits_before = 0  # `hits_total` at the last `evict_old`
 
     def insert(self, run: AppendRun) -> None:
-        """Keep the entries of `run`, which follow the last ones inserted of that ledger; evict the oldest of all."""
+        """Cache the entries of `run`, which follow the last ones of that ledger; evict the oldest of all."""
         tail = self._tails.get(run.ledger_id)
         if tail is None or tail.first_entry_id + len(tail.payloads) != run.first_entry_id:
-            # There is a gap, because no reader was connected meanwhile. The cached entries before it can only be read from the
-            # store.
+            # There is a gap, because no reader was connected meanwhile.
             self.drop_ledger(run.ledger_id)
             tail = self._tails[run.ledger_id] = _LedgerTail(run.first_entry_id)
         tail.payloads += run.payloads
@@ -68,13 +67,12 @@ class EntryCache:
         self._keep_limit()
 
     def resize(self, limit_bytes: int) -> None:
-        """From now on hold so much; the oldest entries that are too many leave."""
+        """Set the limit, and evict the oldest entries above it."""
         self.limit_bytes = limit_bytes
         self._keep_limit()
 
     def evict_old(self) -> Iterator[None]:
-        """Evict entries inserted before the last call, unless the cache was read since then. The caller repeats the call
-        periodically. Yields after small steps."""
+        """Evict entries inserted before the last call, unless the cache was read since then. Yields after small steps."""
         is_in_use = self.hits_total > self._hits_before
         self._hits_before = self.hits_total
         if is_in_use:
@@ -110,7 +108,7 @@ class EntryCache:
         self.evictions_total += 1
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return entries from `first_entry_id` on (at least one, about `max_bytes`), or None if that entry is not cached."""
+        """Return at least one entry, about `max_bytes`; None if the first one is not cached."""
         tail = self._tails.get(ledger_id)
         if tail is None:
             self.misses_total += 1
@@ -124,7 +122,6 @@ class EntryCache:
         return EntryRun(ledger_id, first_entry_id, payloads, tail.message_counts[index : index + len(payloads)])
 
     def drop_ledger(self, ledger_id: int) -> None:
-        """Forget everything of a ledger (deleted, or closed for ever)."""
         if self._tails.pop(ledger_id, None) is None:
             return
         kept: deque[tuple[int, int, int]] = deque()
@@ -137,28 +134,26 @@ class EntryCache:
         self._runs = kept
 
     def check_invariants(self) -> None:
-        """Check the invariants, for tests."""
         held = sum(len(payload) for tail in self._tails.values() for payload in tail.payloads)
         assert held == self.size_bytes, (held, self.size_bytes)
         assert self.entry_count == sum(len(tail.payloads) - tail.start for tail in self._tails.values())
 
 
 def part_of(run: EntryRun, index: int, max_entries: int, max_bytes: int) -> EntryRun:
-    """Up to `max_entries` entries and about `max_bytes` of `run`, at least one, from its `index`-th on."""
+    """Return at least one and up to `max_entries` entries, about `max_bytes`, from the `index`-th on."""
     payloads = _within(run.payloads[index : index + max_entries], max_bytes)
     counts = run.message_counts[index : index + len(payloads)]
     return EntryRun(run.ledger_id, run.first_entry_id + index, payloads, counts)
 
 
 def _within(payloads: list[bytes], max_bytes: int) -> list[bytes]:
-    """The first payloads that fit into `max_bytes` together, at least one."""
+    """Return the first payloads that fit into `max_bytes` together, at least one."""
     if sum(map(len, payloads)) <= max_bytes:
         return payloads
     return payloads[: max(1, count_within(payloads, max_bytes))]
 
 
 def count_within(payloads: list[bytes], max_bytes: int) -> int:
-    """How many of the first payloads fit into `max_bytes` together."""
     size_bytes = 0
     for count, payload in enumerate(payloads):
         size_bytes += len(payload)

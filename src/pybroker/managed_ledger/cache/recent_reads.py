@@ -1,7 +1,7 @@
 """The last reads from the store, for cursors at nearly the same position: one read serves all of them.
 
-Pure. Each cursor keeps the entries that it reads ahead; this is for the other cursors. Invariants: `size_bytes` is the sum of the
-kept runs, at most `limit_bytes`, in at most `MAX_RUNS` runs; the oldest run is evicted first.
+Pure. Each cursor keeps the entries that it reads ahead; this is for the other cursors. Invariants: `size_bytes` is the
+sum of the kept runs, at most `limit_bytes`, in at most `MAX_RUNS` runs; the oldest run is evicted first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_RUNS = 256
 
 
 class RecentReads:
-    """Shared by all managed ledgers of a broker; touched from the event loop only."""
+    """Shared by all managed ledgers of a broker; used from the event loop only."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -25,7 +25,7 @@ class RecentReads:
         self._by_ledger: dict[int, list[EntryRun]] = {}
 
     def put(self, run: EntryRun) -> None:
-        """Keep `run` until newer runs replace it. Its lists must not change."""
+        """Keep `run`, whose lists must not change."""
         size_bytes = sum(map(len, run.payloads))
         if size_bytes > self.limit_bytes:
             return
@@ -36,7 +36,6 @@ class RecentReads:
             self._forget(*self._runs.popleft())
 
     def find(self, position: Position) -> EntryRun | None:
-        """Return the last run that contains the entry at `position`."""
         ledger_id, entry_id = position
         for run in reversed(self._by_ledger.get(ledger_id, ())):
             if run.first_entry_id <= entry_id < run.first_entry_id + len(run.payloads):
@@ -45,7 +44,6 @@ class RecentReads:
         return None
 
     def drop_ledger(self, ledger_id: int) -> None:
-        """Forget everything of a ledger, which is deleted."""
         if ledger_id in self._by_ledger:
             kept = deque((run, size) for run, size in self._runs if run.ledger_id != ledger_id)
             del self._by_ledger[ledger_id]
@@ -60,7 +58,6 @@ class RecentReads:
             del self._by_ledger[run.ledger_id]
 
     def check_invariants(self) -> None:
-        """Check the invariants, for tests."""
         assert self.size_bytes == sum(len(payload) for run, _ in self._runs for payload in run.payloads)
         assert self.size_bytes <= self.limit_bytes
         assert len(self._runs) == sum(map(len, self._by_ledger.values())) <= MAX_RUNS

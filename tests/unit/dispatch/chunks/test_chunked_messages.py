@@ -1,4 +1,4 @@
-"""All chunks of a message go to one consumer, on Shared and on Key_Shared, whoever comes and goes meanwhile."""
+"""Shared and Key_Shared: all chunks of a message go to one consumer, even if consumers join or leave."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Got = list[tuple[str, list[int]]]
 
 
 def chunked(entry_ids: Sequence[int], texts: str, key_hash: int = LOW) -> AssignInput:
-    """One entry a letter: a digit is that chunk of a message of four, a letter is a message of its own."""
+    """Return one entry per letter: a digit is that chunk of a message of four, a letter is a whole message."""
     run = run_of(entry_ids, key_hashes=[key_hash] * len(entry_ids))
     run.chunks = [Chunk(b"u", int(text), 4) if text.isdigit() else None for text in texts]
     return run
 
 
 def read(dispatcher: Dispatcher, texts: str, first: int = 0, key_hash: int = LOW) -> Got:
-    """A new read brings these entries."""
+    """Assign the entries of a new read."""
     plan = dispatcher.next_read()
     assert plan is not None
     assert plan.replay is None
@@ -36,7 +36,7 @@ def read(dispatcher: Dispatcher, texts: str, first: int = 0, key_hash: int = LOW
 
 
 def read_again(dispatcher: Dispatcher, stored: str) -> Got:
-    """What waits is read again, out of a topic that holds these entries from the first on."""
+    """Assign the waiting entries again, from a topic that contains the entries `stored`."""
     plan = dispatcher.next_read()
     assert plan is not None
     assert plan.replay is not None
@@ -134,7 +134,7 @@ def test_chunks_that_wait_are_forgotten_when_they_are_acknowledged_or_the_cursor
 
 
 def key_shared_with(options: KeySharedOptions = AUTO_SPLIT) -> tuple[KeySharedDispatcher, ConsumerState, ConsumerState]:
-    """`a` has all hashes; `b`, who gets the lower half, has not joined yet."""
+    """`a` has all hashes; `b`, which gets the lower half, has not joined yet."""
     dispatcher = key_shared()
     a, b = (ConsumerState(name, 0, 0, None, options) for name in "ab")
     dispatcher.add_consumer(a)

@@ -1,4 +1,4 @@
-"""Chunks that wait for one consumer of a Shared subscription take a bounded amount of memory and stop nobody."""
+"""Chunks that wait for one consumer of a Shared subscription take bounded memory and delay no other consumer."""
 
 from tests.unit.dispatch.support import LEDGER, Feed, consumer, shared
 
@@ -11,14 +11,14 @@ from pybroker.model.position import Position
 CHUNKS = 300
 ROOM_BYTES = 1400
 LARGE_MESSAGE = [Chunk(b"large", index, CHUNKS) for index in range(CHUNKS)]
-# Every second entry is the next part of the large message, the others are messages of their own.
+# Every second entry is the next chunk of the large message; the others are whole messages.
 INTERWOVEN: list[Chunk | None] = [each for chunk in LARGE_MESSAGE for each in (chunk, None)]
 PARTS = list(range(0, 2 * CHUNKS, 2))
 OTHERS = list(range(1, 2 * CHUNKS, 2))
 
 
 def begun(room_bytes: int = ROOM_BYTES) -> tuple[SharedDispatcher, Feed, ConsumerState, ConsumerState]:
-    """`first` has the first part and can take no more; `second` has taken all that it may."""
+    """`first` has the first chunk and cannot take more; `second` has taken all that it may."""
     dispatcher = shared(look_ahead_bytes=room_bytes)
     first, second = consumer("first"), consumer("second")
     dispatcher.add_consumer(first)
@@ -54,7 +54,7 @@ def test_one_part_at_a_time_goes_in_order_and_is_not_looked_for_each_time() -> N
         feed.dispatcher.flow(first, 1)
         taken += entries_of("first", feed.pump())
     assert taken == PARTS[1:]
-    # Each scan fills the room that is there, which holds dozens; it does not begin anew for each part.
+    # Each scan fills the available capacity of some dozens of chunks; it does not restart for each chunk.
     assert feed.scanned_entries < 30 * CHUNKS
 
 

@@ -1,4 +1,4 @@
-"""Delivery times, the index of delayed entries at its edges, and its records."""
+"""Delivery times, edge cases of the index of delayed entries, and its records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = 1 << 60
 
 
 def filled(count: int, ledger_id: int = 1, first_due_ms: int = 1000) -> DelayedIndex:
-    """Entries 0 to `count` - 1, due one after the other."""
+    """Entries 0 to `count` - 1 are due one after the other."""
     index = DelayedIndex()
     for start in range(0, count, 100):
         ids = range(start, min(count, start + 100))

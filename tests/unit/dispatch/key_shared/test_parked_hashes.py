@@ -1,4 +1,4 @@
-"""Key_Shared: what finds no room is set aside and found again; what is listed takes the memory it says."""
+"""Key_Shared: entries without capacity are parked and rescanned; listed entries take the memory that is counted."""
 
 from __future__ import annotations
 
@@ -111,5 +111,5 @@ def test_waiting_entries_take_the_memory_that_is_said(hash_count: int, entry_byt
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    bitmaps_bytes = 2 * 100_000 // 8  # that the allocator of Python does not see
+    bitmaps_bytes = 2 * 100_000 // 8  # not visible to Python's allocator
     assert held_bytes + bitmaps_bytes <= replay.size_bytes <= entry_bytes * 100_000

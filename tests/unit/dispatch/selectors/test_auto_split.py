@@ -1,4 +1,4 @@
-"""Auto-split hash ranges: the diagrams of the documentation, and what they leave open."""
+"""Auto-split hash ranges: the diagrams of the documentation, and further cases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ C1, C2, C3, C4 = (consumer(f"C{n}") for n in range(1, 5))
 
 
 def drawn(selector: AutoSplitSelector) -> list[tuple[int, str]]:
-    """The regions from left to right: where each ends (not included), and whose it is."""
+    """Return the regions from left to right: their ends (not included) and owners."""
     ranges = {(start, end): owner for owner, each in selector.ranges().items() for start, end in each}
     return [(end + 1, ranges[start, end].name) for start, end in sorted(ranges)]
 

@@ -1,4 +1,4 @@
-"""Consistent hashing: the ring that the documentation's figures come from."""
+"""Consistent hashing: the ring behind the figures in the documentation."""
 
 from __future__ import annotations
 

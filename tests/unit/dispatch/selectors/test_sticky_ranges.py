@@ -1,4 +1,4 @@
-"""Sticky ranges: what is refused, and what a gap means."""
+"""Sticky ranges: refused ranges, and gaps."""
 
 from __future__ import annotations
 

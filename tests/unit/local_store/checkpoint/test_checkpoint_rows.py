@@ -1,4 +1,4 @@
-"""Damage in `checkpoint.db` is a refusal with a text: never an older state, and never a cursor that looks new."""
+"""Damage in `checkpoint.db` leads to an error with a text: never to an older state, or to a cursor that looks new."""
 
 import sqlite3
 from pathlib import Path
@@ -39,7 +39,7 @@ Loaded = tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]
 
 
 def opened(path: Path) -> tuple[CheckpointTable, list[str]]:
-    """As a start opens it, beside ledgers."""
+    """Open the table like a start, beside ledgers."""
     table = CheckpointTable(Disk(), path, "2 segment files")
     try:
         table.load_facts("2 segment files")
@@ -50,12 +50,12 @@ def opened(path: Path) -> tuple[CheckpointTable, list[str]]:
 
 
 def fill(path: Path) -> tuple[dict[str, Loaded], Facts, dict[int, LedgerExtent]]:
-    """A table of several pages, and all that is in it."""
+    """Return the content of a table of several pages."""
     random = Random(1)
     table = CheckpointTable(Disk(), path, "")
     facts = {"version": 2, "sequence": 7, "first_generation": 3, "cursor_number": 900, "ledger_id": 2001, "is_clean": 1}
     extents = {number: LedgerExtent(number * 100, number, number, number * 90) for number in range(1, 120)}
-    for part in range(2):  # the second time most rows are replaced
+    for part in range(2):  # the second pass replaces most rows
         changes = [
             CursorChange(cursor_id, False, (number + part, random.randbytes(random.choice((20, 90, 3000)))), [], 0)
             if number % 4
@@ -158,7 +158,7 @@ async def test_damaged_row_costs_only_its_cursor(caplog: pytest.LogCaptureFixtur
         for cursor_id in ("a", "c"):
             assert await again.store.load(cursor_id) == (None, [b"delta"])
     assert again.store.stats().damaged_cursors == 1
-    await again.store.delete("b")  # as its topic is deleted: then nothing is left of the damage
+    await again.store.delete("b")  # as if its topic were deleted: then no damage is left
     assert await again.store._checkpointer.run()
     third = await again.again()
     assert third.store.stats().damaged_cursors == 0
@@ -184,7 +184,7 @@ async def test_cursor_with_missing_rows_is_not_treated_as_new(
 
 
 def first_version(path: Path) -> None:
-    """A table as the program wrote it before."""
+    """Create a table of format version 1."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.executescript(FIRST_VERSION_SCHEMA)
     rows: dict[str, list[tuple[object, ...]]] = {

@@ -1,4 +1,4 @@
-"""The rules of the journal: which batch is written where, and what becomes of each item, beside a model, with planted bugs."""
+"""The rules of the journal, beside a model: where each batch is written, and the result of each item; with mutants."""
 
 from __future__ import annotations
 

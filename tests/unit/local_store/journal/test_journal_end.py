@@ -1,4 +1,6 @@
-"""A torn tail of the journal is told from one that was receipted: by `journal.end`, which is never ahead of the device."""
+"""`journal.end`, which is never ahead of the device, distinguishes a torn tail of the journal from lost batches with
+receipts.
+"""
 
 import errno
 import shutil
@@ -102,12 +104,12 @@ async def test_torn_tail_is_cut_and_logged_with_file_and_offset(
 
 
 class Killed:
-    """A directory as `kill -9` leaves it, with several journal files, and what is in it."""
+    """A directory after `kill -9`, with several journal files, and its expected content."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.ledger_id = 0
-        self.earlier: dict[str, bytes] = {}  # journal files as they were before the last batches
+        self.earlier: dict[str, bytes] = {}  # journal files before the last batches
 
     async def make(self, root: Path) -> None:
         store = await opened(root / "running")
@@ -125,7 +127,7 @@ class Killed:
         await store.close()
 
     def last_file(self) -> tuple[Path, int, int]:
-        """The journal file with the last batch, and where that begins and ends."""
+        """Return the journal file with the last batch, and the start and end of that batch."""
         for path in sorted((self.directory / "journal").glob("0*.journal"), reverse=True):
             scanned = scan_file(path.read_bytes(), int(path.stem))
             if scanned.batches:
@@ -209,7 +211,7 @@ async def test_tail_is_cut_and_logged_without_note(killed: Killed, caplog: pytes
 async def test_damaged_note_is_ignored_and_logged(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
     (killed.directory / JOURNAL_END_NAME).write_bytes(bytes(MARKER_BYTES))
     assert await killed.is_whole()
-    assert caplog.messages == []  # the other one says as much
+    assert caplog.messages == []  # the other copy has the same content
 
 
 async def test_two_damaged_notes_are_logged(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Which batches count after a crash, and what their records add up to."""
+"""Valid batches after a crash, and the result of their records."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Reads of the local store: sums and searches by the index, damage as its readers meet it, files that stay open."""
+"""Reads of the local store: sums and searches by the index, reported damage, and open files."""
 
 import asyncio
 import dataclasses
@@ -27,7 +27,7 @@ from pybroker.local_store.store_environment import StoreEnvironment
 
 
 def time_of(payload: bytes) -> int:
-    """The first eight bytes of a test's entry are its publish time."""
+    """The first eight bytes of a test entry are its publish time."""
     return int.from_bytes(payload[:8], "big")
 
 
@@ -76,7 +76,7 @@ async def check_sums_and_times(store: LedgerStore, ledger_id: int) -> None:
 
 
 async def filled(store: LocalStore) -> int:
-    """A ledger of which 100 entries are in the segment, the next are about to be and the last are in the buffer."""
+    """Return a ledger with 100 entries in the segment, some in a checkpoint, and the last in the buffer."""
     ledger_id = await store.create_ledger()
     for start, end in pairwise((0, 100, 250, 400)):
         await append(store, ledger_id, start, PAYLOADS[start:end], COUNTS[start:end])
@@ -137,7 +137,7 @@ async def test_an_unknown_ledger_has_no_sums() -> None:
 
 
 async def sealed(disk: FaultDisk, payloads: list[bytes]) -> int:
-    """A closed store with one sealed ledger."""
+    """Return the sealed ledger of a closed store."""
     store = await open_store(disk)
     ledger_id = await store.create_ledger()
     await append(store, ledger_id, 0, payloads, [1] * len(payloads))
@@ -258,7 +258,7 @@ async def test_many_cursors_at_different_places_read_at_once() -> None:
 
 
 class CountingDisk(Disk):
-    """Knows which files are open."""
+    """Records which files are open."""
 
     def __init__(self) -> None:
         self.open_files: set[DiskFile] = set()

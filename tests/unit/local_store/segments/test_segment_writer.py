@@ -1,4 +1,4 @@
-"""Segment files: entries are read as written, from any place, and damage is told by its place."""
+"""Segment files: entries are read as written, from any position, and damage is reported with its location."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -81,7 +81,7 @@ class Segment:
             return scan(file, 5, LedgerLocation(extent or self.extent, SegmentIndex()), no_publish_time)
 
     def read_around_damage(self, place: LedgerLocation) -> tuple[dict[int, bytes], list[DamagedSegment]]:
-        """Every entry that can be read, and every damage that a reader meets who goes on behind it."""
+        """Return all readable entries, and the damage reported to a reader that continues behind it."""
         found: dict[int, bytes] = {}
         damages: list[DamagedSegment] = []
         entry_id = 0
@@ -316,7 +316,7 @@ def test_damage_is_told_as_well_without_the_index(data: st.DataObject, size: int
     loaded = segment.load()
     assert loaded.faults
     assert loaded.place.extent.entry_count <= 50
-    # Where the damage hides how many entries there were, a reader is told of it up to what he asks for.
+    # Damage that hides the number of entries is reported up to the last requested entry.
     found, damages = segment.read_around_damage(loaded.place)
     assert all(payload == segment.payloads[entry_id] for entry_id, payload in found.items())
     lost = set(range(50)) - set(found)

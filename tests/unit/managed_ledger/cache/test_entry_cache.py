@@ -1,6 +1,6 @@
-"""The cache holds the youngest entries of all ledgers, gives them back as they went in, and never more than it may.
+"""The cache holds the newest entries of all ledgers, returns them unchanged, and never exceeds its limit.
 
-A plain list of runs is the model; random walks compare both after every step. The last tests plant bugs that a walk must find.
+A plain list of runs is the model; random tests compare both after every step, and must find the mutants.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_as_many_payloads_are_counted_as_fit(max_bytes: int, count: int) -> None
 
 @dataclass
 class Model:
-    """Runs in the order in which they came: (ledger id, first entry id, payloads, message counts)."""
+    """Runs in order of insertion: (ledger id, first entry id, payloads, message counts)."""
 
     limit_bytes: int
     runs: list[tuple[int, int, list[bytes], list[int]]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Neighbours find what was read last, and no more is kept than may be."""
+"""Neighbours find the last reads, within the limit."""
 
 from __future__ import annotations
 

@@ -1,0 +1,88 @@
+"""Hashes that moved but stay with their former owner, because that consumer has some chunks of a large message of them.
+
+No other consumer could assemble the message, and the hash would never drain. A hash is kept until its consumer has all
+chunks of the message or returned those that it had.
+
+With ordered delivery, one consumer has incomplete messages of a hash. With out-of-order delivery there may be several,
+because chunks are acknowledged individually.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pybroker.dispatch.chunks.chunked_messages import ChunkedMessages
+from pybroker.dispatch.consumer_state import ConsumerState
+from pybroker.dispatch.key_shared.hash_owners import HashOwners
+
+
+class KeptHashes:
+    """Owned by a Key_Shared dispatcher, which places waiting entries again after a change.
+
+    `by_hash` is public for reading: the dispatcher looks up the hash of each entry without a further call.
+    """
+
+    def __init__(self, owners: HashOwners, chunked: ChunkedMessages) -> None:
+        self._owners = owners
+        self._chunked = chunked
+        self.by_hash: dict[int, ConsumerState] = {}
+
+    def keep(self, holder: ConsumerState, sticky_hash: int) -> None:
+        """Keep the hash at `holder`, which must receive the next chunk."""
+        self.by_hash[sticky_hash] = holder
+
+    def keep_unfinished(self, loser: ConsumerState) -> bool:
+        """Keep the hashes that `loser` lost while it has an incomplete message of them. Return whether there are some."""
+        owner = self._owners.selector.owner
+        lost = [each for each in self._chunked.unfinished_hashes(loser) if owner(each) is not loser]
+        kept = {sticky_hash: loser for sticky_hash in lost if not self.is_elsewhere(loser, sticky_hash)}
+        self.by_hash.update(kept)
+        return bool(kept)
+
+    def is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
+        """Return whether another consumer must receive the entries of this hash.
+
+        If several consumers have incomplete messages of it, the hash stays with the consumer that keeps it, or with
+        its owner if that has an incomplete message too.
+        """
+        keeper = self.by_hash.get(sticky_hash)
+        if keeper is not None or not self._owners.allows_out_of_order_delivery:
+            return keeper is not None and keeper is not consumer
+        owner = self._owners.selector.owner(sticky_hash)
+        return owner is not consumer and owner in self._chunked.unfinished_holders(sticky_hash)
+
+    def release(self, consumer: ConsumerState) -> list[int]:
+        released = [sticky_hash for sticky_hash, keeper in self.by_hash.items() if keeper is consumer]
+        for sticky_hash in released:
+            del self.by_hash[sticky_hash]
+        return released
+
+    def release_finished(self) -> list[int]:
+        """Release and return the hashes whose keeper has no incomplete message of them any more.
+
+        A hash of which another consumer has an incomplete message is then kept there.
+        """
+        finished = [
+            sticky_hash
+            for sticky_hash, keeper in self.by_hash.items()
+            if sticky_hash not in self._chunked.unfinished_hashes(keeper)
+        ]
+        for sticky_hash in finished:
+            del self.by_hash[sticky_hash]
+        self.keep_at_holders(finished)
+        return finished
+
+    def keep_at_holders(self, sticky_hashes: Iterable[int]) -> bool:
+        """Keep each of these released hashes at another consumer with an incomplete message of it. Return whether one
+        was kept. With ordered delivery there is no such consumer.
+        """
+        found = False
+        for sticky_hash in sticky_hashes if self._owners.allows_out_of_order_delivery else ():
+            holders = self._chunked.unfinished_holders(sticky_hash)
+            if holders and self._owners.selector.owner(sticky_hash) not in holders:
+                self.by_hash[sticky_hash] = holders[0]
+                found = True
+        return found
+
+    def clear(self) -> None:
+        self.by_hash.clear()

@@ -1,0 +1,36 @@
+"""Ledger ids, reserved in blocks: one commit for each block, and no id is used twice, even after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+LEDGER_ID_BLOCK = 1000
+
+
+class LedgerIds:
+    """Owned by the store. Runs on one loop; `first` and `end` may be read from any thread.
+
+    Invariant: every returned id is below `end`, and the reservation up to `end` is durable.
+    """
+
+    def __init__(self, reserved: range, reserve: Callable[[int], Awaitable[None]]) -> None:
+        """`reserved` are the ids that the start has reserved. `reserve` makes a new value of `end` durable, or raises."""
+        self.first = reserved.start
+        """Earlier runs assigned lower ids."""
+        self.end = reserved.stop
+        self._unused = iter(reserved)
+        self._reserve = reserve
+        self._reserving = asyncio.Lock()
+
+    async def next(self) -> int:
+        """Return the next id. Raises the error of a failed reservation; the next call tries again."""
+        async with self._reserving:
+            ledger_id = next(self._unused, None)
+            if ledger_id is None:
+                block = range(self.end, self.end + LEDGER_ID_BLOCK)
+                await self._reserve(block.stop)
+                self.end = block.stop
+                self._unused = iter(block)
+                ledger_id = next(self._unused)
+            return ledger_id
