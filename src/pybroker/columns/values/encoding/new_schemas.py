@@ -1,4 +1,4 @@
-"""The definition of a record with the columns of a data frame, for a topic that has no schema yet."""
+"""Creation of a record definition from a data frame, for a topic without a schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAVES: dict[str, Any] = {
 
 
 def definition_for(fields: list[pa.Field], name: str = RECORD_NAME) -> bytes:
-    """An Avro definition that holds these columns; what may be null is a union with null. Raises Misfit."""
+    """Return an Avro definition; nullable columns become unions with null. Raises Misfit."""
     return json.dumps(_record(fields, name, 0), separators=(",", ":")).encode()
 
 
@@ -49,7 +49,7 @@ def _field(field: pa.Field, inner_name: str, depth: int) -> dict[str, Any]:
 
 
 def _type(field: pa.Field, name: str, depth: int) -> Any:
-    """The type of a column, or of what is inside one; a record in it is called `name`."""
+    """Return the Avro type of a column or nested field. `name` is used for a record."""
     kind = _never_null(plain_type(field.type), field.type, name, depth)
     return ["null", kind] if field.nullable and kind != "null" else kind
 
