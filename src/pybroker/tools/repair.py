@@ -1,14 +1,15 @@
-"""`pybroker ledger repair`: makes a directory that a broker can start with from the undamaged data of a damaged one.
+"""`pybroker ledger repair`: makes a damaged data directory usable from its undamaged data.
 
-The repair deletes nothing: it moves replaced files to `taken-away-<time>` in the directory, and copies a segment file
-there before it changes the file. It does not change segments, since readers are notified of the gaps in damaged ones.
-Only the logs of transaction coordinators are rewritten, because a coordinator cannot serve with gaps in its log.
-`checkpoint.db`, and if necessary `metadata.db`, are rewritten. Entries of the journal are appended to their segment.
-Lost entries in between keep their positions, and readers are notified that these are damaged. `repair_cursors.py` makes
-cursors and transactions consistent.
+Nothing is deleted: replaced files move to `taken-away-<time>` in the directory, and a segment file is copied there
+before it changes. `checkpoint.db` and, if necessary, `metadata.db` are rewritten. The journal's entries are appended
+to their segments; lost entries keep their positions, and readers are notified that these are damaged. Gaps in
+segments stay, except in logs of transaction coordinators, which cannot have gaps and are rewritten.
+`repair_cursors.py` makes cursors and transactions consistent.
 
 Memory: the entries of the journal, and the file and log of a damaged database.
+
 Failure: after an interruption, move the files in `taken-away-<time>` back and run the repair again.
+
 Concurrency: the repair locks the directory.
 """
 
@@ -93,7 +94,7 @@ def main(directory: Path, *, applies: bool, accepts_loss: bool = False) -> int:
 
 
 class Repair:
-    """One repair of a directory that is locked: `plan`, which changes nothing, and then `apply`."""
+    """One repair of a locked directory: `plan`, which changes nothing, then `apply`."""
 
     def __init__(self, directory: Path, files: DataFiles) -> None:
         self._directory = directory
@@ -103,13 +104,13 @@ class Repair:
         self._state = StoredState(files, self._found, lambda _: None)
         self._rows: list[Row] = []
         self._cursors: dict[str, tuple[bytes | None, list[bytes]]] = {}
-        self._documents: dict[str, tuple[ManagedLedgerInfo, LedgerList]] = {}  # by path, of topics that are not deleted
+        self._documents: dict[str, tuple[ManagedLedgerInfo, LedgerList]] = {}  # by path, without deleted topics
         self._topic_of: dict[int, str] = {}
         self._topics: set[str] = set()
         self._sealed_entries: dict[int, int] = {}
         self._last_ledgers: dict[str, int] = {}  # by topic
         self._listed: set[int] = set()  # ledgers that topics read from
-        self._stated: dict[int, int] = {}  # entries that metadata says are in a ledger, of those that were closed
+        self._stated: dict[int, int] = {}  # entry counts of closed ledgers according to the metadata
         self._has_entries = False
         self._max_sequence = 0
         self._max_ledger_id = 0
@@ -125,7 +126,7 @@ class Repair:
         self._read_metadata()
         for ledger_id in sorted((held.keys() | runs.keys() | state.extents.keys() | self._created) - state.deleted):
             if held.get(ledger_id, EMPTY_EXTENT) is None:
-                continue  # sealed: whole in its file
+                continue  # sealed: complete in its file
             extent = held.get(ledger_id) or EMPTY_EXTENT
             recorded = state.extents.get(ledger_id, EMPTY_EXTENT)
             pieces = continue_ledger(max(extent.entry_count, recorded.entry_count), runs.get(ledger_id, ()))
@@ -134,7 +135,8 @@ class Repair:
             plan.extents[ledger_id] = extent
             end = max(extent.entry_count, *(piece.first_entry_id + piece.count for piece in pieces), 0)
             if (stated := self._stated.get(ledger_id, 0)) > end:
-                # Its topic counts on them: what is not there must be told to readers as lost, and not as what may come yet.
+                # The topic counts these entries, so readers must be notified that they are lost; otherwise they wait
+                # for them.
                 pieces.append(Piece(end, stated - end, None, ()))
             if pieces:
                 plan.pieces[ledger_id] = pieces
@@ -172,7 +174,7 @@ class Repair:
         for ledger_id in sorted(self._listed - state.deleted):
             reached = plan.extents.get(ledger_id)
             pieces = plan.pieces.get(ledger_id, [])
-            # What a damaged journal held last is not known; of a sealed ledger everything is in its file.
+            # The end of a damaged journal is unknown. A sealed ledger has all of its entries in its file.
             is_certain = not (state.lacks_journal or state.is_end_unknown) and state.are_extents_known
             if (reached is not None and not is_certain) or (reached is None and ledger_id not in held):
                 end = (reached or EMPTY_EXTENT).entry_count + sum(piece.count for piece in pieces)
@@ -210,7 +212,7 @@ class Repair:
         return CursorRepair(self._state, topics, self._entries_of, LAST_CHANGES in self._plan.lost)
 
     def _repaired_ledgers(self, stored: LedgerList) -> LedgerList:
-        """Return the ledgers of a topic with their entry counts after the repair."""
+        """Return a topic's ledgers with their entry counts after the repair."""
         ledgers = LedgerList()
         for row in stored.rows():
             count = row.entry_count if row.is_sealed else self._entry_count_of(row.ledger_id)
@@ -225,7 +227,7 @@ class Repair:
         return extent.entry_count + sum(piece.count for piece in self._plan.pieces.get(ledger_id, ()))
 
     def _entries_of(self, ledger_id: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the readable entries of a ledger as they are after the repair."""
+        """Yield the readable entries of a ledger as after the repair."""
         path = segment_path(self._files.directories.ledgers, ledger_id)
         extent = self._plan.extents.get(ledger_id)
         if path.exists() and extent != EMPTY_EXTENT:
@@ -260,8 +262,7 @@ class Repair:
             self._rows = list(rows.values())
 
     def _fill_log(self, cursors: CursorRepair, log: RepairedTopic) -> None:
-        """Rewrite the ledgers of a transaction log that lack records: a coordinator cannot serve with gaps in its
-        log."""
+        """Rewrite the ledgers of a transaction log that lack records, because a coordinator's log cannot have gaps."""
         coordinator = int(log.path.removeprefix(LOG_PREFIX))
         nothing = record_of_nothing(cursors.ends.highest_id(coordinator))
         self._plan.lost.append(
@@ -275,8 +276,9 @@ class Repair:
                 self._plan.pieces[row.ledger_id] = [Piece(0, len(payloads), payloads, (1,) * len(payloads))]
 
     def _remember_ids(self, cursors: CursorRepair, coordinator: int, highest_id: int) -> None:
-        """Record `highest_id` as assigned in a coordinator's log: topics would refuse the ids of transactions that
-        ended there."""
+        """Record `highest_id` as assigned in a coordinator's log, because topics refuse the ids of ended
+        transactions.
+        """
         path = f"{LOG_PREFIX}{coordinator}"
         if path not in self._documents:
             document = ManagedLedgerInfo(FORMAT_VERSION, msgspec.Raw(LedgerList().encode()), {}, 0)
@@ -325,7 +327,7 @@ class Repair:
         return runs
 
     def _look_at_segments(self) -> dict[int, LedgerExtent | None]:
-        """How far each file reaches; None for those of sealed ledgers."""
+        """Return the extent of each segment file; None for sealed ledgers."""
         held: dict[int, LedgerExtent | None] = {}
         for ledger_id, name in self._files.segment_names().items():
             with self._files.disk.open_for_read(self._files.directories.ledgers / name) as file:
@@ -353,7 +355,7 @@ class Repair:
     # Metadata
 
     def _read_metadata(self) -> None:
-        """Fill rows, topics and cursors with what is whole."""
+        """Load rows, topics and cursors from the undamaged metadata."""
         plan, found = self._plan, read_metadata(self._files)
         plan.findings += found.findings
         plan.lost += found.lost
@@ -373,7 +375,7 @@ class Repair:
             plan.lost.append(lost_values(None))
 
     def _name_lost_topics(self) -> None:
-        """Those of which a cursor is left."""
+        """Report topics of which only a cursor is left."""
         for cursor_id in self._state.cursor_ids():
             if not any(self._state.cursor_records(cursor_id)):
                 continue  # deleted
@@ -407,7 +409,7 @@ class Repair:
             )
 
     def _find_deleted_ledgers(self) -> bool:
-        """Whether a topic reads from ledgers that were deleted: metadata names such only as those to be deleted."""
+        """Return whether a topic reads from deleted ledgers. This shows that the metadata is older."""
         found = sorted(self._listed & self._state.deleted)
         for ledger_id in found:
             reason = "was deleted before this, so the document is older"
@@ -416,10 +418,12 @@ class Repair:
         return bool(found)
 
     def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
-        """Entries, by ledger, of those without a name that no start takes; of all without one, if metadata is written anew."""
+        """Return entry counts of ledgers without a topic that a start refuses; of all without a topic, if the
+        metadata is rewritten.
+        """
         plan, state = self._plan, self._state
         if not self._files.has(METADATA_FILE) and not plan.rebuilds_metadata:
-            return {}  # they were in memory
+            return {}  # the metadata was in memory
         found = {}
         for ledger_id in sorted((held.keys() | plan.extents.keys()) - self._topic_of.keys() - state.deleted):
             extent = plan.extents.get(ledger_id)
@@ -452,10 +456,10 @@ class Repair:
                     f"no topic, perhaps positions from {ledger_id}:{count} on: what no file holds any more"
                 )
 
-    # Doing it
+    # Application of the plan
 
     def apply(self) -> Path:
-        """Do what was planned; where the replaced files are. Raises StoreError, OSError."""
+        """Apply the plan. Return the directory of the replaced files. Raises StoreError, OSError."""
         plan = self._plan
         taken = self._directory / time.strftime("taken-away-%Y%m%d-%H%M%S", time.gmtime())
         taken.mkdir(mode=0o700)
@@ -529,7 +533,7 @@ class Repair:
 
 
 def _continue_file(path: Path, ledger_id: int, extent: LedgerExtent, pieces: list[Piece]) -> LedgerExtent:
-    """Write pieces behind the extent of a segment file, durably; how far it reaches then."""
+    """Append pieces to a segment file durably. Return its new extent."""
     if not pieces and not path.exists():
         return EMPTY_EXTENT
     data: list[bytes | memoryview] = []
@@ -539,7 +543,10 @@ def _continue_file(path: Path, ledger_id: int, extent: LedgerExtent, pieces: lis
             for start in range(0, piece.count, _LOST_PLACES_IN_A_BLOCK):
                 count = min(piece.count - start, _LOST_PLACES_IN_A_BLOCK)
                 head, *_ = encode_block(ledger_id, piece.first_entry_id + start, [b"\0"] * count, [1] * count)
-                data += [head, b"\1" * count]  # not what the checksums say: readers are told that they are damaged
+                data += [
+                    head,
+                    b"\1" * count,
+                ]  # Deliberately wrong checksums, so that readers are notified of damaged entries.
             messages += piece.count
             size_bytes += piece.count
         else:

@@ -1,4 +1,4 @@
-"""What a repair makes of what could be read: pure decisions, told in lines. The reading and writing is in `repair.py`."""
+"""The plan of a repair: decisions without IO, and their description. `repair.py` reads and writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.storage_format.segment_layout import LedgerExtent
 
 @dataclass(frozen=True, slots=True)
 class JournalRun:
-    """Consecutive entries as one record of the journal holds them."""
+    """Consecutive entries in one journal record."""
 
     first_entry_id: int
     payloads: list[bytes]
@@ -19,7 +19,7 @@ class JournalRun:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is put behind a segment file: entries, or, when `payloads` is None, the places of `count` that are lost."""
+    """Data to append to a segment file: entries, or `count` lost positions if `payloads` is None."""
 
     first_entry_id: int
     count: int
@@ -29,12 +29,12 @@ class Piece:
 
 @dataclass(slots=True)
 class RepairPlan:
-    """Everything that an application does, and what is lost."""
+    """All changes of an application, and the losses."""
 
     findings: list[str] = field(default_factory=list)
     rebuilds_table: bool = False
     rebuilds_metadata: bool = False
-    takes_mark: bool = False  # that of metadata.db
+    takes_mark: bool = False  # the marker file of metadata.db
     takes_journal_end: bool = False
     dropped_documents: list[str] = field(default_factory=list)
     pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by ledger
@@ -42,15 +42,15 @@ class RepairPlan:
     taken_ledgers: dict[int, str] = field(default_factory=dict)  # with the reason
     done: list[str] = field(default_factory=list)  # changes of cursors and transactions
     lost: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # missing stored data, which the user must accept as lost
-    certain: list[str] = field(default_factory=list)  # the certain positions without it, by topic and cursor
+    missing: list[str] = field(default_factory=list)  # missing data, whose loss the user must accept
+    certain: list[str] = field(default_factory=list)  # the positions that are certain without it, by topic and cursor
 
     @property
     def is_needed(self) -> bool:
         return self.rebuilds_table or self.takes_mark or self.takes_journal_end
 
     def lines(self) -> list[str]:
-        """For the operator."""
+        """Return the report for the operator."""
         lines = [f"found: {finding}" for finding in self.findings]
         if not self.is_needed:
             lines.append("nothing to repair: a start takes the directory as it is")
@@ -77,7 +77,7 @@ class RepairPlan:
 
 
 def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:
-    """What follows on the first `held` entries of a ledger out of the runs of the journal, which may overlap or leave gaps."""
+    """Return the pieces after the first `held` entries of a ledger. The runs may overlap or leave gaps."""
     pieces: list[Piece] = []
     end = held
     for run in sorted(runs, key=lambda run: run.first_entry_id):
@@ -94,14 +94,14 @@ def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:
 
 
 def span(ledger_id: int, first_id: int, count: int) -> str:
-    """Positions in words."""
+    """Describe positions."""
     if count == 1:
         return f"position {ledger_id}:{first_id}"
     return f"positions {ledger_id}:{first_id} to {ledger_id}:{first_id + count - 1}"
 
 
 def lost_places(topic_of: Mapping[int, str], pieces: Mapping[int, list[Piece]]) -> list[str]:
-    """The gaps between what segments and the journal hold, by topic and position."""
+    """Describe gaps between segments and journal, by topic and position."""
     return [
         f"{topic_of.get(ledger_id, 'no topic')}, {span(ledger_id, piece.first_entry_id, piece.count)}: in no file"
         for ledger_id, ledger_pieces in sorted(pieces.items())
