@@ -49,8 +49,8 @@ class BadEntry(Exception):
         self.batch_index = batch_index
         self.reason = reason
         place = f"entry {ledger_id}:{entry_id}" + (f", message {batch_index} of its batch" if batch_index >= 0 else "")
-        way_out = way_out or "badRecords=null or badRecords=column reads past it"
-        super().__init__(f"{topic}: {place} cannot be read: {reason}; {way_out}")
+        way_out = way_out or "to continue with the next message, set badRecords=null or badRecords=column"
+        super().__init__(f"{topic}: {place} cannot be read: {reason}. {way_out[0].upper()}{way_out[1:]}")
 
     def __reduce__(self) -> tuple[type[BadEntry], tuple[str, int, int, int, str]]:
         return type(self), (self.topic, self.ledger_id, self.entry_id, self.batch_index, self.reason)
@@ -60,7 +60,9 @@ class UndecryptableEntry(BadEntry):
     """An encrypted entry for which there is no matching private key."""
 
     def __init__(self, topic: str, ledger_id: int, entry_id: int, batch_index: int, reason: str) -> None:
-        way_out = "give the private key, or choose cryptoFailureAction DISCARD (no rows) or CONSUME (encrypted bytes)"
+        way_out = (
+            "provide the private key, or set cryptoFailureAction to DISCARD (no rows) or CONSUME (encrypted bytes)"
+        )
         super().__init__(topic, ledger_id, entry_id, batch_index, reason, way_out)
 
 

@@ -60,7 +60,7 @@ class NoChunks:
     """Treats each chunk as a bad record."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        raise DamagedPayload("it is a chunk of a larger message, which only reading by ranges puts together")
+        raise DamagedPayload("it is a chunk of a larger message, and this reader does not assemble chunks")
 
 
 @dataclass
@@ -270,7 +270,7 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
             fields.append(metadata_field(name))
         else:
             known = ", ".join((VALUE, *METADATA_TYPES, ERROR_COLUMN))
-            raise ValueError(f"messages have no column {name!r}; they have {known}")
+            raise ValueError(f"messages have no column {name!r}. Available columns: {known}")
     if len(set(columns)) < len(columns):
-        raise ValueError(f"a column comes twice in {', '.join(columns)}")
+        raise ValueError(f"the columns {', '.join(columns)} contain a column twice")
     return pa.schema(fields)

@@ -71,9 +71,7 @@ class Decryptor:
                 return data_key.decrypt(metadata.encryption_param, payload, None)
             except (InvalidTag, ValueError, OverflowError):
                 continue  # another key of the same name
-        raise CannotDecrypt(
-            f"it is encrypted, and no private key that was given opens it; it names {', '.join(names)!r}"
-        )
+        raise CannotDecrypt(f"it is encrypted with the keys {', '.join(names)!r}, and no provided private key matches")
 
     def _data_key(self, key: pb.EncryptionKeys) -> AESGCM | None:
         """Return the decrypted data key; None if the private key is unknown or does not match."""
@@ -88,9 +86,9 @@ class Decryptor:
         try:
             private = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError) as error:
-            raise CannotDecrypt(f"the private key for {key.key!r} is no PEM key without password") from error
+            raise CannotDecrypt(f"the private key for {key.key!r} is not a PEM key without password") from error
         if not isinstance(private, RSAPrivateKey):
-            raise CannotDecrypt(f"the private key for {key.key!r} is none of RSA, the only kind that is supported")
+            raise CannotDecrypt(f"the private key for {key.key!r} is not an RSA key, the only supported kind")
         try:
             opened = AESGCM(private.decrypt(key.value, _OAEP))
         except ValueError:

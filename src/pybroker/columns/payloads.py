@@ -51,7 +51,7 @@ class Opener:
     def decrypted(self, metadata: bytes, payload: bytes) -> bytes:
         """Raise CannotDecrypt."""
         if self._decryptor is None:
-            raise CannotDecrypt("it is encrypted and no private key was given")
+            raise CannotDecrypt("it is encrypted and no private key was provided")
         return self._decryptor.decrypt(metadata, payload)
 
     def uncompressed(self, compression: int, payload: bytes, claimed_bytes: int) -> bytes:

@@ -128,15 +128,15 @@ class ScanError(IntEnum):
 REASONS = {
     ScanError.METADATA_TOO_LONG: "its metadata is longer than the entry",
     ScanError.MALFORMED_METADATA: "its metadata does not parse",
-    ScanError.MISSING_FIELD: "its metadata lacks a field that every message has",
-    ScanError.BAD_MESSAGE_COUNT: "it claims to be a batch of less than one message",
-    ScanError.TOO_MANY_MESSAGES: "it claims more messages than so many bytes can hold",
-    ScanError.BAD_CHUNK: "it claims to be a chunk that its message cannot have",
+    ScanError.MISSING_FIELD: "its metadata lacks a required field",
+    ScanError.BAD_MESSAGE_COUNT: "it claims to be a batch without messages",
+    ScanError.TOO_MANY_MESSAGES: "it claims more messages than fit into its size",
+    ScanError.BAD_CHUNK: "its chunk id or chunk count is invalid",
     ScanError.BATCH_TOO_SHORT: "the batch ends within a message",
     ScanError.MALFORMED_BATCH_METADATA: "the metadata of a message in the batch does not parse",
-    ScanError.MISSING_BATCH_FIELD: "the metadata of a message in the batch lacks a field that every message has",
+    ScanError.MISSING_BATCH_FIELD: "the metadata of a message in the batch lacks a required field",
     ScanError.NOT_OPENED: "its payload cannot be opened",
-    ScanError.BEYOND_SOURCE: "it lies outside of the memory that it is read from",
+    ScanError.BEYOND_SOURCE: "its location is outside the available memory",
 }
 
 LEAST_MESSAGE_BYTES = 6

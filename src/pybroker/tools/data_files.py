@@ -129,7 +129,7 @@ def opened(directory: Path) -> Iterator[DataFiles]:
         directories = StoreDirectories.below(directory)
         table = directories.table
         if not table.exists() and not any(_has_files(path) for path in (directories.ledgers, directories.journal)):
-            raise NotUsable(f"{directory} holds no {table.name}: no broker with ledgerStore=local ever ran on it")
+            raise NotUsable(f"{directory} holds no {table.name}: no broker with ledgerStore=local has used it")
         with tempfile.TemporaryDirectory(prefix="pybroker-") as copies:
             try:
                 for name in (table.name, METADATA_FILE):

@@ -78,7 +78,7 @@ def certain_lines(
     for path, topic in sorted(topics.items()):
         last = _last_entry(topic.ledgers, lost)
         entries = "no entry" if last is None else f"entries up to {last}"
-        lines.append(f"{path}: {entries}; what followed is missing")
+        lines.append(f"{path}: {entries}; later entries are missing")
         for name, cursor in sorted(topic.info.cursors.items()):
             if name == TRANSACTIONS_CURSOR:
                 continue
@@ -89,7 +89,7 @@ def certain_lines(
                 lines.append(f"{path}, {name!r}: no acknowledgement ({error})")
                 continue
             behind = sum(len(part.deleted) for part in state.acknowledged_behind())
-            more = f" and of {behind} entries behind it" if behind else ""
+            more = f" and of {behind} entries after it" if behind else ""
             lines.append(f"{path}, {name!r}: acknowledgements up to {state.mark_delete_position}{more}")
     return lines
 

@@ -64,7 +64,7 @@ from pybroker.tools.transaction_ends import record_of_nothing
 EXIT_OK = 0
 EXIT_NEEDED = 1
 EXIT_NOT_USABLE = 2
-LAST_RECORDS = f"{JOURNAL_END_NAME}: perhaps the last entries and acknowledgements of any topic, behind what is there"
+LAST_RECORDS = f"{JOURNAL_END_NAME}: perhaps the last entries and acknowledgements of any topic"
 _LOST_PLACES_IN_A_BLOCK = 4096
 
 
@@ -84,9 +84,9 @@ def main(directory: Path, *, applies: bool, accepts_loss: bool = False) -> int:
                 sys.stdout.write(f"{NOT_ACCEPTED}\n")
                 return EXIT_NEEDED
             if not applies:
-                sys.stdout.write("nothing was changed: with --apply it is done\n")
+                sys.stdout.write("nothing was changed: use --apply to repair\n")
                 return EXIT_NEEDED
-            sys.stdout.write(f"done; what was replaced is in {repair.apply()}\n")
+            sys.stdout.write(f"done; the replaced files are in {repair.apply()}\n")
             return EXIT_OK
     except (NotUsable, StoreError, OSError) as error:
         sys.stderr.write(f"pybroker: {error}\n")
@@ -168,7 +168,7 @@ class Repair:
         if not plan.rebuilds_table:
             return plan
         for ledger_id in state.deleted & held.keys():
-            plan.taken_ledgers.setdefault(ledger_id, "the journal says that it was deleted")
+            plan.taken_ledgers.setdefault(ledger_id, "it was deleted according to the journal")
         self._take_unnamed(unnamed, held)
         plan.lost += lost_places(self._topic_of, plan.pieces)
         for ledger_id in sorted(self._listed - state.deleted):
@@ -179,7 +179,7 @@ class Repair:
             if (reached is not None and not is_certain) or (reached is None and ledger_id not in held):
                 end = (reached or EMPTY_EXTENT).entry_count + sum(piece.count for piece in pieces)
                 topic = self._topic_of[ledger_id]
-                plan.lost.append(f"{topic}, perhaps positions from {ledger_id}:{end} on: what no file holds any more")
+                plan.lost.append(f"{topic}, perhaps positions from {ledger_id}:{end} on, if no file contains them")
         self._repair_cursors(cursors)
         if plan.missing:
             plan.certain = certain_lines(cursors.topics, plan.pieces, self._cursors)
@@ -266,7 +266,7 @@ class Repair:
         coordinator = int(log.path.removeprefix(LOG_PREFIX))
         nothing = record_of_nothing(cursors.ends.highest_id(coordinator))
         self._plan.lost.append(
-            f"{log.path}: records; transactions of coordinator {coordinator} that they say are open are aborted"
+            f"{log.path}: records; transactions of coordinator {coordinator} that are open according to them are aborted"
         )
         for row in log.ledgers.rows():
             found = dict(self._entries_of(row.ledger_id))
@@ -296,7 +296,7 @@ class Repair:
             self._plan.extents[ledger_id] = EMPTY_EXTENT
         piece = Piece(self._entry_count_of(ledger_id), 1, [record_of_nothing(highest_id)], (1,))
         self._plan.pieces.setdefault(ledger_id, []).append(piece)
-        self._plan.done.append(f"have {path} say that transaction ids up to {highest_id} were given")
+        self._plan.done.append(f"record in {path} that transaction ids up to {highest_id} are assigned")
 
     def _known_ledger_ids(self) -> Collection[int]:
         return {0, *self._plan.extents, *self._topic_of, *self._plan.taken_ledgers}
@@ -347,7 +347,10 @@ class Repair:
                 if recorded is not None and extent.entry_count > end:
                     self._found(
                         Finding(
-                            name, None, span(ledger_id, end, extent.entry_count - end), "in no table, in no journal"
+                            name,
+                            None,
+                            span(ledger_id, end, extent.entry_count - end),
+                            "it is neither in checkpoint.db nor in the journal",
                         )
                     )
         return held
@@ -365,7 +368,7 @@ class Repair:
             if path.startswith(f"{MANAGED_LEDGERS}/") and not self._add_topic(path, value):
                 plan.rebuilds_metadata = True
                 plan.dropped_documents.append(path)
-                plan.lost.append(f"{path}: its document, so all of the topic")
+                plan.lost.append(f"{path}: its managed ledger info, so the whole topic")
                 continue
             self._rows.append((path, value, version))
         if not self._topics and self._has_entries and not found.is_damaged:
@@ -382,7 +385,7 @@ class Repair:
             path = cursor_id.removesuffix("/delayed").rpartition("/")[0]
             if path not in self._topics:
                 self._topics.add(path)
-                self._plan.lost.append(f"{path}: which ledgers it had, so all of the topic")
+                self._plan.lost.append(f"{path}: its list of ledgers, so the whole topic")
 
     def _add_topic(self, path: str, value: bytes) -> bool:
         try:
@@ -405,14 +408,14 @@ class Repair:
     def _tell_what_topics_may_have_had(self) -> None:
         for path, last in sorted(self._last_ledgers.items()):
             self._plan.lost.append(
-                f"{path}, perhaps everything behind ledger {last}: ledgers of its own that it does not name"
+                f"{path}, perhaps all entries after ledger {last}, in ledgers that the metadata does not list"
             )
 
     def _find_deleted_ledgers(self) -> bool:
         """Return whether a topic reads from deleted ledgers. This shows that the metadata is older."""
         found = sorted(self._listed & self._state.deleted)
         for ledger_id in found:
-            reason = "was deleted before this, so the document is older"
+            reason = "was deleted, so the managed ledger info is older"
             where = f"ledger {ledger_id} of {self._topic_of[ledger_id]}"
             self._plan.findings.append(Finding(METADATA_FILE, None, where, reason).line())
         return bool(found)
@@ -447,14 +450,12 @@ class Repair:
             plan.extents.pop(ledger_id, None)
             self._max_ledger_id = max(self._max_ledger_id, ledger_id)
             if ledger_id in held:
-                plan.taken_ledgers.setdefault(ledger_id, "no topic names it")
+                plan.taken_ledgers.setdefault(ledger_id, "no topic refers to it")
             if count or ledger_id in held:
                 which = span(ledger_id, 0, count) if count else f"ledger {ledger_id}"
-                plan.lost.append(f"no topic, {which}: whose they are is lost")
+                plan.lost.append(f"no topic, {which}: their topic is unknown")
             if self._is_damaged:
-                plan.lost.append(
-                    f"no topic, perhaps positions from {ledger_id}:{count} on: what no file holds any more"
-                )
+                plan.lost.append(f"no topic, perhaps positions from {ledger_id}:{count} on, if no file contains them")
 
     # Application of the plan
 

@@ -109,7 +109,7 @@ class CursorRepair:
                 topic.info.cursors[name] = CursorInfo(own_id, (position.ledger_id, position.entry_id))
                 topic.is_changed = True
                 named.add(own_id)
-                self.done.append(f"name the cursor {name!r} of {topic.path} again, of which there are records")
+                self.done.append(f"restore the cursor {name!r} of {topic.path} from its records")
             if cursor_id != own_id and not topic.info.cursors[name].delayed:
                 topic.info.cursors[name].delayed = topic.is_changed = True
 
@@ -165,7 +165,7 @@ class CursorRepair:
             return
         buffer.forget_ledgers(topic.ledgers.has_ledger)
         self.records[record_id] = buffer.snapshot(), []
-        self.done.append(f"compute anew from its entries what {topic.path} knows of its transactions")
+        self.done.append(f"recompute the transactions of {topic.path} from its entries")
         if not cursor.delayed:
             cursor.delayed = topic.is_changed = True
 
@@ -185,7 +185,7 @@ class CursorRepair:
             if self.ends.is_open(txn):
                 self.lost.append(
                     f"{topic.path}, {_spans(buffer.open[txn].entries)}: perhaps the end of transaction {txn}: unless its client "
-                    "commits it, it is aborted in time"
+                    "commits it, it is aborted when it times out"
                 )
         return bool(forgotten)
 
@@ -333,12 +333,15 @@ def _acknowledge(state: CursorState, hold: Hold) -> None:
 def _certain(state: CursorState, snapshot: bytes | None, deltas: list[bytes]) -> str:
     """Describe which acknowledgements are certain and which may be lost."""
     if snapshot is None and not deltas:
-        return f"perhaps all acknowledgements behind {state.mark_delete_position}, where it began: these messages come again"
+        return (
+            f"perhaps all acknowledgements after {state.mark_delete_position}, its initial position: these messages are "
+            "delivered again"
+        )
     kept = sum(len(part.deleted) for part in state.acknowledged_behind())
-    behind = f" and of {kept} entries behind it" if kept else ""
+    behind = f" and of {kept} entries after it" if kept else ""
     return (
-        f"perhaps its last acknowledgements, or a reset: certain are those up to {state.mark_delete_position}{behind}; other "
-        "messages come again"
+        f"perhaps its last acknowledgements, or a reset: those up to {state.mark_delete_position}{behind} are certain; other "
+        "messages are delivered again"
     )
 
 

@@ -22,7 +22,7 @@ from pybroker.tools.salvaged_metadata import Row, SalvagedMetadata
 from pybroker.tools.sqlite_log import find_log_damage
 from pybroker.tools.stored_state import Finding
 
-LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: what they made is gone, what they deleted may be back"
+LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: created objects are lost, and deleted ones may exist again"
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ def doubts(files: DataFiles) -> list[Finding]:
     found = []
     if has_mark and decode_mark(files.copy_of(METADATA_MARK).read_bytes()) is None:
         has_mark = False
-        reason = f"damaged: whether the last changes of {METADATA_FILE} are there is not known"
+        reason = f"damaged: it is unknown whether the last changes of {METADATA_FILE} exist"
         found.append(Finding(METADATA_MARK, None, "", reason))
     # With a marker file, damage in the log proves nothing, because a refused commit looks the same.
     offset = None if has_mark else find_log_damage(files.log_of(METADATA_FILE))
@@ -108,7 +108,9 @@ def _require_known_layout(files: DataFiles) -> None:
     finally:
         connection.close()
     if layout not in (0, LAYOUT_VERSION):
-        raise NotUsable(f"{METADATA_FILE} has layout {layout}, this program repairs {LAYOUT_VERSION}")
+        raise NotUsable(
+            f"{METADATA_FILE} has layout {layout}, but this program supports {LAYOUT_VERSION}: use a newer pybroker"
+        )
 
 
 def _read_rows(files: DataFiles, found: MetadataRows) -> None:
@@ -158,14 +160,14 @@ def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row],
     for path, row in salvaged.older.items():
         if path not in rows and repr(path) in damaged:
             rows[path] = row
-            damaged[repr(path)] += f"; version {row[2]} of it counts, which is older"
+            damaged[repr(path)] += f"; version {row[2]} is used instead, which is older"
     return False
 
 
 def lost_values(count: int | None) -> str:
     """Describe the loss of `count` values; None: an unknown number."""
     how_many = "perhaps values" if count is None else f"{count} values"
-    return f"{METADATA_FILE}: {how_many} of which not even the path is left, topics among them, with all that they had"
+    return f"{METADATA_FILE}: {how_many} with unknown paths, perhaps topics with all of their data"
 
 
 async def _open_and_close(path: Path) -> None:

@@ -53,25 +53,25 @@ class RepairPlan:
         """Return the report for the operator."""
         lines = [f"found: {finding}" for finding in self.findings]
         if not self.is_needed:
-            lines.append("nothing to repair: a start takes the directory as it is")
+            lines.append("nothing to repair: a broker can start with the directory")
             return lines + [f"lost: {text}" for text in self.lost]
         if self.rebuilds_table:
             lines.append(
-                "do: write checkpoint.db anew, from segments, journal and what of it is whole; take the journal away"
+                "do: rewrite checkpoint.db from segments, journal and its undamaged rows; move the journal away"
             )
         if self.rebuilds_metadata:
-            lines.append("do: write metadata.db anew with the values that are whole")
+            lines.append("do: rewrite metadata.db with the undamaged values")
         if self.takes_mark or self.rebuilds_metadata:
-            lines.append("do: take metadata.end away, which a start makes anew")
+            lines.append("do: move metadata.end away; a start creates it again")
         if self.takes_journal_end and not self.rebuilds_table:
-            lines.append("do: take journal.end away, which a start makes anew")
-        lines += [f"do: drop {path}, which cannot be read" for path in self.dropped_documents]
+            lines.append("do: move journal.end away; a start creates it again")
+        lines += [f"do: remove {path}, which cannot be read" for path in self.dropped_documents]
         for ledger_id, pieces in sorted(self.pieces.items() if self.rebuilds_table else ()):
             count = sum(piece.count for piece in pieces if piece.payloads is not None)
             if count:
-                lines.append(f"do: put {count} entries of the journal into ledger {ledger_id}")
+                lines.append(f"do: append {count} entries of the journal to ledger {ledger_id}")
         lines += [f"do: {text}" for text in self.done]
-        lines += [f"do: take ledger {ledger_id} away: {why}" for ledger_id, why in sorted(self.taken_ledgers.items())]
+        lines += [f"do: move ledger {ledger_id} away: {why}" for ledger_id, why in sorted(self.taken_ledgers.items())]
         lines += [f"lost: {text}" for text in self.lost]
         return lines + [f"certain: {text}" for text in self.certain]
 

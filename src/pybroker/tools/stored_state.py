@@ -47,12 +47,10 @@ from pybroker.tools.journal_header import with_new_header
 from pybroker.tools.salvaged_table import SalvagedTable, is_whole_record
 from pybroker.tools.sqlite_log import find_log_damage
 
-NO_NAME = "no topic names it, so metadata is lost"
+NO_NAME = "no topic refers to it, so metadata is lost"
 """Reason for a ledger with entries."""
-NO_TOPIC = "names no topic, although there are ledgers with entries"
-NO_METADATA = (
-    "is missing, although there are ledgers with entries (only with metadataStore=memory that is as it should be)"
-)
+NO_TOPIC = "contains no topic, although there are ledgers with entries"
+NO_METADATA = "is missing, although there are ledgers with entries (this is normal only with metadataStore=memory)"
 ANY_SEQUENCE = 1 << 63
 """Higher than any batch's sequence number."""
 JournalItem = AppendRecord | LedgerRecord | CursorRecord
@@ -151,7 +149,7 @@ class StoredState:
         """Read checkpoint.db with SQLite; if it is damaged, also page by page. Raises NotUsable for a newer version."""
         name = self._files.directories.table.name
         if not self._files.has(name):
-            self._lose_facts(name, f"is missing, beside {self._files.what_is_there()}")
+            self._lose_facts(name, f"is missing, although there are {self._files.what_is_there()}")
             return
         offset = find_log_damage(self._files.log_of(name))
         if offset is not None:
@@ -166,7 +164,7 @@ class StoredState:
                 if self._version == 0:
                     # Without other files: interrupted in its first start, and created by the next one.
                     if what_is_there := self._files.what_is_there():
-                        self._lose_facts(name, f"is empty, beside {what_is_there}")
+                        self._lose_facts(name, f"is empty, although there are {what_is_there}")
                 else:
                     self._load_facts(connection, name)
                     self._load_extents(connection, name)
@@ -192,7 +190,9 @@ class StoredState:
     def _salvage(self, name: str) -> None:
         found = self._salvaged = SalvagedTable(self._files.content_of(name), self._files.log_of(name))
         if (version := found.facts.get("version", TABLE_VERSION)) > TABLE_VERSION:
-            raise NotUsable(f"{name} has version {version}, this program knows {TABLE_VERSION}")
+            raise NotUsable(
+                f"{name} has version {version}, but this program supports {TABLE_VERSION}: use a newer pybroker"
+            )
         for fact, value in found.facts.items():
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
@@ -215,7 +215,9 @@ class StoredState:
         for fact, value in self._rows(connection, name, "facts"):
             found.add(fact)
             if fact == "version" and value != self._version:
-                raise NotUsable(f"{name} has version {value}, this program knows {TABLE_VERSION}")
+                raise NotUsable(
+                    f"{name} has version {value}, but this program supports {TABLE_VERSION}: use a newer pybroker"
+                )
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
         if found and "first_named_ledger_id" not in found:
@@ -223,7 +225,7 @@ class StoredState:
         if self._are_facts_known and (missing := missing_facts(found)):
             what_is_there = self._files.what_is_there()
             if found or what_is_there:
-                self._lose_facts(name, f"{missing}, beside {what_is_there}")
+                self._lose_facts(name, f"{missing}, although there are {what_is_there}")
 
     def _load_extents(self, connection: sqlite3.Connection, name: str) -> None:
         for ledger_id, *values in self._rows(connection, name, "unsealed"):
@@ -322,7 +324,7 @@ class StoredState:
         end = self.known_end = latest_end((*noted, in_table, in_metadata))
         self._require_ledger_files()
         if noted == [None, None] and _is_written(directory / JOURNAL_END_NAME):
-            reason = "damaged: whether the last that was stored is there is not known"
+            reason = "damaged: it is unknown whether the last stored data exists"
             self._report(Finding(JOURNAL_END_NAME, None, "", reason))
             self.is_end_unknown = True
         if end is not None and self.facts.commit < end.commit and self._are_facts_known:
@@ -340,7 +342,7 @@ class StoredState:
             self._miss(error.file_name, error.offset, str(error))
             return
         for cut in order.cut_tails:
-            reason = f"{cut.reason}: a start cuts {cut.size_bytes} bytes"
+            reason = f"{cut.reason}: a start removes {cut.size_bytes} bytes"
             self._report(Finding(cut.file_name, cut.offset, "", reason, is_damage=False))
 
     def _apply(self, name: str, view: memoryview, batch: BatchHeader) -> list[JournalItem]:

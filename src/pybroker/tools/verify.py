@@ -162,9 +162,7 @@ class Verifier:
             if point is not None and is_whole:
                 wanted = (index.place_of(point)[1], *index.totals_of(point))
                 if wanted != (step.block.first_entry_id, messages, size_bytes):
-                    self._damage(
-                        name, step.offset, f"ledger {ledger_id}", "the index says something else of this block"
-                    )
+                    self._damage(name, step.offset, f"ledger {ledger_id}", "the index does not match this block")
             self._verify_payloads(walk, step, ledger_id, name)
             messages += sum(step.block.message_counts)
             size_bytes += step.block.payload_bytes
@@ -172,10 +170,12 @@ class Verifier:
         extent = place.extent
         if is_whole and place.is_end_known:
             if (messages, size_bytes) != (extent.message_count, extent.size_bytes):
-                reason = f"blocks hold {messages} messages of {size_bytes} bytes, recorded are {extent}"
+                reason = f"blocks hold {messages} messages of {size_bytes} bytes, but {extent} is recorded"
                 self._damage(name, walk.offset, f"ledger {ledger_id}", reason)
             if points:
-                self._damage(name, min(points), f"ledger {ledger_id}", "the index names a block that does not exist")
+                self._damage(
+                    name, min(points), f"ledger {ledger_id}", "the index refers to a block that does not exist"
+                )
 
     def _verify_payloads(self, walk: BlockWalk, found: FoundBlock, ledger_id: int, name: str) -> None:
         count = len(found.block.lengths)
@@ -233,7 +233,7 @@ class Verifier:
             if count and ledger_id >= state.facts.first_named_ledger_id:
                 self._damage(name, None, _span(ledger_id, 0, count), NO_NAME)
             else:
-                self._note(name, f"ledger {ledger_id}", "left over: no topic names it")
+                self._note(name, f"ledger {ledger_id}", "orphaned: no topic refers to it")
 
     def _verify_ledger_list(self, topic: TopicLedgers, segments: dict[int, str]) -> None:
         state = self._state
@@ -252,7 +252,7 @@ class Verifier:
             found = self._ledgers.get(ledger_id)
             stored = (0 if found is None else found.entry_count) + state.appended.get(ledger_id, 0)
             if ledger_id not in open_ids and stored != summary.entry_count:
-                reason = f"holds {stored} entries, metadata says {summary.entry_count}"
+                reason = f"holds {stored} entries, but {summary.entry_count} according to the metadata"
                 self._damage(segments.get(ledger_id, METADATA_FILE), None, where, reason)
 
     def _verify_cursors(self, topics: list[TopicLedgers] | None) -> None:
@@ -285,7 +285,7 @@ class Verifier:
                     CursorState.restore(topic.ledgers, Position(*info.position), snapshot, deltas)
                 elif topics is not None:
                     self._note(
-                        self._files.directories.table.name, f"cursor {cursor_id}", "left over: no topic names it"
+                        self._files.directories.table.name, f"cursor {cursor_id}", "orphaned: no topic refers to it"
                     )
             except StoreError as error:
                 self._damage(self._files.directories.table.name, None, f"cursor {cursor_id}", str(error))

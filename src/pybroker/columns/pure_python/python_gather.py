@@ -31,7 +31,7 @@ def gather(
     for number, (which, start, size) in enumerate(zip(source.tolist(), at.tolist(), sizes.tolist(), strict=True)):
         if size >= 0:
             if not (0 <= which < len(views) and start >= 0 and start + size <= len(views[which])):
-                raise ValueError("a piece lies outside of its source")
+                raise ValueError("a location is outside its source")
             pieces.append(views[which][start : start + size])
             total += size
             if total > MAX_SIZE:

@@ -231,7 +231,7 @@ def fixed_reader(width: int) -> Callable[[Lanes], pa.Array]:
 def _fixed_lengths(lanes: Lanes, width: int) -> Numbers:
     short = lanes.ends - lanes.places < width
     if short.any():
-        lanes.fail(short, "it ends in the middle of a value")
+        lanes.fail(short, "it ends within a value")
     return np.where(short, 0, width)
 
 
@@ -250,7 +250,7 @@ def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lan
         index = lanes.read_long()
         wrong = (index < 0) | (index >= len(symbols))
         if wrong.any():
-            lanes.fail(wrong, "it names a symbol that its enum has not")
+            lanes.fail(wrong, "its symbol index is not in the enum")
             index[wrong] = 0
         if not symbols:
             return pa.nulls(len(lanes), pa.string())

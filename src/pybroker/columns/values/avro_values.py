@@ -28,7 +28,7 @@ def definition_of(data: bytes) -> AvroType:
     try:
         return parse_avro(data)
     except InvalidSchema as error:
-        raise ValueError(f"the schema's definition is not one: {error}") from None
+        raise ValueError(f"the schema's definition is invalid: {error}") from None
 
 
 class AvroDefinition:
@@ -65,7 +65,7 @@ class AvroReader(PayloadReader):
 
     def _program(self, info: SchemaInfo) -> Program:
         if info.type != "AVRO":
-            raise ValueError(f"its type is {info.type}, and not AVRO")
+            raise ValueError(f"its type is {info.type} instead of AVRO")
         return self._resolved(definition_of(info.data))
 
     def _resolved(self, writer: AvroType) -> Program:

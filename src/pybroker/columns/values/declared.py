@@ -25,7 +25,7 @@ def check_declared(declared: pa.Schema, available: Iterable[pa.Field]) -> None:
         seen.add(field.name)
         own = known.get(field.name)
         if own is None:
-            raise WrongColumns(f"there is no column {field.name!r}; there are {', '.join(known)}")
+            raise WrongColumns(f"column {field.name!r} does not exist. Available columns: {', '.join(known)}")
         if not same_values(own.type, field.type):
             raise WrongColumns(f"the column {field.name!r} is declared as {field.type}, the topic has {own.type}")
 

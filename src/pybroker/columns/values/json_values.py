@@ -221,7 +221,7 @@ def _timestamp(unit_us: int) -> Convert:
             return None
         micros = int(number) * unit_us
         if not -(1 << 63) <= micros < 1 << 63:
-            raise Unfit(f"{_shown(value)} is no timestamp of 64 bits of microseconds")
+            raise Unfit(f"{_shown(value)} does not fit a timestamp of 64 bits in microseconds")
         return micros
 
     return convert

@@ -136,5 +136,5 @@ class PrimitiveReader(PayloadReader):
             return as_text(lanes, values)
         width, _, convert = _FIXED[self._type]
         wrong = lanes.ends - lanes.places != width
-        _fail(lanes, wrong, f"a value of {self._type.name} has {width} bytes, and this one has not")
+        _fail(lanes, wrong, f"the size of this payload is wrong: a value of {self._type.name} has {width} bytes")
         return convert(lanes, lanes.read_fixed(width))

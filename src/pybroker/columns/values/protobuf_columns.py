@@ -70,12 +70,12 @@ class Outer:
 
     def into(self, descriptor: Descriptor) -> Outer:
         if descriptor.full_name in self._names:
-            raise UnreadableSchema(f"message {descriptor.full_name} contains itself, and no column can")
+            raise UnreadableSchema(f"message {descriptor.full_name} contains itself, which a column cannot represent")
         if len(self._names) >= MAX_DEPTH:
             raise UnreadableSchema(f"the schema is nested deeper than {MAX_DEPTH} levels")
         self._count[0] += len(descriptor.fields)
         if self._count[0] > MAX_TYPES:
-            raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in all")
+            raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in total")
         return Outer((*self._names, descriptor.full_name), self._count)
 
 

@@ -53,7 +53,7 @@ class ProtobufReader(ReaderOfOneType):
             try:
                 messages.append(self._class.FromString(payload))
             except DecodeError:
-                failures.add(rows[index], f"it is no Protobuf message {self._class.DESCRIPTOR.full_name}")
+                failures.add(rows[index], f"it is not a valid Protobuf message {self._class.DESCRIPTOR.full_name}")
                 messages.append(None)
         try:
             return [column.read(messages) for column in self._columns]
@@ -72,7 +72,7 @@ def native_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collectio
     try:
         descriptor = root_message(info.data)
     except InvalidSchema as error:
-        raise UnreadableSchema(f"the schema's definition is not one: {error}") from None
+        raise UnreadableSchema(f"the schema's definition is invalid: {error}") from None
     return ProtobufReader(info, descriptor, versions, wanted)
 
 
@@ -86,7 +86,7 @@ def described_message(info: SchemaInfo) -> Descriptor | str:
         message = file.message_type.add(name="Described")
         for each in known:
             if "TYPE_" + str(each["type"]) not in _PLAIN:
-                return f"the PROTOBUF schema does not tell what is inside its field {str(each['name'])[:80]!r}"
+                return f"the PROTOBUF schema does not describe the content of its field {str(each['name'])[:80]!r}"
             message.field.append(_field(each))
         pool = descriptor_pool.DescriptorPool()
         pool.AddSerializedFile(file.SerializeToString())

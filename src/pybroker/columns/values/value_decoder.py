@@ -69,7 +69,7 @@ def payload_reader(
         message = described_message(info)
         return BytesReader() if isinstance(message, str) else ProtobufReader(info, message, versions, wanted)
     if schema_type == SchemaType.KEY_VALUE:
-        raise UnreadableSchema("a KEY_VALUE schema stands inside another one")
+        raise UnreadableSchema("a KEY_VALUE schema is nested in another one")
     return BytesReader()
 
 

@@ -248,7 +248,7 @@ def _inner_writer(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroCol
         return ListWriter(writer_of(avro_type.children[0], arrow_type.value_type, columns))
     if kind == "map" and pa.types.is_map(arrow_type):
         if family(plain_type(arrow_type.key_type)) != "text":
-            raise Misfit("is a map whose keys are no texts")
+            raise Misfit("is a map with keys that are not strings")
         return MapWriter(writer_of(avro_type.children[0], arrow_type.item_type, columns))
     return _leaf_writer(avro_type, arrow_type)
 
@@ -315,7 +315,7 @@ def _fixed_writer(size: int) -> Callable[[pa.Array], Pieces]:
     def write(array: pa.Array) -> Pieces:
         wrong = numbers(pc.binary_length(array)) != size
         if wrong.any():
-            raise CannotEncode(first_true(wrong), f"has not the {size} bytes of the schema's fixed type")
+            raise CannotEncode(first_true(wrong), f"does not have the {size} bytes of the schema's fixed type")
         return array
 
     return write
@@ -328,7 +328,7 @@ def _enum_writer(symbols: list[str]) -> Callable[[pa.Array], Pieces]:
         index = pc.index_in(array, value_set=known)
         if index.null_count:
             row = first_true(index.is_null())
-            raise CannotEncode(row, f"is {shown(array[row])!r}, which is no symbol of the schema's enum")
+            raise CannotEncode(row, f"is {shown(array[row])!r}, which is not a symbol of the schema's enum")
         return varints(numbers(index))
 
     return write
@@ -362,11 +362,11 @@ def _constant(each: AvroField, child: AvroType) -> bytes:
         try:
             value = value_from_json(child, each.default, is_default=True)
         except Unfit as error:
-            raise Misfit(f"is not there, and the schema's default for it is none: {error}") from None
+            raise Misfit(f"is missing, and the schema's default for it is invalid: {error}") from None
     try:
         return bytes(writer_of(child, arrow_type, columns).write(pa.array([value], type=arrow_type))[0].as_py())
     except CannotEncode:
-        raise Misfit("is not there, and the schema has no default for it") from None
+        raise Misfit("is missing, and the schema has no default for it") from None
 
 
 def _union_writer(union: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:

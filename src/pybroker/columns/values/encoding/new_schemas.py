@@ -63,7 +63,7 @@ def _never_null(arrow_type: pa.DataType, given: pa.DataType, name: str, depth: i
         return {"type": "array", "items": _type(given.value_field, name, depth + 1)}
     if pa.types.is_map(arrow_type):
         if family(plain_type(given.key_type)) != "text":
-            raise Misfit("is a map whose keys are no texts")
+            raise Misfit("is a map with keys that are not strings")
         return {"type": "map", "values": _type(given.item_field, name, depth + 1)}
     kind = family(arrow_type)
     if kind == "whole":
@@ -77,5 +77,5 @@ def _never_null(arrow_type: pa.DataType, given: pa.DataType, name: str, depth: i
             raise Misfit(f"is {arrow_type}; decimals have at most {MAX_DECIMAL_PRECISION} digits and no negative scale")
         return {"type": "bytes", "logicalType": "decimal", "precision": arrow_type.precision, "scale": arrow_type.scale}
     if kind not in _LEAVES:
-        raise Misfit(f"is {given}, which no schema has")
+        raise Misfit(f"is {given}, which no schema can represent")
     return _LEAVES[kind]
