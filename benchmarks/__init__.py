@@ -1,5 +1,5 @@
-"""The load generator: raw, pre-encoded protocol frames against any Pulsar-protocol broker, ours or a reference.
+"""The load generator: pre-encoded protocol frames for any broker with the Pulsar protocol.
 
-Invariant: the generator costs less CPU per message than the broker it loads, so that the figures are the broker's.
-Start reading in `bench.py` (the command), then `cases.py`, `load.py` (the drivers) and `frames.py` (the bytes).
+Invariant: the generator uses less CPU per message than the broker, so the figures are those of the broker. Start with
+`bench.py` (the command), then `cases.py`, `load.py` (the drivers) and `frames.py` (the bytes).
 """

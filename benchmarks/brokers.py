@@ -1,6 +1,6 @@
-"""Brokers under load: start ours, start the reference, watch a process.
+"""Broker processes under load: pybroker, the reference broker, and their CPU time and memory.
 
-Owns the processes it starts and their temporary directories; what it started is gone when the context ends.
+A context ends the processes that it started and removes their temporary directories.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-PROC = pathlib.Path("/proc")  # Linux only; elsewhere CPU time and memory are not shown
+PROC = pathlib.Path("/proc")  # Linux only; on other systems CPU time and memory are not shown
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 REFERENCE_START_TIMEOUT_S = 150.0
@@ -26,7 +26,7 @@ REFERENCE_START_TIMEOUT_S = 150.0
 
 @dataclass(frozen=True)
 class Broker:
-    """An address to load; with a process id its CPU time and memory can be read (Linux)."""
+    """A broker's address. With a process id, its CPU time and memory can be read (Linux)."""
 
     name: str
     service_url: str
@@ -35,7 +35,7 @@ class Broker:
     durability: str = "unknown"
 
     def cpu_s(self) -> float | None:
-        """User and system time of all threads so far."""
+        """Return user and system time of all threads."""
         if self.pid is None or not PROC.exists():
             return None
         stat = (PROC / f"{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -62,9 +62,9 @@ def durability_name(journal_sync_data: bool) -> str:
 
 
 class PybrokerProcess:
-    """A `pybroker serve` on free ports with a data directory of its own, to be killed and started again.
+    """A `pybroker serve` on free ports with its own data directory, which can be killed and restarted.
 
-    `stop` must be called; what is in the directory survives `kill`.
+    `stop` must be called. The data directory survives `kill`.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class PybrokerProcess:
         self._directory = directory
         self._command = pybroker_command() if command is None else [command]
         self.settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
-        """Taken at the next start."""
+        """Used at the next start."""
         self._process: subprocess.Popen[bytes] | None = None
-        self.starting_s = 0.0  # how long the last start took until it was ready
+        self.starting_s = 0.0  # duration of the last start until the broker was ready
 
     def start(self) -> Broker:
-        """Returns when it is ready."""
+        """Return when the broker is ready."""
         ready, log = self._directory / "ready.json", self._directory / "log"
         ready.unlink(missing_ok=True)
         command = [*self._command, "serve", "--port", "0", "--http-port", "0", "--ready-file", str(ready)]
@@ -100,18 +100,18 @@ class PybrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started last."""
+        """Return the pid of the last started process."""
         assert self._process is not None
         return self._process.pid
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Send SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """In order; does nothing when it runs no more."""
+        """Stop in order; does nothing if the process has ended."""
         if self._process is not None and self._process.poll() is None:
             _end(self._process)
 
@@ -120,7 +120,7 @@ class PybrokerProcess:
 def own_pybroker(
     journal_sync_data: bool = True, settings: Mapping[str, str] | None = None, command: str | None = None
 ) -> Iterator[PybrokerProcess]:
-    """Not started yet; stopped and removed with its data in the end. `command`: of another installation."""
+    """Yield a broker that is not started, and stop and remove it at the end. `command`: of another installation."""
     with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
         process = PybrokerProcess(pathlib.Path(directory), journal_sync_data, settings, command)
         try:
@@ -131,13 +131,12 @@ def own_pybroker(
 
 @contextlib.contextmanager
 def started_pybroker(journal_sync_data: bool = True, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """A fresh `pybroker serve`."""
     with own_pybroker(journal_sync_data, settings) as process:
         yield process.start()
 
 
 def pybroker_command() -> list[str]:
-    """The installed command beside this interpreter, else the package itself."""
+    """Return the installed command beside this interpreter, or else the package as a module."""
     installed = pathlib.Path(sys.executable).with_name("pybroker")
     return [str(installed)] if installed.exists() else [sys.executable, "-m", "pybroker"]
 
@@ -165,10 +164,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def started_reference(
     directory: pathlib.Path, journal_sync_data: bool = True, settings: Mapping[str, str] | None = None
 ) -> Iterator[Broker]:
-    """The reference broker, by the `baseline` script of `directory`, on free ports.
+    """Start the reference broker with the `baseline` script of `directory`, on free ports.
 
-    Its state lives in a directory of our own that borrows the resolved jars, so that it neither wipes the data nor
-    takes the pid file of another one that runs on this machine.
+    Its state is in a temporary directory that uses the resolved jars, so it does not affect another instance on this
+    machine.
     """
     script = directory.resolve() / "baseline"
     resolved = pathlib.Path(os.environ.get("PULSAR_BASELINE_HOME", pathlib.Path.home() / ".cache/pulsar-baseline"))
@@ -180,7 +179,7 @@ def started_reference(
         environment = {**os.environ, "PULSAR_BASELINE_HOME": home, "SYNC": str(journal_sync_data).lower()}
         port, http_port = free_ports(2)
         command = [sys.executable, str(script), "start", "--port", str(port), "--http-port", str(http_port)]
-        # It is told its ports and not port 0: the script must know them to ask for the broker's health.
+        # Explicit ports instead of port 0, because the script uses them to check the broker's health.
         for key, value in {"brokerShutdownTimeoutMs": "5000", **(settings or {})}.items():
             command += ["--set", f"{key}={value}"]
         try:
@@ -199,7 +198,7 @@ def started_reference(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
+    """Return ports that are currently free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -1,7 +1,7 @@
-"""The cases: what is loaded, what is measured. Each returns named figures, in print order.
+"""The load cases. Each returns named figures in print order.
 
-Every case uses a topic of its own, leads in before it measures, and drains before it ends, so that the next one starts
-on an idle broker. Figures of a case are measured between two snapshots of the broker's process.
+Every case uses its own topic, warms up before it measures, and drains before it ends, so the next one starts on an
+idle broker. Figures are measured between two snapshots of the broker's process.
 """
 
 import multiprocessing
@@ -22,14 +22,14 @@ WINDOW_MESSAGES = 1000
 BLOCK_FRAMES = 128
 LEAD_IN_S = 1.0
 DRAIN_TIMEOUT_S = 60.0
-PACED_WINDOW_MESSAGES = 100_000  # far above what a stall can gather: the pace must not wait for receipts
+PACED_WINDOW_MESSAGES = 100_000  # more than a stall can collect, because the rate must not depend on receipts
 SUBSCRIPTION = "load"
 STUCK_KEY_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how much."""
+    """Durations and amounts."""
 
     measure_s: float = 8.0
     backlog_messages: int = 200_000
@@ -37,7 +37,7 @@ class Settings:
 
 
 class Meter:
-    """What the broker and this client used between `__init__` and `figures`."""
+    """CPU and memory that broker and client used between `__init__` and `figures`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -61,7 +61,7 @@ def new_topic() -> str:
 
 
 def payload_of(size_bytes: int) -> bytes:
-    """Bytes that neither compress to nothing nor differ between runs."""
+    """Return bytes that hardly compress and are equal in all runs."""
     return bytes((i * 167 + i // 251) & 0xFF for i in range(size_bytes))
 
 
@@ -91,7 +91,7 @@ def after(seconds: float) -> Callable[[], bool]:
 
 
 def publish(broker: Broker, settings: Settings, size_bytes: int, batch: int = 1) -> Figures:
-    """One producer as fast as its window allows, nobody consumes."""
+    """One producer as fast as its window allows, without consumers."""
     publisher = open_publisher(broker, new_topic(), size_bytes, WINDOW_MESSAGES, batch)
     load.run([publisher], after(LEAD_IN_S), DRAIN_TIMEOUT_S)
     meter, before = Meter(broker), publisher.receipted_entries
@@ -108,7 +108,7 @@ def stop(publisher: load.Publisher) -> None:
 
 
 def pubsub(broker: Broker, settings: Settings, sub_type: "pb.CommandSubscribe.SubType", consumers: int) -> Figures:
-    """One producer and its consumers at once; a message counts when it has arrived."""
+    """One producer with consumers; a message counts on arrival."""
     topic, size_bytes = new_topic(), 1024
     subscriber = open_subscriber(broker, topic, sub_type, consumers)
     publisher = open_publisher(broker, topic, size_bytes, WINDOW_MESSAGES)
@@ -127,7 +127,7 @@ def pubsub(broker: Broker, settings: Settings, sub_type: "pb.CommandSubscribe.Su
 
 
 def sync_latency(broker: Broker, settings: Settings) -> Figures:
-    """One message at a time: the next is sent when the receipt has come."""
+    """One message at a time, sent after the receipt of the previous one."""
     size_bytes = 1024
     publisher = open_publisher(broker, new_topic(), size_bytes, window=1)
     one_at_a_time(publisher, LEAD_IN_S)
@@ -139,7 +139,7 @@ def sync_latency(broker: Broker, settings: Settings) -> Figures:
 
 
 def one_at_a_time(publisher: load.Publisher, seconds: float) -> list[float]:
-    """Milliseconds from each send to its receipt."""
+    """Return the milliseconds from each send to its receipt."""
     latencies_ms: list[float] = []
     ended = after(seconds)
     while not ended():
@@ -153,10 +153,10 @@ def one_at_a_time(publisher: load.Publisher, seconds: float) -> list[float]:
 
 
 def paced(publisher: load.Publisher, seconds: float, interval_s: float) -> list[float]:
-    """Send a message every `interval_s` whatever the receipts do; milliseconds from when each was due to its receipt.
+    """Send a message every `interval_s`, independently of receipts. Return the milliseconds from each due time to the
+    receipt.
 
-    A message that leaves late, because the broker or the machine was busy, counts from when it was due: a stall shows
-    in every message that it delays and not in one only.
+    Because latency counts from the due time, a stall shows in every message that it delays.
     """
     latencies_ms: list[float] = []
     count, base = int(seconds / interval_s), publisher.receipted_entries
@@ -183,7 +183,7 @@ def percentiles(latencies_ms: list[float]) -> Figures:
 
 
 def fill(broker: Broker, topic: str, messages: int, size_bytes: int = 1024, batch: int = 1) -> None:
-    """Leave `messages`, 1 KiB each by default, unread behind the subscription."""
+    """Publish `messages` entries as a backlog of the subscription."""
     subscriber = open_subscriber_without_permits(broker, topic)
     subscriber.close()
     publisher = open_publisher(broker, topic, size_bytes, WINDOW_MESSAGES, batch)
@@ -199,7 +199,7 @@ def open_subscriber_without_permits(broker: Broker, topic: str) -> load.Link:
 
 
 def catch_up(broker: Broker, settings: Settings, batch: int = 1) -> Figures:
-    """Consume a backlog that nobody is adding to."""
+    """Consume a backlog without a producer."""
     topic, messages = new_topic(), settings.backlog_messages // batch * batch
     fill(broker, topic, messages, batch=batch)
     meter = Meter(broker)
@@ -212,7 +212,7 @@ def catch_up(broker: Broker, settings: Settings, batch: int = 1) -> Figures:
 
 
 def latency_under_flood(broker: Broker, settings: Settings) -> Figures:
-    """A paced producer's receipts while another process floods one topic and catches up on another."""
+    """Measure a paced producer's latency while another process floods one topic and catches up on another."""
     topic = new_topic()
     fill(broker, topic, settings.backlog_messages)
     context = multiprocessing.get_context("spawn")
@@ -231,13 +231,15 @@ def latency_under_flood(broker: Broker, settings: Settings) -> Figures:
     flood_rate, catch_up_rate = ours.recv() if ours.poll(DRAIN_TIMEOUT_S) else (None, None)
     flood.join(DRAIN_TIMEOUT_S)
     publisher.link.close()
-    for meaningless in ("broker_cpu_us", "mb_s", "client_cpu_us"):  # they would count the flood against these few
+    for meaningless in ("broker_cpu_us", "mb_s", "client_cpu_us"):  # these figures would include the flood
         figures.pop(meaningless, None)
     return figures | percentiles(latencies_ms) | {"flood_s": flood_rate, "catch_up_s": catch_up_rate}
 
 
 def flood_and_catch_up(broker: Broker, backlog_topic: str, settings: Settings, pipe: Connection) -> None:
-    """The other process: publishes without pause, and consumes the backlog over and over, until told to stop."""
+    """Run in the other process: publish continuously and repeatedly consume the backlog, until the pipe receives a
+    message.
+    """
     publisher = open_publisher(broker, new_topic(), 1024, WINDOW_MESSAGES)
     subscriber = open_subscriber(broker, backlog_topic, pb.CommandSubscribe.Exclusive)
     started_s, backlog_done_s = time.monotonic(), 0.0
@@ -259,9 +261,9 @@ def flood_and_catch_up(broker: Broker, backlog_topic: str, settings: Settings, p
 
 
 def one_stuck_key(broker: Broker, settings: Settings) -> Figures:
-    """Latency of all other keys while one key is stuck at its former consumer, and while it is not."""
+    """Measure the latency of all other keys with and without one key that is stuck at its former consumer."""
     latencies_ms: dict[bool, list[float]] = {False: [], True: []}
-    for is_stuck in (False, True) * STUCK_KEY_ROUNDS:  # in turn: whatever else the machine does falls on both
+    for is_stuck in (False, True) * STUCK_KEY_ROUNDS:  # alternating, so that other load on the machine affects both
         watcher = stuck_key.run(broker, new_topic(), settings.measure_s / STUCK_KEY_ROUNDS, is_stuck)
         latencies_ms[is_stuck] += watcher.latencies_ms
     return stuck_key.figures(undisturbed=latencies_ms[False], disturbed=latencies_ms[True])

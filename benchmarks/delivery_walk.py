@@ -1,8 +1,8 @@
-"""What a message costs inside the broker from publish to acknowledgement: a real topic in memory, without sockets and disks.
+"""Cost of a message in the broker from publish to acknowledgement, in memory, without sockets and disks.
 
-  python -m benchmarks.delivery_walk          one JSON object: processor microseconds a publish, and an acknowledgement
+    python -m benchmarks.delivery_walk          one JSON object: processor microseconds per publish and per acknowledgement
 
-Deterministic but for the machine: compare two trees by runs that alternate, `PYTHONPATH=TREE/src` for each.
+To compare two source trees, alternate runs with `PYTHONPATH=TREE/src`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from pybroker.wire.entry_builder import build_entry
 
 KINDS = ("Exclusive", "Shared", "Key_Shared")
 SIZES = ((1, 3000), (50, 300))
-"""Entries of a run, and how many runs; a tenth of them is not counted."""
+"""Entries per run, and number of runs. A tenth of them is warm-up."""
 ENTRY = build_entry("p", 0, 1, b"x" * 100, key="k")
 
 

@@ -1,7 +1,7 @@
-"""What some client does to a broker that others share with it, each in a process of its own; used by `fairness`.
+"""Load from one client on a shared broker, each kind in its own process; used by `fairness`.
 
-A disturbance is prepared once for each broker, and then runs in windows: until it is told to stop by what arrives in its pipe,
-or until it has nothing more to do. It says how much it did: megabytes, pages or compactions a second.
+A disturbance is prepared once for each broker. It then runs in windows, until its pipe receives a message or its work
+is done, and returns its throughput: megabytes, pages or compactions per second.
 """
 
 import gzip
@@ -28,12 +28,13 @@ COMPACTED_MESSAGES = 200_000
 TOPICS_OF_A_CONNECTION = 1000
 TIMEOUT_S = 240.0
 LESS_URGENT = 5
-"""Niceness: a client on another machine takes no processor from the broker and from those whose waiting is measured."""
+"""Niceness, so that the load takes no processor time from the broker and the measured clients, as on another machine.
+"""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the disturbances are."""
+    """Sizes of the disturbances."""
 
     backlog_mb: int
     topics: int
@@ -41,7 +42,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is prepared once: for so many windows. `held`: connections that stay open as long as this is kept."""
+    """The setup for a number of windows. `held`: connections to keep open."""
 
     broker: Broker
     sizes: Sizes
@@ -51,7 +52,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Window:
-    """What runs in one window; `number` is that of the round."""
+    """The parameters of one window; `number` is that of the round."""
 
     broker: Broker
     sizes: Sizes
@@ -61,7 +62,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """`run` is called in a process of its own, and returns how much it did."""
+    """`run` is called in its own process and returns its throughput."""
 
     unit: str
     prepare: Callable[[Preparation], None] | None
@@ -70,7 +71,7 @@ class Disturbance:
 
 
 def flood(window: Window, size_bytes: int, batch: int) -> float:
-    """One producer as fast as its window allows; megabytes a second."""
+    """One producer as fast as its window allows. Returns megabytes per second."""
     topic = f"persistent://public/default/flood-{os.getpid()}"
     publisher = open_publisher(window.broker, topic, size_bytes, FLOOD_WINDOW_MESSAGES, batch)
     started_s = time.monotonic()
@@ -81,7 +82,7 @@ def flood(window: Window, size_bytes: int, batch: int) -> float:
 
 
 def fill_backlog(prepared: Preparation) -> None:
-    """One topic with all of it; a subscription keeps it there."""
+    """Publish the backlog to one topic with a subscription."""
     link = load.Link(prepared.broker.service_url)
     link.subscribe(_backlog_topic(), "keeps", pb.CommandSubscribe.Exclusive, 1)
     link.close()
@@ -92,7 +93,7 @@ def fill_backlog(prepared: Preparation) -> None:
 
 
 def catch_up(window: Window) -> float:
-    """A subscription reads the backlog as fast as it can, and another one after it; megabytes a second."""
+    """Subscriptions read the backlog one after the other as fast as they can. Returns megabytes per second."""
     messages = window.sizes.backlog_mb * 1024 // BACKLOG_BATCH * BACKLOG_BATCH
     started_s, received = time.monotonic(), 0
     while not window.pipe.poll():
@@ -110,7 +111,7 @@ def catch_up(window: Window) -> float:
 
 
 def load_topics(prepared: Preparation) -> None:
-    """Each with a producer, which keeps it loaded."""
+    """Create topics, each with a producer that keeps it loaded."""
     for first in range(0, prepared.sizes.topics, TOPICS_OF_A_CONNECTION):
         link = load.Link(prepared.broker.service_url)
         prepared.held.append(link)
@@ -119,7 +120,7 @@ def load_topics(prepared: Preparation) -> None:
 
 
 def scrape(window: Window) -> float:
-    """A page of metrics every second; how large one is, in megabytes."""
+    """Request the metrics page every second. Returns its size in megabytes."""
     started_s, size = time.monotonic(), 0
     for number in itertools.count(1):
         request = urllib.request.Request(f"{window.broker.http_url}/metrics", headers={"Accept-Encoding": "gzip"})
@@ -132,7 +133,7 @@ def scrape(window: Window) -> float:
 
 
 def fill_compacted(prepared: Preparation) -> None:
-    """A topic for each window, with ten messages of each key."""
+    """Create a topic for each window, with ten messages for each key."""
     for number in range(prepared.windows):
         link = load.Link(prepared.broker.service_url)
         publisher = KeyedPublisher(link, _compacted_topic(number), payload_of(1024))
@@ -142,11 +143,11 @@ def fill_compacted(prepared: Preparation) -> None:
                 publisher.write()
                 publisher.wait_and_read(0.0)
         load.run([publisher], lambda: publisher.receipted == COMPACTED_MESSAGES, TIMEOUT_S)  # noqa: B023  it ends here
-        prepared.held.append(link)  # or the topic would be deleted: nobody else uses it
+        prepared.held.append(link)  # otherwise the inactive topic would be deleted
 
 
 def compact(window: Window) -> float:
-    """One compaction, to its end; megabytes of messages a second."""
+    """Run one compaction to its end. Returns megabytes of messages per second."""
     url = f"{window.broker.http_url}/admin/v2/{_compacted_topic(window.number).replace('://', '/')}/compaction"
     started_s = time.monotonic()
     urllib.request.urlopen(urllib.request.Request(url, method="PUT")).close()
@@ -179,7 +180,7 @@ DISTURBANCES = {
 
 
 def in_process(name: str, window: Window) -> None:
-    """What the process of a disturbance runs."""
+    """Run a disturbance; the entry point of its process."""
     os.nice(LESS_URGENT)
     window.pipe.send("running")
     window.pipe.send(DISTURBANCES[name].run(window))

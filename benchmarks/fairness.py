@@ -1,11 +1,14 @@
-"""How long do steady publishers wait while one client takes all it can get? `python -m benchmarks.fairness`.
+"""Latency of steady publishers while one client uses as much of the broker as it can: `python -m
+benchmarks.fairness`.
 
-Steady publishers (some connections and topics, messages of 1 KiB one by one at a fixed rate, open loop: from when each message was
-due to its receipt) run alone, and beside each of: a flood of one producer (1 KiB in batches of 50; 64 KiB), a subscription that
-catches up over a large backlog, a scrape of the metrics of many topics every second, a compaction. With `--before PATH` (the
-`pybroker` command of another installation) both brokers are measured in alternating windows of one run.
+Steady publishers (several connections and topics, single messages of 1 KiB at a fixed rate, latency from the due time
+to the receipt) run alone, and during each disturbance: a flood by one producer (1 KiB in batches of 50; 64 KiB), a
+subscription that catches up over a large backlog, a scrape of the metrics of many topics every second, a compaction.
+With `--before PATH` (the `pybroker` command of another installation) both brokers are measured in alternating
+windows.
 
-One line for each disturbance and broker: milliseconds alone and beside it, and their ratios; medians over the rounds.
+Prints one line for each disturbance and broker: milliseconds alone and during it, and their ratios; medians over the
+rounds.
 """
 
 import argparse
@@ -28,7 +31,7 @@ STOP_TIMEOUT_S = 240.0
 
 
 class Side:
-    """One of the brokers, with steady publishers, and what it has shown."""
+    """One broker with its steady publishers and results."""
 
     def __init__(self, name: str, broker: Broker, asked: argparse.Namespace) -> None:
         self.name = name
@@ -44,7 +47,7 @@ class Side:
             prepare(self.prepared[-1])
 
     def measure(self, case: str, window: int, sizes: Sizes) -> None:
-        """Alone, and then beside the disturbance."""
+        """Measure alone, then during the disturbance."""
         publisher = SteadyPublisher(
             self.broker.service_url, f"{TOPIC}-{window}", self._asked.rate, 1024, self._asked.publishers
         )

@@ -1,7 +1,7 @@
-"""How much memory does a broker take for what is just there: connections, topics, subscriptions, producers, a backlog?
+"""Resident memory per connection, topic, subscription and producer, and for a backlog.
 
-`python -m benchmarks.footprint --count 5000`. Each line adds so many of one thing to a broker, and prints
-what became resident for each; then everything goes and the backlog is measured in a broker that is started again behind it.
+`python -m benchmarks.footprint --count 5000`. Each line adds that many objects of one kind and prints the resident
+memory per object. Then everything is removed, and the backlog is measured in a restarted broker.
 
 All sockets are on 127.0.0.1. Linux only: memory is read from /proc.
 """
@@ -26,13 +26,13 @@ def topic_name(number: int) -> str:
 
 
 def resident_mb(broker: Broker) -> int:
-    """After what was begun has ended."""
+    """Wait until the work in progress has ended, then measure."""
     time.sleep(SETTLE_S)
     return broker.rss_mb() or 0
 
 
 def measured(broker: Broker, what: str, count: int, add: Callable[[], None]) -> None:
-    """Add so many, and print what one of them takes."""
+    """Add `count` objects, and print the memory of one."""
     before_mb = resident_mb(broker)
     add()
     grown_mb = resident_mb(broker) - before_mb
@@ -40,7 +40,7 @@ def measured(broker: Broker, what: str, count: int, add: Callable[[], None]) -> 
 
 
 def measure_beings(process: PybrokerProcess, count: int) -> None:
-    """What is there without a message."""
+    """Measure objects without messages."""
     broker = process.start()
     print(f"{'a broker without clients':<44} {'':>9} {resident_mb(broker):>6} MB", flush=True)
     links: list[load.Link] = []
@@ -78,7 +78,7 @@ def connect(broker: Broker, count: int) -> list[load.Link]:
 
 
 def measure_backlog(process: PybrokerProcess, messages: int) -> None:
-    """Messages that nobody has read, in a broker that was started behind them."""
+    """Measure a backlog in a restarted broker."""
     broker = process.start()
     topic, link = topic_name(0), load.Link(broker.service_url)
     link.subscribe(topic, "behind", pb.CommandSubscribe.Shared, 1)
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the broker's configuration")
     asked = parser.parse_args(arguments)
-    # So many of one address and of one topic are no accident here.
+    # The limits per address and per topic would refuse these numbers.
     many = {"maxProducersPerTopic": "0", "maxConsumersPerTopic": "0", "maxConnectionsBeforeConnectPerIp": "10000"}
     settings = {**many, **dict(each.split("=", 1) for each in asked.set)}
     with own_pybroker(False, settings) as process:

@@ -1,14 +1,13 @@
-"""Frames encoded once and sent many times; pure.
+"""Frames that are encoded once and sent many times. Pure.
 
-Owns the bytes of SEND, FLOW and ACK as the generator sends them, and the walk over what a broker answers.
-Invariant: every frame is one that an official client could send: checksummed, sequence ids rise by one per message.
-Leaves every other command to protobuf.
+Encodes SEND, FLOW and ACK, and splits received bytes into frames. Other commands use protobuf. Invariant: an official
+client could send every frame: checksums are correct, and sequence ids increase by one per message.
 
     SEND frame = total(4) command_size(4) BaseCommand 0x0e01 crc32c(4) metadata_size(4) MessageMetadata payload
 
-The checksum covers what follows it, the sequence id that a broker echoes stands before it. So a block of frames that
-differ in that sequence id only is encoded once; the ids start where their varint has four bytes, which keeps every
-frame equally long, and the next block costs eight slice assignments.
+The sequence id that a broker echoes precedes the checksummed part. So a block of frames that differ only in that id
+is encoded once. Ids start where their varint has four bytes, so all frames are equally long, and the next block needs
+only eight slice assignments.
 """
 
 import struct
@@ -19,8 +18,8 @@ import crc32c
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MAGIC = b"\x0e\x01"
-FIRST_SEQUENCE_ID = 1 << 21  # the first number whose varint has four bytes
-LAST_SEQUENCE_ID = (1 << 28) - 1  # the last one
+FIRST_SEQUENCE_ID = 1 << 21  # smallest number with a four-byte varint
+LAST_SEQUENCE_ID = (1 << 28) - 1  # largest one
 SEQUENCE_ID_BYTES = 4
 
 SEND_RECEIPT, SEND_ERROR, MESSAGE, PING = 7, 8, 9, 18
@@ -29,7 +28,7 @@ _SIZES = struct.Struct(">II")
 
 
 def encode_command(command: pb.BaseCommand) -> bytes:
-    """Frame a command that carries no payload."""
+    """Encode the frame of a command without payload."""
     body = command.SerializeToString()
     return _SIZES.pack(len(body) + 4, len(body)) + body
 
@@ -44,14 +43,13 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_tail(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-    """Checksum, metadata and payload: the part of a SEND frame that the broker stores."""
+    """Encode checksum, metadata and payload: the stored part of a SEND frame."""
     header = metadata.SerializeToString()
     body = struct.pack(">I", len(header)) + header + payload
     return MAGIC + struct.pack(">I", crc32c.crc32c(body)) + body
 
 
 def message_tail(producer_name: str, payload: bytes) -> bytes:
-    """The stored part of one unbatched message."""
     metadata = pb.MessageMetadata(
         producer_name=producer_name, sequence_id=FIRST_SEQUENCE_ID, publish_time=int(time.time() * 1000)
     )
@@ -59,7 +57,7 @@ def message_tail(producer_name: str, payload: bytes) -> bytes:
 
 
 def batch_tail(producer_name: str, payload: bytes, messages_per_batch: int) -> bytes:
-    """The stored part of one uncompressed batch of equal messages."""
+    """Encode the stored part of an uncompressed batch of equal messages."""
     metadata = pb.MessageMetadata(
         producer_name=producer_name,
         sequence_id=FIRST_SEQUENCE_ID,
@@ -76,9 +74,9 @@ def batch_tail(producer_name: str, payload: bytes, messages_per_batch: int) -> b
 
 
 class SendBlock:
-    """`frame_count` SEND frames with rising sequence ids, in one buffer that is patched instead of encoded again.
+    """`frame_count` SEND frames with increasing sequence ids, in one buffer that is updated in place.
 
-    Owner: one producer driver. Invariant: all frames have `frame_bytes` bytes; frame i carries the sequence id
+    Owned by one producer driver. Invariant: all frames have `frame_bytes` bytes; frame i has the sequence id
     `first_sequence_id + i * messages_per_entry`.
     """
 
@@ -102,10 +100,12 @@ class SendBlock:
         self._patch()
 
     def advance(self) -> None:
-        """Turn the block into the one that follows it."""
+        """Change the block into the following one."""
         self.first_sequence_id += self.frame_count * self.messages_per_entry
         if self.first_sequence_id + self.frame_count * self.messages_per_entry > LAST_SEQUENCE_ID:
-            self.first_sequence_id = FIRST_SEQUENCE_ID  # after 260 million messages: only deduplication would notice
+            self.first_sequence_id = (
+                FIRST_SEQUENCE_ID  # repeats after 260 million messages, which matters only with deduplication
+            )
         self._patch()
 
     def _patch(self) -> None:
@@ -123,9 +123,9 @@ class SendBlock:
 
 
 class FrameWalker:
-    """Cuts received bytes into frames without decoding them.
+    """Splits received bytes into frames without decoding them.
 
-    Owner: one connection. Invariant: `buffer[:filled]` starts at a frame boundary between calls of `frames`.
+    Owned by one connection. Invariant: `buffer[:filled]` starts at a frame boundary between calls of `frames`.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 20) -> None:
@@ -134,44 +134,44 @@ class FrameWalker:
         self.filled = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes go; never empty."""
-        if self.filled == len(self.buffer):  # one frame fills it all: a large message or batch
+        """Return the buffer for the next bytes; never empty."""
+        if self.filled == len(self.buffer):  # one frame fills it: a large message or batch
             self.view.release()
             self.buffer += bytes(len(self.buffer))
             self.view = memoryview(self.buffer)
         return self.view[self.filled :]
 
     def frames(self, received_bytes: int) -> list[tuple[int, int, int]]:
-        """(type, command start, frame end) of every whole frame; valid until `consumed` is called."""
+        """Return (type, command start, frame end) of every complete frame, valid until `consumed` is called."""
         self.filled += received_bytes
         buffer, filled, position, found = self.buffer, self.filled, 0, []
         while filled - position >= 10:
             end = position + 4 + int.from_bytes(buffer[position : position + 4], "big")
             if end > filled:
                 break
-            # A command begins with field 1, its type: 0x08 and, for every type there is, one byte.
+            # A command begins with field 1, its type: 0x08 and one byte.
             assert buffer[position + 8] == 8, "a command that does not start with its type"
             found.append((buffer[position + 9], position + 8, end))
             position = end
         return found
 
     def consumed(self, end: int) -> None:
-        """Forget everything before `end`."""
+        """Discard everything before `end`."""
         rest = self.filled - end
         if rest and end:
             self.buffer[:rest] = self.buffer[end : self.filled]
         self.filled = rest
 
     def decode(self, start: int) -> pb.BaseCommand:
-        """The command at `start`, for the few that are not on the hot path."""
+        """Decode a command outside of the hot path."""
         size = int.from_bytes(self.buffer[start - 4 : start], "big")
         return pb.BaseCommand.FromString(bytes(self.buffer[start : start + size]))
 
 
 def message_id_field(buffer: bytearray, start: int) -> tuple[int, bytes]:
-    """Consumer id of the MESSAGE command at `start`, and its message id as a field of an ACK command.
+    """Return the consumer id of the MESSAGE command at `start`, and its message id as a field of an ACK command.
 
-    The command is `08 09 4a size 08 consumer_id 12 id_size id ...`; an ACK holds the same id behind tag 0x1a.
+    The command is `08 09 4a size 08 consumer_id 12 id_size id ...`; an ACK has the same id after tag 0x1a.
     """
     size_at = start + 6
     assert buffer[start + 4] == 8 and buffer[size_at] == 0x12, "a MESSAGE with a consumer id above 127"
@@ -179,7 +179,7 @@ def message_id_field(buffer: bytearray, start: int) -> tuple[int, bytes]:
 
 
 def encode_ack(consumer_id: int, message_id_fields: list[bytes]) -> bytes:
-    """An individual ACK of many ids, as clients send when they group their acknowledgements."""
+    """Encode an individual ACK of many ids, as clients group acknowledgements."""
     ack = b"\x08" + encode_varint(consumer_id) + b"\x10\x00" + b"".join(message_id_fields)
     command = b"\x08\x0a\x52" + encode_varint(len(ack)) + ack
     return _SIZES.pack(len(command) + 4, len(command)) + command

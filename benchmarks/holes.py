@@ -1,7 +1,7 @@
-"""Holes: acknowledge every other entry of subscriptions, and see which entries come again afterwards.
+"""Acknowledges every other entry of subscriptions, and checks which entries are delivered again after a restart.
 
-Owns the shape of the holes; who kills the broker in between is the caller's business. Invariant: entries 1, 3, 5, ... of
-the topic's one ledger are acknowledged with a receipt, entries 0, 2, 4, ... are not.
+Invariant: entries 1, 3, 5, ... of the topic's only ledger are acknowledged with a receipt; entries 0, 2, 4, ... are
+not.
 """
 
 from benchmarks import cases, load
@@ -9,7 +9,7 @@ from benchmarks.brokers import Broker
 from pybroker.wire import pulsar_api_pb2 as pb
 
 PAYLOAD_BYTES = 16
-# Entries that one ACK names; as many as a client gathers in a burst.
+# Entries per ACK, as a client groups them.
 IDS_PER_ACK = 1000
 LOAD_TIMEOUT_S = 300.0
 
@@ -19,7 +19,7 @@ def subscription_name(number: int) -> str:
 
 
 def publish(broker: Broker, topic: str, entries: int) -> int:
-    """Returns the id of the ledger that holds them all."""
+    """Return the id of the ledger with all entries."""
     publisher = cases.open_publisher(broker, topic, PAYLOAD_BYTES, cases.WINDOW_MESSAGES)
     publisher.limit_to(entries)
     load.run([publisher], publisher.finished, LOAD_TIMEOUT_S)
@@ -37,7 +37,7 @@ def open_subscription(broker: Broker, topic: str, number: int, sub_type: "pb.Com
 
 
 def make(broker: Broker, topic: str, subscriptions: int, holes: int) -> None:
-    """Publish, subscribe, and acknowledge `holes` entries of each subscription; returns when all that is on disk."""
+    """Publish, subscribe, and acknowledge `holes` entries per subscription. Returns when all of it is durable."""
     links = [open_subscription(broker, topic, number, pb.CommandSubscribe.Shared) for number in range(subscriptions)]
     ledger_id = publish(broker, topic, 2 * holes)
     for link in links:
@@ -48,7 +48,7 @@ def make(broker: Broker, topic: str, subscriptions: int, holes: int) -> None:
 
 
 def check(broker: Broker, topic: str, number: int, holes: int) -> None:
-    """Receive what the subscription has left. Raises LoadError unless it is exactly what was not acknowledged."""
+    """Receive the rest of the subscription. Raises LoadError unless it is exactly the unacknowledged entries."""
     witness = load.Witness(open_subscription(broker, topic, number, pb.CommandSubscribe.Exclusive))
     load.run([witness], lambda: witness.received >= holes, LOAD_TIMEOUT_S)
     witness.note_rest()
@@ -60,7 +60,7 @@ def check(broker: Broker, topic: str, number: int, holes: int) -> None:
 
 
 def first_entry(broker: Broker, topic: str, number: int) -> None:
-    """Return when the first entry has come."""
+    """Return when the first entry has arrived."""
     witness = load.Witness(open_subscription(broker, topic, number, pb.CommandSubscribe.Exclusive))
     load.run([witness], lambda: witness.received > 0, LOAD_TIMEOUT_S)
     witness.link.close()

@@ -1,17 +1,17 @@
-"""Worst inputs: what a megabyte of them costs the broker, at two sizes, and for how long they hold its event loop.
+"""Cost of the worst inputs: CPU per megabyte at two sizes, and how long they block the event loop.
 
-An *attack* is the worst input of one command or route that anybody may send. It is fired at two sizes; when a megabyte costs the
-same at both, the work is linear in the bytes that were sent (`ratio` is 1), when it rises, it is not. The attacks themselves are in
-`hostile_commands.py` and `hostile_http.py`.
+An *attack* is the worst input of a command or route that any client may send. It is sent at two sizes: if the cost
+per megabyte is equal, the work is linear in the input (`ratio` is 1). The attacks are in `hostile_commands.py` and
+`hostile_http.py`.
 
 Figures of an attack:
 
     small_kb, large_kb     bytes that were sent at one time
-    cpu_s_mb, large_...    CPU seconds of the whole broker for a megabyte sent, at each size
+    cpu_s_mb, large_...    CPU seconds of the broker per megabyte sent, at each size
     ratio                  of these two: 1 is linear
-    held_ms                the most CPU that the loop's thread used between a PING of somebody else and its PONG
-    late_ms                the longest that such a PONG took, other processes' share of the machine included
-    peak_mb                how far memory rose above what it was before
+    held_ms                maximum CPU time of the loop's thread between another client's PING and its PONG
+    late_ms                maximum latency of such a PONG, including delays by other processes
+    peak_mb                maximum increase of memory
 """
 
 import threading
@@ -27,18 +27,18 @@ from benchmarks.cases import Figures
 ROUNDS = 3
 PROBE_INTERVAL_S = 0.001
 MIN_FIRED_BYTES = 64 * 1024
-"""Smaller attacks are fired as often as this takes: their cost would be lost among what the broker does anyway."""
+"""Smaller attacks are repeated up to this size, because their cost would be lost in the broker's other work."""
 MAX_FIRES = 50
 PROBE_TIMEOUT_S = 120.0
 MEGABYTE = 1_000_000
 
 Fire = Callable[[], int]
-"""Sends the input once, waits until it is answered or refused, and returns how many bytes it was. May be called again."""
+"""Sends the input once, waits for the response or refusal, and returns the number of bytes. Can be called again."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`ready` makes what the attack needs, an input of that many bytes among it, and cleans up when its context ends."""
+    """`ready` prepares the attack with an input of the given size, and cleans up when its context ends."""
 
     small_bytes: int
     large_bytes: int
@@ -46,7 +46,6 @@ class Attack:
 
 
 def measure(attack: Attack, broker: Broker) -> Figures:
-    """Fire the attack at both sizes."""
     small_kb, small_s, _ = _cost(attack, broker, attack.small_bytes)
     large_kb, large_s, peak_mb = _cost(attack, broker, attack.large_bytes)
     held_ms, late_ms = _held(attack, broker)
@@ -63,9 +62,9 @@ def measure(attack: Attack, broker: Broker) -> Figures:
 
 
 def _cost(attack: Attack, broker: Broker, size_bytes: int) -> tuple[float, float, float]:
-    """Kilobytes fired at one time, CPU seconds a megabyte, and by how many megabytes memory rose."""
+    """Return kilobytes per shot, CPU seconds per megabyte, and the increase of memory in megabytes."""
     with attack.ready(broker, size_bytes) as fire:
-        fire()  # The first one also pays for what is made once.
+        fire()  # The first shot includes one-time work.
         _reset_peak(broker)
         before_mb = _status_mb(broker, "VmRSS")
         fires = min(MAX_FIRES, max(ROUNDS, MIN_FIRED_BYTES // max(1, size_bytes)))
@@ -78,7 +77,7 @@ def _cost(attack: Attack, broker: Broker, size_bytes: int) -> tuple[float, float
 
 
 def _held(attack: Attack, broker: Broker) -> tuple[float, float]:
-    """The most CPU that the loop used, and the most time that passed, between somebody's PING and its PONG: milliseconds."""
+    """Return the maximum CPU time of the loop, and the maximum time, from another client's PING to its PONG, in ms."""
     with attack.ready(broker, attack.large_bytes) as fire, probing(broker) as probe:
         for _ in range(ROUNDS):
             fire()
@@ -86,7 +85,7 @@ def _held(attack: Attack, broker: Broker) -> tuple[float, float]:
 
 
 class Probe:
-    """An honest client beside the attack, on a thread of its own."""
+    """A well-behaved client beside the attack, in its own thread."""
 
     def __init__(self, broker: Broker) -> None:
         assert broker.pid is not None
@@ -114,7 +113,7 @@ class Probe:
             self.held_ms = max(self.held_ms, (self._loop_cpu_ns() - cpu_ns) / 1e6)
 
     def _loop_cpu_ns(self) -> int:
-        """What the broker's first thread, the loop's, has used so far: exact, and without what others take."""
+        """Return the CPU time of the event loop's thread, which excludes other processes."""
         return int(self._loop_clock.read_text().split()[0])
 
 
@@ -129,7 +128,7 @@ def probing(broker: Broker) -> Iterator[Probe]:
 
 
 def _process_cpu_s(broker: Broker) -> float:
-    """CPU time of all threads of the process, in seconds: Linux has a clock for each process."""
+    """Return the CPU time of all threads in seconds, from Linux' clock of the process."""
     assert broker.pid is not None
     return time.clock_gettime((~broker.pid << 3) | 2)
 

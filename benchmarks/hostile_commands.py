@@ -1,4 +1,4 @@
-"""The worst inputs of the binary protocol's commands, for `hostile.py`: well-formed frames that anybody may send."""
+"""The worst inputs of the binary protocol's commands, for `hostile.py`: well-formed frames that any client may send."""
 
 import time
 import urllib.request
@@ -15,12 +15,12 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 _Command = pb.BaseCommand
 _PING = frames.encode_command(_Command(type=_Command.PING, ping=pb.CommandPing()))
-_WORD_BYTES = 2  # the shortest word of an ack set that is not packed, with its tag
+_WORD_BYTES = 2  # shortest word of an ack set that is not packed, with its tag
 _MESSAGE_ID_BYTES = 12
 
 
 def _fire(link: load.Link, data: bytes) -> int:
-    """Send commands that have no answer of their own, and a PING behind them."""
+    """Send commands without responses, followed by a PING."""
     link.exchange(data + _PING, 1)
     return len(data)
 
@@ -32,7 +32,9 @@ def _consumer(
     topic: str = "",
     kind: "pb.CommandSubscribe.SubType" = pb.CommandSubscribe.Shared,
 ) -> Iterator[tuple[load.Link, pb.MessageIdData]]:
-    """A session with consumer 1 on a topic, a new one if none is named, that now holds `tail` as its last entry, and its id."""
+    """Yield a session with consumer 1 on a topic (by default a new one) that has `tail` as its last entry, and its
+    id.
+    """
     topic = topic or cases.new_topic()
     link = load.Link(broker.service_url)
     try:
@@ -49,7 +51,7 @@ def _consumer(
 
 @contextmanager
 def metadata_of_many_fields(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A message whose metadata is all fields, delivered by key and acknowledged."""
+    """A message with metadata full of fields, dispatched by key and acknowledged."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=1)
     fields = pb.MessageMetadata(properties=[pb.KeyValue(key="", value="")]).SerializePartialToString()
     metadata.MergeFromString(fields * (size_bytes // len(fields)))
@@ -57,12 +59,12 @@ def metadata_of_many_fields(broker: Broker, size_bytes: int) -> Iterator[Fire]:
         send = _Command(type=_Command.SEND, send=pb.CommandSend(producer_id=1, sequence_id=9)).SerializeToString()
         tail = frames.encode_tail(metadata, b"")
         data = (4 + len(send) + len(tail)).to_bytes(4, "big") + len(send).to_bytes(4, "big") + send + tail
-        link.exchange(frames.encode_flow(1, 100_000), 1)  # what is there already
+        link.exchange(frames.encode_flow(1, 100_000), 1)  # already stored messages
 
         def fire() -> int:
             answers = link.exchange(data, 1)
             if answers[0].type != _Command.SEND_ERROR and len(answers) < 2:
-                link.exchange(b"", 1)  # the receipt and the message, in any order
+                link.exchange(b"", 1)  # receipt and message, in any order
             return len(data)
 
         yield fire
@@ -97,7 +99,7 @@ def seek_to_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
         def fire() -> int:
             seek.seek.request_id = link.next_request_id()
             data = frames.encode_command(seek)
-            link.exchange(data, 2)  # the consumer is closed, and the seek answered
+            link.exchange(data, 2)  # CLOSE_CONSUMER and the response to the seek
             link.subscribe(topic, cases.SUBSCRIPTION, pb.CommandSubscribe.Shared, consumer_id=1)
             return len(data)
 
@@ -105,14 +107,14 @@ def seek_to_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 
 def _ids(at: pb.MessageIdData, size_bytes: int) -> list[pb.MessageIdData]:
-    """Ids of entries that nobody has, each in another ledger than the one before, so that no two belong together."""
+    """Return ids of entries that do not exist, in alternating ledgers, so that no two are adjacent."""
     count = size_bytes // _MESSAGE_ID_BYTES
     return [pb.MessageIdData(ledgerId=at.ledgerId + index % 1000, entryId=1 + index // 2) for index in range(count)]
 
 
 @contextmanager
 def ack_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """One ACK with as many ids as fit."""
+    """One ACK with the maximum number of ids."""
     with _consumer(broker) as (link, at):
         ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=_ids(at, size_bytes))
         data = frames.encode_command(_Command(type=_Command.ACK, ack=ack))
@@ -121,7 +123,7 @@ def ack_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def redelivery_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """REDELIVER with as many ids as fit."""
+    """One REDELIVER with the maximum number of ids."""
     with _consumer(broker) as (link, at):
         asked = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=_ids(at, size_bytes))
         command = _Command(type=_Command.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=asked)
@@ -131,7 +133,7 @@ def redelivery_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def compaction_of_a_bomb(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A batch of empty messages that compresses to nearly nothing, `size_bytes` large when it is opened, and a compaction."""
+    """A batch of empty messages with extreme compression, `size_bytes` when uncompressed, and a compaction."""
     assert broker.http_url is not None
     topic = cases.new_topic()
     count = size_bytes // 6
@@ -155,7 +157,7 @@ def compaction_of_a_bomb(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 def _requests(
     make: Callable[[str, int], dict[str, Any]], name: str
 ) -> Callable[[Broker, int], AbstractContextManager[Fire]]:
-    """An attack by one request on a new topic: `make` gives its fields, for a topic and a size."""
+    """Return an attack by one request on a new topic; `make` returns its fields for a topic and a size."""
 
     @contextmanager
     def ready(broker: Broker, size_bytes: int) -> Iterator[Fire]:

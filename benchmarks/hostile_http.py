@@ -1,6 +1,7 @@
-"""The worst inputs of HTTP routes, for `hostile.py`: requests that anybody may send, and heads and bodies in small pieces.
+"""The worst inputs of HTTP routes, for `hostile.py`: requests that any client may send, and fragmented heads and
+bodies.
 
-Routes of one kind cost the same: one stands for those that read a document of its kind.
+Routes of one kind cost the same, so one route represents those that read the same kind of document.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from benchmarks.hostile import Attack, Fire
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _SCHEMA_FIELDS = '{"name": "f%d", "type": "int"}'
-_HEAD_BYTES = 100  # about what the rest of a small request takes
+_HEAD_BYTES = 100  # approximate size of the rest of a small request
 
 
 def _connected(broker: Broker) -> http.client.HTTPConnection:
@@ -29,7 +30,9 @@ def _connected(broker: Broker) -> http.client.HTTPConnection:
 def _ask(
     connection: http.client.HTTPConnection, method: str, path: str, body: bytes, headers: dict[str, str] | None = None
 ) -> int:
-    """One request, whatever it is answered; the connection may have been closed behind the answer. Returns its bytes."""
+    """Send a request and read any response, after which the connection may be closed. Returns the request's size in
+    bytes.
+    """
     connection.request(method, path, body, {"Content-Type": "application/json", **(headers or {})})
     with connection.getresponse() as answer:
         answer.read()
@@ -40,7 +43,7 @@ Ready = Callable[[Broker, int], AbstractContextManager[Fire]]
 
 
 def _document(method: str, path: str, make: Callable[[int], object], *, on_topic: bool = False) -> Ready:
-    """A request with a document of the wanted size; `{topic}` in the path is a topic that was made for it."""
+    """Return a request with a document of the given size; `{topic}` in the path is a new topic."""
 
     @contextmanager
     def ready(broker: Broker, size_bytes: int) -> Iterator[Fire]:
@@ -56,7 +59,7 @@ def _document(method: str, path: str, make: Callable[[int], object], *, on_topic
 
 
 def _many(method: str, path: str, headers: dict[str, str] | None = None) -> Ready:
-    """As many small requests, one after the other, as take the wanted number of bytes."""
+    """Return small requests, one after the other, with the given total size."""
 
     @contextmanager
     def ready(broker: Broker, size_bytes: int) -> Iterator[Fire]:
@@ -75,7 +78,7 @@ def _many(method: str, path: str, headers: dict[str, str] | None = None) -> Read
 
 @contextmanager
 def _header_lines(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A head of many short lines; one that is too large is refused."""
+    """A head of many short lines; too large a head is refused."""
     headers = {f"h{index}": "" for index in range(size_bytes // 8)}
     with contextlib.closing(_connected(broker)) as connection:
 
@@ -88,7 +91,7 @@ def _header_lines(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def _small_chunks(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A body of the smallest chunks that are taken."""
+    """A body of the smallest accepted chunks."""
     body = (b"40\r\n" + b" " * 64 + b"\r\n") * (size_bytes // 70) + b"0\r\n\r\n"
     head = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
     connection = _connected(broker)
@@ -107,7 +110,7 @@ def _small_chunks(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def _examine(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """A small message that is large once it is opened, looked at; counted by what is sent back."""
+    """View a message that is large when uncompressed; counts the response's bytes."""
     topic = cases.new_topic()
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
     metadata.compression, metadata.uncompressed_size = pb.ZLIB, size_bytes
@@ -132,7 +135,7 @@ def _examine(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 
 def _objects(size_bytes: int) -> bytes:
-    """An object of as many values as a document may have."""
+    """Return an object with the maximum number of values of a document."""
     return b'{"x":[' + b",".join([b'{"a":{},"b":1}'] * (size_bytes // 15)) + b"]}"
 
 

@@ -1,9 +1,9 @@
-"""How long a hundred small tests take with the embedded broker, and beside a real one that is named.
+"""Duration of a hundred small tests with the embedded broker, and with a real one.
 
     python -m benchmarks.hundred_tests [--pulsar-url URL --pulsar-admin-url URL]
 
-Each test publishes a message and receives it, on a topic of its own. The start of the embedded broker counts, as does pytest's;
-the real one runs already.
+Each test publishes and receives a message on its own topic. The start of the embedded broker and of pytest counts;
+the real broker is already running.
 """
 
 import os
@@ -39,7 +39,7 @@ def test_a_message_arrives(client, pulsar_broker, received, number):
 
 
 def seconds(arguments: list[str]) -> float:
-    """How long the suite takes with these arguments of pytest; it must pass."""
+    """Return the duration of the suite with these arguments of pytest. The suite must pass."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "test_suite.py").write_text(SUITE)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", *arguments]
@@ -53,7 +53,7 @@ def seconds(arguments: list[str]) -> float:
 
 def main() -> None:
     real = sys.argv[1:]
-    seconds([])  # what is compiled once
+    seconds([])  # warm-up: compiles the modules
     embedded_s = seconds([])
     print(f"embedded  {TESTS} tests in {embedded_s:.2f} s, load {os.getloadavg()[0]:.1f}")
     if real:

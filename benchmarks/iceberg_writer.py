@@ -1,7 +1,8 @@
-"""Run by the Python of `tests.support.iceberg_spark`: writes the rows of a Parquet file into fresh Iceberg tables through the jar.
+"""Writes the rows of a Parquet file into new Iceberg tables with Spark; run by the Python of
+`tests.support.iceberg_spark`.
 
-`iceberg_writer.py JARS DIRECTORY`, then a line `TABLE FILE` for each table on its input; to each it answers with a line
-`SECONDS number of ROWS`. The catalog is what `lake` has for itself: SQL on SQLite; format 2, zstd as Arrow does it (level 1).
+`iceberg_writer.py JARS DIRECTORY`, then a line `TABLE FILE` on stdin for each table, answered with a line `SECONDS
+number of ROWS`. The catalog is like that of `lake`: SQL on SQLite; format 2, zstd level 1 as in Arrow.
 """
 
 import sys

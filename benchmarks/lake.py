@@ -1,10 +1,10 @@
-"""How fast `lake` fills a table, beside Spark writing the same rows: `python -m benchmarks.lake --rows 500000`.
+"""Throughput of `lake`, compared with Spark writing the same rows: `python -m benchmarks.lake --rows 500000`.
 
-One broker in a process of its own, one topic of 1 KiB messages in batches; then, one after another and each into a fresh table:
-the pipeline with each format from segment files and the pipeline from the bulk endpoint. Then, in turns with the pipeline: Spark
-4.1 with the Iceberg jar, where that can be had, writing the same Iceberg table (local[2]; format 2, zstd level 1, a catalog on
-SQLite as well) from the same rows that lie ready as uncompressed Parquet; and Spark's Parquet writer (zstd). Each is a median of
-`--rounds`. Figures of one run can be compared; those of different runs and machines cannot.
+One broker in its own process, one topic of 1 KiB messages in batches. First, each into a new table: the pipeline with
+each format from segment files, and from the bulk endpoint. Then, alternating with the pipeline: Spark 4.1 with the
+Iceberg jar, if available, writing the same Iceberg table (local[2]; format 2, zstd level 1, a catalog on SQLite) from
+the same rows in uncompressed Parquet; and Spark's Parquet writer (zstd). Each figure is the median of `--rounds`.
+Only figures of one run are comparable.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from pybroker.reading.sources import open_source
 VALUE_BYTES = 1000
 TOPIC = "persistent://public/default/lake-benchmark"
 SETTINGS = {"brokerDeleteInactiveTopicsEnabled": "false"}
-"""Nobody subscribes, and a run may take minutes."""
+"""Keeps the topic, which has no subscription, during long runs."""
 
 
 def publish(url: str, rows: int) -> None:
-    """Values of which half is random, so that compression has something to do and something to leave."""
+    """Publish values with half random content, so that they compress partly."""
     import pulsar  # noqa: PLC0415
 
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
@@ -64,7 +64,7 @@ def settings_of(kind: str, target: Path, **more: Any) -> LakeSettings:
 
 
 def run_pipeline(settings: LakeSettings, where: SourceOptions) -> tuple[int, float]:
-    """Rows and seconds, with everything from the lease to its release."""
+    """Return rows and seconds, from taking the lease to releasing it."""
     planner = SourcePlanner(open_source(where), selection(settings), reading_maker(settings, where))
     table = open_table(settings, planner.topics())
     workers = ThreadWorkers(settings.workers)
@@ -83,7 +83,7 @@ def run_pipeline(settings: LakeSettings, where: SourceOptions) -> tuple[int, flo
 
 
 def spark_writes_parquet(rows: Path, target: Path, rounds: int) -> list[float]:
-    """Seconds of Spark's own writer, warm: the first round is not counted."""
+    """Return seconds of Spark's own writer, after a warm-up round."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     spark = (
@@ -104,10 +104,10 @@ def spark_writes_parquet(rows: Path, target: Path, rounds: int) -> list[float]:
 
 
 class IcebergSpark:
-    """Spark with the Iceberg jar in a process of its own, warm after the first table."""
+    """Spark with the Iceberg jar in its own process; the first table is the warm-up."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises NoIcebergSpark."""
+        """Raise NoIcebergSpark."""
         python, jars = iceberg_spark()
         environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
         environment.pop("PYTHONPATH", None)
@@ -121,7 +121,7 @@ class IcebergSpark:
         )
 
     def seconds_of(self, table: str, rows: Path, row_count: int) -> float:
-        """How long it takes to make the table of these rows."""
+        """Return the seconds to write the table of these rows."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{table} {rows}\n")
@@ -174,7 +174,7 @@ def measure(directory: Path, access: Access, options: argparse.Namespace) -> Non
     cases["iceberg from segment, by hour"] = case("iceberg", "segment", partition_by="publish-hour")
     cases["delta from segment"] = case("delta", "segment")
     cases["parquet from segment"] = case("parquet", "segment")
-    cases["iceberg from segment"](options.rounds)  # libraries are loaded, pages are cached
+    cases["iceberg from segment"](options.rounds)  # warm-up: libraries and page cache
     medians = {}
     for name, once in cases.items():
         seconds = [once(number) for number in range(options.rounds)]
@@ -192,7 +192,7 @@ def measure(directory: Path, access: Access, options: argparse.Namespace) -> Non
 
 
 def lay_out(table: Path, target: Path) -> None:
-    """The rows of a table's Parquet files as one that is not compressed."""
+    """Write the rows of a table's Parquet files as one uncompressed file."""
     files = sorted(table.rglob("*.parquet"))
     with pq.ParquetWriter(target, pq.read_schema(files[0]), compression="none") as writer:
         for file in files:
@@ -203,13 +203,13 @@ def lay_out(table: Path, target: Path) -> None:
 def compare_with_iceberg_spark(
     directory: Path, rows: Path, options: argparse.Namespace, lake: Callable[[int], float]
 ) -> None:
-    """The pipeline and Spark, in turns, each into fresh tables."""
+    """Alternate the pipeline and Spark, each into new tables."""
     try:
         spark = IcebergSpark(directory)
     except NoIcebergSpark as error:
         print(f"left out: Spark writes Iceberg ({error})")
         return
-    spark.seconds_of("warm", rows, options.rows)  # not counted: everything is loaded
+    spark.seconds_of("warm", rows, options.rows)  # warm-up
     ours, theirs, ours_busy, theirs_busy = [], [], [], []
     for number in range(options.rounds):
         before_s = processor_seconds(os.getpid())

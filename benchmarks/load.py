@@ -1,7 +1,7 @@
-"""Drivers: one connection each, a producer or some consumers, all run by one small readiness loop.
+"""Drivers of one connection each, for a producer or some consumers, all run by one small readiness loop.
 
-Invariant: a driver does no work for each message beyond walking its frame; every receipt is counted and the last of
-each read is checked against the sequence id that is due. Leaves what to measure to `cases.py`.
+Invariant: a driver does no work for each message except splitting its frame; every receipt is counted, and the last
+of each read is checked against the expected sequence id. `cases.py` decides what to measure.
 """
 
 import select
@@ -17,15 +17,15 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 SETUP_TIMEOUT_S = 30.0
 CONSUMER_QUEUE_MESSAGES = 1000
-ACK_GROUP_MESSAGES = 100  # clients group acknowledgements too, by count and time
+ACK_GROUP_MESSAGES = 100  # clients also group acknowledgements, by count and time
 
 
 class LoadError(Exception):
-    """The broker did not do what the protocol asks of it."""
+    """The broker violates the protocol."""
 
 
 class Link:
-    """A connected session. Used blocking while it is set up, non-blocking by the loop afterwards."""
+    """A connected session: blocking during setup, non-blocking in the loop."""
 
     def __init__(self, service_url: str) -> None:
         url = urlsplit(service_url)
@@ -39,7 +39,7 @@ class Link:
         self._receive(pb.BaseCommand.CONNECTED)
 
     def look_up(self, topic: str) -> None:
-        """Ask for partitions and owner, as clients do first; brokers may insist on the lookup."""
+        """Look up partitions and owner, as clients do first; brokers may require it."""
         request_id = self.next_request_id()
         metadata = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
         self._send(pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA, partitionMetadata=metadata))
@@ -93,14 +93,13 @@ class Link:
             raise LoadError(f"an acknowledgement failed: {response}")
 
     def ping(self) -> None:
-        """A PING and its PONG."""
         self._send(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
         self._receive(pb.BaseCommand.PONG)
 
     def exchange(self, data: bytes, answers: int) -> list[pb.BaseCommand]:
-        """Send bytes as they are and return the commands that come back: so many, fewer when the broker closes the connection.
+        """Send bytes and return the given number of responses, or fewer if the broker closes the connection.
 
-        A PING of the broker's is answered and not counted.
+        A PING of the broker is answered and not counted.
         """
         found: list[pb.BaseCommand] = []
         try:
@@ -114,14 +113,13 @@ class Link:
                 if len(found) < answers and any(command.type == pb.BaseCommand.PING for command in commands):
                     self.socket.sendall(frames.PONG)
         except ConnectionError:
-            return found  # refused while it was on its way
+            return found  # refused while being sent
         return found
 
     def close(self) -> None:
         self.socket.close()
 
     def next_request_id(self) -> int:
-        """One that this connection has not used."""
         self._next_request_id += 1
         return self._next_request_id
 
@@ -148,7 +146,7 @@ class Link:
 
 
 class Driver(ABC):
-    """What the loop drives: reads until the socket is empty, then writes what is due."""
+    """A connection in the loop: reads until the socket is empty, then writes pending data."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -169,7 +167,7 @@ class Driver(ABC):
             walker.consumed(found[-1][2])
 
     def wait_and_read(self, timeout_s: float) -> None:
-        """Without the loop: block for what arrives, no longer than `timeout_s`."""
+        """Read without the loop: block up to `timeout_s`."""
         if select.select([self.link.socket], [], [], timeout_s)[0]:
             self.read()
 
@@ -179,16 +177,16 @@ class Driver(ABC):
 
     @abstractmethod
     def write(self) -> bool:
-        """Send what is due; False when the socket takes no more now."""
+        """Send pending data. Return False if the socket is full."""
 
     def take_other(self, command_type: int, start: int) -> None:
-        """A frame that is none of the hot ones: answer a PING, refuse the rest."""
+        """Handle other frames: answer a PING, refuse the rest."""
         if command_type != frames.PING:
             raise LoadError(f"unexpected: {self.link.walker.decode(start)}")
         self._out += frames.PONG
 
     def _flush(self) -> bool:
-        """Send the pending control bytes; False when some are left."""
+        """Send pending control bytes. Return False if some are left."""
         while self._out:
             try:
                 sent = self.link.socket.send(self._out)
@@ -199,9 +197,9 @@ class Driver(ABC):
 
 
 class Publisher(Driver):
-    """Keeps up to `window` entries unreceipted, each of `messages_per_entry` messages.
+    """Keeps up to `window` entries without receipts, each of `messages_per_entry` messages.
 
-    Invariant: 0 <= sent_entries - receipted_entries <= window; receipts come in order, none missing.
+    Invariant: 0 <= sent_entries - receipted_entries <= window; receipts arrive in order and completely.
     """
 
     def __init__(self, link: Link, block: frames.SendBlock, window: int) -> None:
@@ -214,7 +212,7 @@ class Publisher(Driver):
         self._limit: int | None = None
         self._blocks_done = 0
         self._position = 0  # bytes of the block that are sent
-        # Tiny writes cost client and broker a system call each; a client's own queue merges them as well.
+        # Small writes cost client and broker a system call each; a client's queue combines them, too.
         self._least_burst = max(1, min(block.frame_count, window) // 4)
 
     @property
@@ -222,11 +220,11 @@ class Publisher(Driver):
         return self._blocks_done * self.block.frame_count + -(-self._position // self.block.frame_bytes)
 
     def limit_to(self, entries: int) -> None:
-        """Send no more than `entries` in all."""
+        """Send at most `entries` in total."""
         self._limit = entries
 
     def finished(self) -> bool:
-        """All that was to be sent is receipted."""
+        """Return whether all entries have receipts."""
         due = self._limit if self._limit is not None else self.sent_entries
         return self.receipted_entries >= due and (self.stopped or self._limit is not None)
 
@@ -244,7 +242,7 @@ class Publisher(Driver):
 
     def _check_receipt(self, receipt: pb.CommandSendReceipt) -> None:
         block = self.block
-        entry = self.receipted_entries - 1 - self._blocks_done * block.frame_count  # relative to the present block
+        entry = self.receipted_entries - 1 - self._blocks_done * block.frame_count  # relative to the current block
         due = block.first_sequence_id + entry * block.messages_per_entry
         wrapped = due < frames.FIRST_SEQUENCE_ID
         if receipt.sequence_id != due and not wrapped:
@@ -273,7 +271,7 @@ class Publisher(Driver):
         return self._finish_frame()
 
     def _finish_frame(self) -> bool:
-        """A stopped publisher still completes the frame it has begun."""
+        """Complete the current frame, also after a stop."""
         size = self.block.frame_bytes
         while partial := self._position % size:
             try:
@@ -286,9 +284,9 @@ class Publisher(Driver):
 
 
 class Subscriber(Driver):
-    """Consumers of one connection: grants permits as a client with a receiver queue does, acknowledges in groups.
+    """Consumers of one connection: grant permits like a client's receiver queue, and acknowledge in groups.
 
-    A permit is good for a message, so that an entry of `messages_per_entry` uses as many.
+    A permit is valid for one message, so an entry uses `messages_per_entry` permits.
     """
 
     def __init__(self, link: Link, consumer_ids: Iterable[int], messages_per_entry: int = 1) -> None:
@@ -321,7 +319,7 @@ class Subscriber(Driver):
         return self._flush()
 
     def acknowledge_rest(self) -> None:
-        """Acknowledge what no full group has; call when all has arrived."""
+        """Acknowledge messages of incomplete groups, after all have arrived."""
         for consumer_id in self._acks:
             self._taken(consumer_id)
         self.link.socket.setblocking(True)
@@ -334,14 +332,14 @@ class Subscriber(Driver):
 
 
 class Witness(Subscriber):
-    """Acknowledges nothing, but notes the position of every entry in the order of arrival; one consumer."""
+    """One consumer that acknowledges nothing and records entry positions in order of arrival."""
 
     def __init__(self, link: Link, messages_per_entry: int = 1) -> None:
         super().__init__(link, [1], messages_per_entry)
         self.positions: list[tuple[int, int]] = []
 
     def note_rest(self) -> None:
-        """Note what no full group has."""
+        """Record the positions of an incomplete group."""
         self._taken(1)
 
     def _taken(self, consumer_id: int) -> None:
@@ -352,7 +350,7 @@ class Witness(Subscriber):
 
 
 def run(drivers: list[Driver], until: Callable[[], bool], timeout_s: float) -> None:
-    """Drive until `until()` holds; it is asked after every turn."""
+    """Run the loop until `until()` is true, which is checked in every iteration."""
     deadline_s = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
         interest = {}

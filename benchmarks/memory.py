@@ -1,11 +1,11 @@
-"""How much memory does a broker need when many subscriptions catch up at once, and what does it cost them?
+"""Maximum memory of a broker when many subscriptions catch up at once, and their throughput.
 
-`python -m benchmarks.memory --topics 8 --subscriptions 6 --backlog-mb 2048`. A backlog is published and the broker started
-again, so that nothing is in memory; then every subscription of every topic, each on a connection of its own, begins to read
-at the same moment. Beside them, when asked for: readers of the same backlog, producers that go on publishing, consumers that
-take nothing of what they asked for, and scrapes of `/metrics` that nobody reads. One line: the highest resident memory
-(VmHWM), what was resident before anybody read, seconds, and megabytes a second. Every subscription and every reader must get
-everything, and no producer may be refused: one that is refused, or disconnected, ends the run.
+`python -m benchmarks.memory --topics 8 --subscriptions 6 --backlog-mb 2048`. A backlog is published, and the broker
+is restarted so that nothing is in memory. Then every subscription of every topic starts to read at the same moment on
+its own connection. Optional load in parallel: readers of the same backlog, publishing producers, consumers that do
+not read from their sockets, and scrapes of `/metrics` that are not read. Prints one line: maximum resident memory
+(VmHWM), resident memory before reading, seconds, and megabytes per second. Every subscription and reader must receive
+everything. A refused or disconnected producer ends the run.
 
 All sockets are on 127.0.0.1. Linux only: memory is read from /proc.
 """
@@ -31,7 +31,7 @@ TIMEOUT_S = 900.0
 
 
 class Stalled:
-    """A consumer with many permits that never reads what it is sent."""
+    """A consumer with many permits that never reads from its socket."""
 
     def __init__(self, broker: Broker, topic: str, subscription: str) -> None:
         self.link = load.Link(broker.service_url)
@@ -44,7 +44,7 @@ def topic_name(number: int) -> str:
 
 
 def highest_mb(pid: int) -> int:
-    """VmHWM: the most memory that was ever resident."""
+    """Return VmHWM, the maximum resident memory."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+)", status)
     assert found is not None
@@ -52,7 +52,7 @@ def highest_mb(pid: int) -> int:
 
 
 def fill(broker: Broker, asked: argparse.Namespace) -> int:
-    """Publish the backlog behind all subscriptions; messages of each topic."""
+    """Publish the backlog of all subscriptions. Return the messages of each topic."""
     messages: int = asked.backlog_mb * (1 << 20) // asked.topics // asked.message_bytes // asked.batch * asked.batch
     stalled = [f"stalled-{number}" for number in range(asked.stalled)]
     for topic in map(topic_name, range(asked.topics)):
@@ -69,7 +69,7 @@ def fill(broker: Broker, asked: argparse.Namespace) -> int:
 
 
 def scrape(broker: Broker) -> socket.socket:
-    """Ask for the metrics, and read nothing."""
+    """Request the metrics without reading the response."""
     assert broker.http_url is not None
     url = urlsplit(broker.http_url)
     asking = socket.socket()
@@ -80,7 +80,7 @@ def scrape(broker: Broker) -> socket.socket:
 
 
 def catch_up(broker: Broker, asked: argparse.Namespace, messages: int) -> dict[str, float]:
-    """All subscriptions read everything; the figures."""
+    """Let all subscriptions read everything. Return the figures."""
     before_mb = broker.rss_mb() or 0
     subscribers = []
     for topic in map(topic_name, range(asked.topics)):
@@ -146,7 +146,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     asked = parse(arguments)
     settings = dict(each.split("=", 1) for each in asked.set)
-    with contextlib.suppress(ValueError):  # as much as may be had
+    with contextlib.suppress(ValueError):  # as high as allowed
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
     filling = dict(each.split("=", 1) for each in asked.set_while_filling)

@@ -1,11 +1,11 @@
-"""Scrapes `/metrics` of a broker with many topics: how long it takes, how large the page is, how long the loop stands still.
+"""Cost of scraping `/metrics` with many topics: duration, page size, and the longest block of the event loop.
 
-  python -m benchmarks.metrics_scrape                    10,000 topics of one subscription and one message each
-  python -m benchmarks.metrics_scrape --topics 1000 --set exposeConsumerLevelMetricsInPrometheus=true
+    python -m benchmarks.metrics_scrape                    10,000 topics of one subscription and one message each
+    python -m benchmarks.metrics_scrape --topics 1000 --set exposeConsumerLevelMetricsInPrometheus=true
 
-The broker runs in this process, with its stores in memory, real HTTP and the loop of `pybroker serve`; what scrapes is
-another process. A task that wants to run every millisecond sees how late it is: that is what a client's message would
-have to wait. The rate sampler is measured in the same way.
+The broker runs in this process, with stores in memory, real HTTP and the loop of `pybroker serve`; the scraper is
+another process. A task scheduled every millisecond measures the delay of a client's message. The rate sampler is
+measured in the same way.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pybroker.runtime.runtime import Runtime
 TICK_S = 0.001
 SCRAPES = 3
 SETTLE_S = 0.05
-"""What follows a scrape, such as the release of its memory, counts as well."""
+"""Includes work after a scrape, such as the release of its memory."""
 COLLECTED_S = 3
-"""After a burst of loads everything is collected once, as soon as there is time."""
+"""A garbage collection follows a burst of loads within this time."""
 TOPICS_PER_GROUP = 100
 
-# Reads a page for each line `URL ENCODING` of its input and says how long it took and how many bytes came.
+# Reads a page for each line `URL ENCODING` on stdin and prints duration and bytes.
 _SCRAPER = """
 import sys, time, urllib.request
 for line in sys.stdin:
@@ -44,12 +44,12 @@ for line in sys.stdin:
 
 
 class StallMeter:
-    """How late a task was that wanted to run every TICK_S."""
+    """The delay of a task that is scheduled every TICK_S."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
         self.longest_cpu_s = 0.0
-        """Of the loop's own work: what other processes take on a busy machine is not in it."""
+        """CPU time of the loop, which excludes other processes."""
 
     async def run(self, is_over: asyncio.Event) -> None:
         while not is_over.is_set():
@@ -60,7 +60,7 @@ class StallMeter:
 
 
 async def load_topics(broker: app.Broker, count: int) -> None:
-    """Topics with a subscription each."""
+    """Create topics with one subscription each."""
     for start in range(0, count, TOPICS_PER_GROUP):
         async with asyncio.TaskGroup() as group:
             for index in range(start, min(start + TOPICS_PER_GROUP, count)):
@@ -73,7 +73,7 @@ async def load_topic(broker: app.Broker, name: str) -> None:
 
 
 class Scraper:
-    """A process of its own; started before the topics are there, because a large process takes long to fork."""
+    """The scraping process. Started before the topics exist, because forking a large process is slow."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -97,7 +97,7 @@ class Scraper:
 
 
 async def report(name: str, action: Callable[[], Awaitable[str]]) -> None:
-    """Run `action` a few times and print the best time, with the longest stall of all."""
+    """Run `action` several times; print the best time and the longest stall."""
     details: list[str] = []
     stalls = StallMeter()
     for _ in range(SCRAPES):

@@ -1,4 +1,4 @@
-"""Processor time of a process and of all that it started: the part of a figure that other work on the machine disturbs least."""
+"""Processor time of a process tree, the figure that other load on the machine affects least."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(root: int) -> float:
-    """Of the processes below `root` that live still, and of those that ended and were waited for."""
+    """Return the time of the live processes below `root`, and of ended children that were waited for."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -17,7 +17,7 @@ def processor_seconds(root: int) -> float:
             try:
                 fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
             except OSError:
-                continue  # It has ended.
+                continue  # The process has ended.
             process = int(entry.name)
             children.setdefault(int(fields[1]), []).append(process)
             ticks[process] = sum(int(field) for field in fields[11:15])

@@ -1,9 +1,10 @@
-"""How long publishing takes beside analytics: `python -m benchmarks.publish_beside_reads`.
+"""Publish latency while analytics jobs read: `python -m benchmarks.publish_beside_reads`.
 
-A steady publisher (2,000 messages of 1 KiB a second, one by one) in a process of its own, and beside it in turns, for some seconds
-each: nothing, Spark reading another topic from segment files as fast as it can, Spark reading Parquet files of the same rows at
-that rate of rows, Spark reading that topic over the bulk endpoint, and Parquet again at that rate. All on one machine, local[2];
-the sink is `noop`. What counts is the ratio of the 99th percentiles within one run, reading a topic to reading Parquet.
+A steady publisher (2,000 single messages of 1 KiB per second) in its own process, and beside it in turns, for some
+seconds each: nothing, Spark reading another topic from segment files at full speed, Spark reading Parquet files of
+the same rows at that rate, Spark reading the topic over the bulk endpoint, and Parquet at that rate. All on one
+machine, local[2], with the `noop` sink. The result is the ratio of the 99th percentiles within one run: topic to
+Parquet.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from benchmarks.steady_publisher import SteadyPublisher
 
 PUBLISHED_TOPIC = "persistent://public/default/steady"
 FILES_OF_A_JOB = 2
-"""One for each task of local[2]: a paced job uses the machine as one at full speed does, and then pauses."""
+"""One for each task of local[2], so that a paced job alternates between full speed and pauses."""
 
 
 class Analytics:
-    """The Spark jobs beside the publisher. Each runs for at least so many seconds and returns the rows that it read a second."""
+    """The Spark jobs. Each runs for a minimum time and returns rows per second."""
 
     def __init__(self, broker: BrokerProcess, directory: Path, rows: int) -> None:
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -86,7 +87,7 @@ def main() -> None:
     try:
         with BrokerProcess(directory / "broker", SETTINGS).running() as broker:
             publish(broker.url, options.rows)
-            broker.stop()  # Sealed by a restart.
+            broker.stop()  # A restart seals the ledgers.
             broker.start()
             analytics = Analytics(broker, directory, options.rows)
             publisher = SteadyPublisher(broker.url, PUBLISHED_TOPIC, options.rate, options.value_bytes)
@@ -101,7 +102,7 @@ def main() -> None:
 
 def _measure(analytics: Analytics, publisher: SteadyPublisher, options: argparse.Namespace) -> None:
     for mode in ("segment", "bulk"):
-        analytics.read_topic(mode, 1)  # everything is loaded
+        analytics.read_topic(mode, 1)  # warm-up
     seen: dict[str, list[dict[str, Any]]] = {}
 
     def window(name: str, run: Callable[[], Any]) -> float:

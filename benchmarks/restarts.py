@@ -1,7 +1,7 @@
-"""The heavy cases: fill a pybroker of their own, `kill -9` it, start it again, measure how long that takes.
+"""Restart cases: fill a pybroker, kill it with SIGKILL, start it again, and measure the duration.
 
-They are run when they are named, not by default: each writes a gigabyte or millions of acknowledgements. Every case also
-checks that nothing is missing afterwards, and fails otherwise.
+They run only if named, because each writes a gigabyte or millions of acknowledgements. Every case also checks that
+nothing is missing, and fails otherwise.
 """
 
 import time
@@ -14,14 +14,14 @@ from benchmarks.brokers import Broker, PybrokerProcess
 from benchmarks.cases import Figures
 from pybroker.wire import pulsar_api_pb2 as pb
 
-# No checkpoint until the journal is as full as it may be: what a kill during a checkpoint may leave at most.
+# Delays checkpoints until the journal is full: the maximum that a kill during a checkpoint can leave.
 FULL_JOURNAL = {"checkpointMaxBytes": str(1 << 30), "checkpointMaxEntries": str(1 << 30)}
 FULL_JOURNAL_ENTRIES = 235_000
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much, and what pybroker is told."""
+    """Amounts, and settings of pybroker."""
 
     backlog_entries: int = 1_000_000
     is_synced: bool = True
@@ -33,7 +33,9 @@ def own(settings: Settings, more: Mapping[str, str]) -> AbstractContextManager[P
 
 
 def recovery(settings: Settings, entries: int, more: Mapping[str, str]) -> Figures:
-    """A backlog of 1 KiB entries: from the start after the kill until it is healthy, and until the first entry is there."""
+    """A backlog of 1 KiB entries: time from the start after the kill until healthy, and until the first entry
+    arrives.
+    """
     with own(settings, more) as process:
         topic = cases.new_topic()
         broker = process.start()
@@ -62,7 +64,7 @@ def open_backlog(broker: Broker, topic: str) -> load.Link:
 
 
 def many_holes(settings: Settings, subscriptions: int, hole_count: int) -> Figures:
-    """Every other entry acknowledged, by each subscription: memory, restart, and the first entry of the last cursor."""
+    """Every other entry acknowledged by each subscription: memory, restart, and the first entry of the last cursor."""
     with own(settings, {}) as process:
         topic = cases.new_topic()
         broker = process.start()

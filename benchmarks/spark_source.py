@@ -1,9 +1,10 @@
-"""Reading topics with Spark, beside ready-made Arrow batches of the same rows and Parquet: `python -m benchmarks.spark_source`.
+"""Throughput of reading topics with Spark, compared with ready-made Arrow batches and Parquet: `python -m
+benchmarks.spark_source`.
 
-One broker in a process of its own and one topic of 1 KiB messages, sealed; local[2], the `noop` sink. In each round, one after the
-other: segment files, the bulk endpoint, the binary protocol, a Python source that yields ready-made batches of the same rows, and
-Spark's own Parquet reader. Medians over the rounds; figures of one run can be compared, those of different runs cannot. Beside the
-time stands how much time of processors the broker, Spark and its Python processes took: what counts when other work runs, too.
+One broker in its own process and one sealed topic of 1 KiB messages; local[2], the `noop` sink. Each round reads:
+segment files, the bulk endpoint, the binary protocol, a Python source that yields ready-made batches of the same
+rows, and Parquet with Spark's own reader. Medians over the rounds; only figures of one run are comparable. Also
+prints the processor time of the broker, of Spark and of its Python processes, which other load affects less.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SETTINGS = {"defaultRetentionTimeInMinutes": "-1", "defaultRetentionSizeInMB": "
 
 
 class Ready(DataSource):
-    """Batches that lie in Arrow files: what any Python source at best is."""
+    """A source of batches from Arrow files: the upper limit for any Python source."""
 
     @classmethod
     def name(cls) -> str:
@@ -74,7 +75,7 @@ def main() -> None:
     try:
         with BrokerProcess(directory / "broker", SETTINGS).running() as broker:
             publish(broker.url, options.rows)
-            broker.stop()  # Sealed by a restart.
+            broker.stop()  # A restart seals the ledgers.
             broker.start()
             _measure(broker, directory, options.rows, options.rounds, {*options.only.split(","), "ready"})
     finally:
@@ -129,14 +130,14 @@ def _measure(broker: BrokerProcess, directory: Path, rows: int, rounds: int, onl
 
 
 def lay_out_parquet(frame: Any, directory: Path) -> Path:
-    """The rows as Parquet files, uncompressed, in a directory of their own: one file for each task that reads them."""
+    """Write the rows as uncompressed Parquet, one file for each reading task."""
     parquet = directory / "parquet"
     frame.write.option("compression", "none").parquet(str(parquet))
     return parquet
 
 
 def _lay_out_ready(declared: Any, parquet: Path, ready: Path) -> None:
-    """The rows of Parquet files as Arrow batches of about 4 MiB."""
+    """Write the rows of Parquet files as Arrow batches of about 4 MiB."""
     ready.mkdir()
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  (needs a session)
 

@@ -1,9 +1,10 @@
-"""Publishers of a steady rate: `python -m benchmarks.steady_publisher URL TOPIC RATE VALUE_BYTES [PUBLISHERS]`.
+"""Publishers with a steady rate: `python -m benchmarks.steady_publisher URL TOPIC RATE VALUE_BYTES [PUBLISHERS]`.
 
-Run by `publish_beside_reads` and `fairness`. Several have a connection and a topic each (`TOPIC-0`, ...), and `RATE` between them.
+Run by `publish_beside_reads` and `fairness`. Several publishers use a connection and a topic each (`TOPIC-0`, ...)
+and share `RATE`.
 
-Each line on its input ends a window and names it; to each it answers with a line of JSON: messages, and milliseconds from when a
-message was due, whether or not it could be sent then, to its receipt. So a broker that stands still for a while is seen in full.
+Each line on stdin ends a window and names it. The response is a line of JSON: messages, and milliseconds from each
+message's due time to its receipt. So a stall of the broker counts in every delayed message.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from benchmarks.frames import SendBlock, message_tail
 from benchmarks.load import Link, Publisher
 
 STEP_S = 0.001
-"""Between two sends; what has become due meanwhile goes out together."""
+"""Time between sends. All messages that are due are sent together."""
 WINDOW = 100_000
 
 
 class SteadyPublisher:
-    """A process of steady publishers, for the one who measures."""
+    """A process of steady publishers."""
 
     def __init__(self, url: str, topic: str, rate: int, value_bytes: int, publishers: int = 1) -> None:
         arguments = [url, topic, str(rate), str(value_bytes), str(publishers)]
@@ -39,7 +40,7 @@ class SteadyPublisher:
         )
 
     def end_window(self, name: str) -> dict[str, Any]:
-        """What was seen since the last window ended."""
+        """Return the figures since the end of the last window."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(name + "\n")
@@ -64,7 +65,7 @@ def main(url: str, topic: str, rate: int, value_bytes: int, count: int, commands
     while True:
         elapsed_s = time.perf_counter() - start_s
         for number, publisher in enumerate(publishers):
-            # They take turns: message i of all is due i intervals after the start.
+            # The publishers alternate: message i of all is due i intervals after the start.
             publisher.limit_to((int(elapsed_s * rate) + count - 1 - number) // count)
             publisher.write()
         for ready in select.select(list(sockets), [], [], STEP_S)[0]:

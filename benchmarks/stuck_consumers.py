@@ -1,15 +1,16 @@
-"""What does a stuck key or consumer of a Key_Shared subscription take from the others? `python -m benchmarks.stuck_consumers`.
+"""Effect of a stuck key or consumer of a Key_Shared subscription on the others: `python -m
+benchmarks.stuck_consumers`.
 
-Official client, three consumers in processes of their own, a backlog of small messages that are not batched; a quarter of them
-have one key, the *hot* one, and the others 1,999. One consumer, `first`, was there before the others, and:
+Official client, three consumers in their own processes, a backlog of small unbatched messages. A quarter of them have
+the *hot* key, the others 1,999 keys. The consumer `first` subscribes before the others, and:
 
-  nothing         takes its share like the others
-  stuck hash      holds a message of the hot key, whose hash has moved to another one; takes everything else
-  stuck consumer  takes nothing
-  slow consumer   takes a message every 5 ms, with a queue of 10
+    nothing         consumes like the others
+    stuck hash      holds a message of the hot key, whose hash has moved to another consumer; consumes everything else
+    stuck consumer  consumes nothing
+    slow consumer   consumes a message every 5 ms, with a queue of 10
 
-The rate of each of the two others is that of what it gets of the 1,999 keys, from the start to its last one. Each case runs with
-the default bound of the look-ahead and with one of 20,000 bytes, far below what has to wait; rounds alternate.
+The rate of the other two consumers covers their messages of the 1,999 keys, from the start to the last one. Each case
+runs with the default look-ahead limit and with one of 20,000 bytes, far below the parked messages; rounds alternate.
 """
 
 import argparse
@@ -39,13 +40,13 @@ CANDIDATES = [f"hot-{index}" for index in range(60)]
 QUEUE, SMALL_QUEUE = 1000, 10
 SLOW_S = 0.005
 QUIET_MS = 3000
-"""A consumer that has got nothing for so long has got all that it gets."""
+"""After this time without messages, a consumer has received all of its messages."""
 TIMEOUT_S = 100.0
 
 
 @dataclass(frozen=True)
 class Taker:
-    """What one consumer does, in a process of its own."""
+    """The behaviour of one consumer process."""
 
     url: str
     topic: str
@@ -55,9 +56,10 @@ class Taker:
 
 
 def take(taker: Taker, pipe: Connection) -> None:
-    """Subscribe; hold what comes of candidates until told; then take the rest, and say how many of the many keys came when.
+    """Subscribe, hold messages of candidate keys until a command arrives, then consume the rest. Report how many
+    messages of the many keys arrived when.
 
-    The commands: the key to hold for ever ("" for none), then "start" or "idle".
+    Commands: the key to hold permanently ("" for none), then "start" or "idle".
     """
     client = pulsar.Client(taker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     consumer = client.subscribe(
@@ -76,7 +78,7 @@ def take(taker: Taker, pipe: Connection) -> None:
             consumer.acknowledge(message)
     if pipe.recv() == "start":
         pipe.send(_take_all(consumer, taker.pause_s))
-    pipe.recv()  # Until nobody needs what it holds any more.
+    pipe.recv()  # until the held messages are no longer needed
     client.close()
 
 
@@ -99,7 +101,7 @@ def _take_all(consumer: Any, pause_s: float) -> tuple[int, float]:
 
 
 def run(broker: Broker, case: str, messages: int, number: int) -> dict[str, float]:
-    """Messages a second of each of the others."""
+    """Return messages per second of each of the others."""
     topic = f"persistent://public/default/stuck-{number}"
     client = pulsar.Client(broker.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     context = multiprocessing.get_context("spawn")
@@ -126,7 +128,7 @@ def run(broker: Broker, case: str, messages: int, number: int) -> dict[str, floa
         hot = _draining_key(broker, topic)
         for pipe in pipes.values():
             pipe.send(hot if case == "stuck hash" else "")
-        time.sleep(1)  # Acknowledgements are on their way for a while.
+        time.sleep(1)  # waits for acknowledgements in transit
         publish(client, topic, [hot if index % 4 == 0 else f"key-{index % KEYS}" for index in range(messages)])
         for name, pipe in pipes.items():
             pipe.send("idle" if name == "first" and case == "stuck consumer" else "start")
@@ -147,7 +149,7 @@ def run(broker: Broker, case: str, messages: int, number: int) -> dict[str, floa
 
 
 def publish(client: pulsar.Client, topic: str, keys: list[str]) -> None:
-    """A message of each of these keys, in turn."""
+    """Publish one message for each key in order."""
     producer = client.create_producer(
         topic, batching_enabled=False, block_if_queue_full=True, max_pending_messages=10_000
     )
@@ -158,11 +160,11 @@ def publish(client: pulsar.Client, topic: str, keys: list[str]) -> None:
 
 
 def _ignore(*_: object) -> None:
-    """That one message is stored is of no interest: `flush` waits for all."""
+    """Ignore the receipt of a message: `flush` waits for all."""
 
 
 def _draining_key(broker: Broker, topic: str) -> str:
-    """One of the candidates whose hash has moved away from `first`, which holds it."""
+    """Return a candidate key whose hash has moved away from `first`, which holds a message of it."""
     with urllib.request.urlopen(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/stats") as answer:
         consumers = json.loads(answer.read())["subscriptions"][SUBSCRIPTION]["consumers"]
     (first,) = (each for each in consumers if each["consumerName"] == "first")

@@ -1,9 +1,9 @@
-"""One consumer is stuck at one key among 100,000: what becomes of the messages of all other keys?
+"""Latency of all other keys while a consumer is stuck at one of 100,000 keys of a Key_Shared subscription.
 
-A Key_Shared subscription. The consumer that is there first gets a message of the key and never acknowledges it; then
-others join, and one of them owns the key's hash from then on, but must not get its messages while the first one holds
-one. The key is a hot one, so that held-back messages pile up. At a fixed rate every message of the other keys must
-arrive, about as fast as in the same run in which the message is acknowledged.
+The first consumer receives a message of the key and does not acknowledge it. Then others join, and one of them owns
+the key's hash, but must not receive its messages while the first holds one. The key is hot, so parked messages
+accumulate. At a fixed rate, every message of the other keys must arrive about as fast as in the same run with the
+message acknowledged.
 """
 
 import random
@@ -25,21 +25,21 @@ MESSAGES_PER_S = 2000
 STUCK_SHARE = 0.01
 SUBSCRIPTION = "load"
 STUCK_NAME, JOINING_NAMES = "first", ("second", "third", "fourth", "fifth")
-RING_POINTS = 100  # of each consumer: the default of both brokers
+RING_POINTS = 100  # per consumer: the default of both brokers
 PRODUCER_ID = 1
 DRAIN_TIMEOUT_S = 30.0
 LEAD_IN_S = 2.0
 
-# What a payload ends with: the key's number, and when the message was due.
+# End of a payload: the key's number, and the message's due time.
 _TAIL = struct.Struct(">Id")
 _PAYLOAD = bytes(240)
 
 
 class KeyedPublisher(load.Driver):
-    """Sends messages of keys, each as soon as it is due."""
+    """Sends messages of keys, each when it is due."""
 
     def __init__(self, link: load.Link, topic: str, padding: bytes = _PAYLOAD) -> None:
-        """`padding`: what stands before the tail in each message."""
+        """`padding`: the content of each message before the tail."""
         self._producer_name = link.open_producer(topic, PRODUCER_ID)
         self._padding = padding
         super().__init__(link)
@@ -71,7 +71,7 @@ class KeyedPublisher(load.Driver):
 
 
 class KeyWatcher(load.Driver):
-    """All consumers on one connection. Acknowledges at once, but for what came first of the stuck key."""
+    """All consumers on one connection. Acknowledges immediately, except the first message of the stuck key."""
 
     def __init__(self, link: load.Link, topic: str, stuck_key: int) -> None:
         self._topic = topic
@@ -84,7 +84,7 @@ class KeyWatcher(load.Driver):
         self.join(STUCK_NAME)
 
     def join(self, name: str) -> None:
-        """One more consumer."""
+        """Add a consumer."""
         consumer_id = len(self._used_permits) + 1
         self.link.socket.setblocking(True)
         self.link.subscribe(self._topic, SUBSCRIPTION, pb.CommandSubscribe.Key_Shared, consumer_id, name)
@@ -117,7 +117,7 @@ class KeyWatcher(load.Driver):
                 self._used_permits[consumer_id] = 0
 
     def acknowledge_held(self) -> None:
-        """The consumer is stuck no more."""
+        """Acknowledge the held message."""
         assert self.held is not None
         consumer_id, field = self.held
         self._out += frames.encode_ack(consumer_id, [field])
@@ -131,9 +131,9 @@ def key_name(key: int) -> str:
 
 
 def moving_key() -> int:
-    """A key that the first consumer loses when the others join, and whose hash no other key has.
+    """Return a key that the first consumer loses when the others join, and whose hash no other key has.
 
-    Brokers watch over hashes, not keys: keys that share a hash are held back together.
+    Brokers track hashes, not keys: keys with equal hashes are blocked together.
     """
     ring = ConsistentHashSelector(RING_POINTS)
     consumers = [ConsumerState(name, 0, 0, None) for name in (STUCK_NAME, *JOINING_NAMES)]
@@ -149,7 +149,7 @@ def moving_key() -> int:
 
 
 def run(broker: Broker, topic: str, measure_s: float, is_stuck: bool) -> KeyWatcher:
-    """One run: the watcher has the latencies of all messages of other keys, or LoadError is raised."""
+    """Run once. The watcher has the latencies of all other keys' messages. Raises LoadError."""
     stuck_key = moving_key()
     link, publishing = load.Link(broker.service_url), load.Link(broker.service_url)
     watcher = KeyWatcher(link, topic, stuck_key)
@@ -182,7 +182,7 @@ def run(broker: Broker, topic: str, measure_s: float, is_stuck: bool) -> KeyWatc
 
 
 def paced(publisher: KeyedPublisher, watcher: KeyWatcher, keys: list[int]) -> None:
-    """Send a message of each key in turn at the fixed rate, whatever the consumers do."""
+    """Send messages of the keys in order at the fixed rate, independently of the consumers."""
     sockets = {publisher.link.socket: publisher, watcher.link.socket: watcher}
     interval_s = 1 / MESSAGES_PER_S
     started_s = time.perf_counter()
@@ -199,7 +199,7 @@ def paced(publisher: KeyedPublisher, watcher: KeyWatcher, keys: list[int]) -> No
 
 
 def figures(undisturbed: list[float], disturbed: list[float]) -> dict[str, float | None]:
-    """Both runs side by side."""
+    """Return the figures of both runs."""
     shown: dict[str, float | None] = {"msg_s": MESSAGES_PER_S}
     for name, latencies_ms in (("undisturbed_", undisturbed), ("", disturbed)):
         ordered = sorted(latencies_ms)

@@ -1,4 +1,4 @@
-"""What the load generator sends is what the protocol says; needs no broker."""
+"""The load generator's frames comply with the protocol; needs no broker."""
 
 import struct
 

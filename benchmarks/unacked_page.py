@@ -1,9 +1,9 @@
-"""What a page of unacknowledged messages costs a broker: how long it takes, and how long it keeps the loop from others.
+"""Cost of a page of unacknowledged messages: duration, and the longest block of the event loop.
 
-  python -m benchmarks.unacked_page [--entries 100000]     one JSON object, milliseconds, for each kind of page
+    python -m benchmarks.unacked_page [--entries 100000]     one JSON object, milliseconds, for each kind of page
 
-A real broker in memory, with HTTP on the loopback interface: a Key_Shared subscription with that many unacknowledged messages.
-While a page is made, a task that wants to run in each turn of the loop notes the longest time that it could not.
+A real broker in memory, with HTTP on the loopback interface: a Key_Shared subscription with that many unacknowledged
+messages. Meanwhile, a task that runs in each loop iteration records the longest interruption.
 """
 
 import argparse
@@ -39,7 +39,7 @@ HELD_PAGES = {f"1,000 that {TRANSACTIONS:,} transactions hold": "unacked?limit=1
 
 
 class Probe:
-    """The longest time between two turns of the loop."""
+    """The longest time between two loop iterations."""
 
     def __init__(self) -> None:
         self.longest_ms = 0.0
@@ -58,7 +58,7 @@ class Probe:
 
 
 async def measured(broker: MemoryBroker, path: str) -> tuple[float, float, Any]:
-    """How long the call took, the longest that the loop was held, and the answer."""
+    """Return the duration of the call, the longest interruption, and the response."""
     probe = Probe()
     url = broker.url(f"{PATH}/{path}")
     async with asyncio.TaskGroup() as group:
@@ -107,7 +107,9 @@ async def rounds_of(broker: MemoryBroker, path: str) -> dict[str, float]:
 
 
 def hold_first_entries(subscription: Subscription) -> None:
-    """A transaction for each of the first entries; the youngest ones hold the entries of the first page."""
+    """Acknowledge the first entries in one transaction each; the newest transactions hold the entries of the first
+    page.
+    """
     first = subscription.cursor.ledger.ledgers.first_position
     for least in range(1, TRANSACTIONS + 1):
         groups = ((first.ledger_id, [first.entry_id + TRANSACTIONS - least]),)

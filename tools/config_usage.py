@@ -1,7 +1,7 @@
-"""Tell which keys of `conf/broker.conf` are marked as supported but read by no module, or the other way round.
+"""Find keys of `conf/broker.conf` that are marked as supported but never read, and the reverse.
 
-A key that is accepted without a word and has no effect is a lie; this finds it. A field counts as read when any module
-outside `config/` and `model/`, which knows no configuration, mentions an attribute of its name.
+A supported key without effect misleads users. A field counts as read if a module outside `config/` and `model/` uses
+an attribute of its name.
 """
 
 import ast
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "pybroker"
 
 
 def read_attributes() -> set[str]:
-    """Names of all attributes that the broker's modules mention."""
+    """Return the names of all attributes that the broker's modules use."""
     names: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         if not {"config", "model"} & set(path.relative_to(SOURCE).parts):
@@ -24,19 +24,19 @@ def read_attributes() -> set[str]:
 
 
 def unread_supported_keys() -> list[str]:
-    """Keys that promise an effect and cannot have one."""
+    """Return supported keys without effect."""
     read = read_attributes()
     return [key for key, info in KEYS.items() if info.supported and info.field not in read]
 
 
 def read_unsupported_keys() -> list[str]:
-    """Keys that are announced as without effect and are read."""
+    """Return keys that are marked as unsupported and are read."""
     read = read_attributes()
     return [key for key, info in KEYS.items() if not info.supported and info.field in read]
 
 
 def main() -> int:
-    """Print what does not fit and return 1 if anything was found."""
+    """Print all findings. Return 1 if there are any."""
     findings = [f"{key}: marked as supported, read by no module" for key in unread_supported_keys()]
     findings += [f"{key}: marked as unsupported, but read" for key in read_unsupported_keys()]
     for finding in findings:

@@ -1,8 +1,8 @@
 """Generate `pybroker/config/broker_config.py` and the table of unsupported keys from `conf/broker.conf`.
 
-The file's comments are the documentation and the tags: the last comment line in front of a key is its tag line in
-brackets, such as `[int 0.., dynamic]`; the file's head explains the words. The generated files are committed;
-`tests/unit/test_generated_files.py` runs this again and compares.
+The comments before a key are its documentation; the last of them is its tag line in brackets, such as `[int 0..,
+dynamic]`, which the head of the file explains. The generated files are committed;
+`tests/unit/test_generated_files.py` checks that they are current.
 """
 
 import argparse
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if TYPE_CHECKING:
     from pybroker.config.keys import KeyInfo, Value, ValueType, parse_value
 else:
-    # By its path: importing the package would import the module that is to be generated, which may not exist yet.
+    # Loaded by path: importing the package would import the generated module, which may not exist yet.
     _spec = importlib.util.spec_from_file_location("_keys", ROOT / "src" / "pybroker" / "config" / "keys.py")
     _keys = sys.modules["_keys"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(_keys)
@@ -52,12 +52,12 @@ def _bound(text: str | None) -> float | None:
 
 
 def field_name(key: str) -> str:
-    """Python's spelling of a key: `maxMessagePublishBufferSizeInMB` is `max_message_publish_buffer_size_in_mb`."""
+    """Convert `maxMessagePublishBufferSizeInMB` to `max_message_publish_buffer_size_in_mb`."""
     return WORD_BOUNDARY.sub("_", key).lower()
 
 
 def read_keys(text: str) -> list[KeyInfo]:
-    """Every key of the file, in its order; a key without a tag, a doubled key or a bad default is an error."""
+    """Return every key of the file in order. A missing tag, a repeated key or an invalid default is an error."""
     keys: list[KeyInfo] = []
     comments: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -104,7 +104,7 @@ def _read_key(line: str, comments: list[str], number: int) -> KeyInfo:
 
 
 def render_module(keys: list[KeyInfo]) -> str:
-    """The text of the generated module."""
+    """Return the text of the generated module."""
     lines = [
         '"""The typed configuration: one field for each key of `conf/broker.conf`.',
         "",
@@ -133,7 +133,7 @@ def render_module(keys: list[KeyInfo]) -> str:
 
 
 def _render_setting(info: KeyInfo) -> str:
-    """The right side of the field's declaration; only facts that differ from the defaults are written."""
+    """Return the right side of a field's declaration, without facts that equal the defaults."""
     arguments = [_literal(info.key), f"default={_literal(info.default)}", f"doc={_literal(info.doc)}"]
     for name, default in KeyInfo._field_defaults.items():
         value = getattr(info, name)
@@ -143,7 +143,6 @@ def _render_setting(info: KeyInfo) -> str:
 
 
 def _literal(value: Value) -> str:
-    """Python source of a value."""
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, tuple):
@@ -152,7 +151,7 @@ def _literal(value: Value) -> str:
 
 
 def render_document(keys: list[KeyInfo], text: str) -> str:
-    """The configuration document `text` with its list of unsupported keys brought up to date."""
+    """Return the configuration document with a current list of unsupported keys."""
     head, start, rest = text.partition(DOCUMENT_START)
     _, end, tail = rest.partition(DOCUMENT_END)
     if not start or not end:
@@ -162,7 +161,7 @@ def render_document(keys: list[KeyInfo], text: str) -> str:
 
 
 def main() -> int:
-    """Parse the arguments, generate, and print what was written."""
+    """Generate the files and print their names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--module", type=Path, default=MODULE, help="where to write the module")
     parser.add_argument("--document", type=Path, default=DOCUMENT, help="where to write the document")

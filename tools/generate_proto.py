@@ -1,7 +1,7 @@
 """Generate `pulsar_api_pb2.py` and `metadata_head_pb2.py` of `pybroker/wire`, and their type stubs, from `proto/`.
 
-The generated files are committed, so that a user needs no protobuf compiler; `tests/unit/test_generated_files.py`
-runs this again and compares.
+The generated files are committed, so users need no protobuf compiler. `tests/unit/test_generated_files.py` checks
+that they are current.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WIRE = ROOT / "src" / "pybroker" / "wire"
 
-# The compiler registers a file under this path. A name of our own keeps a second Pulsar library in the same process
-# from claiming it first.
+# Protobuf registers a file under this path. Our own name avoids a conflict with another Pulsar library in the
+# process.
 REGISTERED_NAMES = {
     "PulsarApi.proto": "pybroker/wire/pulsar_api.proto",
     "MetadataHead.proto": "pybroker/wire/metadata_head.proto",
@@ -24,7 +24,7 @@ REGISTERED_NAMES = {
 
 
 def generate(target: Path) -> list[Path]:
-    """Write the modules and their stubs into the directory `target` and return their paths."""
+    """Write the modules and stubs into `target` and return their paths."""
     with tempfile.TemporaryDirectory() as scratch:
         sources = Path(scratch) / "in"
         output = Path(scratch) / "out"
@@ -49,13 +49,13 @@ def generate(target: Path) -> list[Path]:
 
 
 def without_keywords(stub: str) -> str:
-    """The stub without the names that Python cannot say, such as `None` of Schema.Type; the compiler writes them."""
+    """Remove names that are Python keywords, such as `None` of Schema.Type, which the compiler writes."""
     lines = stub.splitlines(keepends=True)
     return "".join(line for line in lines if not keyword.iskeyword(line.strip().partition(":")[0]))
 
 
 def main() -> int:
-    """Parse the arguments, generate, and print what was written."""
+    """Generate the files and print their names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=WIRE, help="directory to write into")
     for path in generate(parser.parse_args().output):

@@ -81,4 +81,4 @@ def test_a_kill_at_any_moment_leaves_one_view_and_no_garbage(tmp_path: Path, see
         check=False,
     )
     assert verified.returncode == 0, verified.stdout
-    assert "left over" not in verified.stdout
+    assert "orphaned" not in verified.stdout

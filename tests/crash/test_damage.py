@@ -201,8 +201,7 @@ def not_told(wrong: list[str], lost: list[str]) -> list[str]:
 def _is_about(line: str, fault: str) -> bool:
     if gone := re.fullmatch(r"topic (\w+) is gone", fault):
         return any(
-            text in line
-            for text in (f"/{gone[1]}: which ledgers it had", "not even the path is left", "lost: metadata value ")
+            text in line for text in (f"/{gone[1]}: its list of ledgers", "with unknown paths", "lost: metadata value ")
         )
     if fault == "the deleted topic is back" or "has the view" in fault:
         return LAST_CHANGES in line
@@ -214,7 +213,7 @@ def _is_about(line: str, fault: str) -> bool:
         return f"/{undone[1]}, {undone[2]}: " in line
     if missing := re.fullmatch(r"(\w+) has no entry \((\d+), (\d+)\)", fault):
         ledger_id, entry_id = int(missing[2]), int(missing[3])
-        behind = re.search(rf"/{missing[1]}, perhaps everything behind ledger (\d+):", line)
+        behind = re.search(rf"/{missing[1]}, perhaps all entries after ledger (\d+):", line)
         if behind and ledger_id > int(behind[1]):
             return True
         for first, last in re.findall(

@@ -154,8 +154,8 @@ def test_each_has_its_own(pulsar_broker, number):
 @pytest.mark.parametrize(
     ("ini", "arguments", "told"),
     [
-        ("pulsar_reset = sometimes", (), "pulsar_reset = sometimes: there are never, module, test"),
-        ("pulsar_broker_scope = week", (), "there are session"),
+        ("pulsar_reset = sometimes", (), "pulsar_reset = sometimes: use one of never, module, test"),
+        ("pulsar_broker_scope = week", (), "use one of session"),
         ("", ("--pulsar-admin-url", "http://localhost:1"), "--pulsar-admin-url without --pulsar-url"),
     ],
 )
@@ -223,11 +223,11 @@ def test_what_is_waited_for_in_vain_is_described() -> None:
             data = self.left.pop()
             return type("Message", (), {"data": staticmethod(lambda: data)})
 
-    with pytest.raises(AssertionError, match=r"2 messages were expected within 0.1 s, 1 came: \[b'one'\]"):
+    with pytest.raises(AssertionError, match=r"2 messages were expected within 0.1 s, but 1 arrived: \[b'one'\]"):
         received(Consumer(), 2, acknowledge=False, timeout_s=0.1)
     broker = EmbeddedTestBroker()
     try:
-        with pytest.raises(AssertionError, match=r"is not 3 within 0\.05 s: there is no such subscription"):
+        with pytest.raises(AssertionError, match=r"is not 3 within 0\.05 s: the subscription does not exist"):
             wait_for_backlog(broker, broker.topic("t"), "s", 3, timeout_s=0.05)
     finally:
         broker.close()

@@ -85,13 +85,13 @@ def test_a_topic_that_is_missing_from_metadata_is_told_and_set_aside(
     for _ in range(2):
         with pytest.raises(RuntimeError, match=said):
             broker.start()
-    place = f"{lost:020d}.ledger, positions {lost}:0 to {lost}:9: no topic names it, so metadata is lost"
+    place = f"{lost:020d}.ledger, positions {lost}:0 to {lost}:9: no topic refers to it, so metadata is lost"
     assert main(["ledger", "verify", str(broker.data)]) == 1
     assert f"damage: {place}\n" in capsys.readouterr().out
     assert main(["ledger", "repair", str(broker.data), "--apply"]) == 0
     shown = capsys.readouterr().out
     assert f"found: damage: {place}\n" in shown
-    assert f"lost: no topic, positions {lost}:0 to {lost}:9: whose they are is lost\n" in shown
+    assert f"lost: no topic, positions {lost}:0 to {lost}:9: their topic is unknown\n" in shown
     assert [path.name for path in broker.data.glob("taken-away-*/ledgers/*")] == [f"{lost:020d}.ledger"]
     assert main(["ledger", "verify", str(broker.data)]) == 0
     for _ in range(2):

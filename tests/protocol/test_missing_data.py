@@ -105,7 +105,7 @@ def test_accepted_loss_starts_with_what_is_certain_and_gives_no_position_twice(
     said = capsys.readouterr().out
     ledger_id = before[0][0]
     last = f"entries up to {ledger_id}:{left - 1}" if left else "no entry"
-    assert f"certain: {PATH}: {last}; what followed is missing\n" in said
+    assert f"certain: {PATH}: {last}; later entries are missing\n" in said
     assert f"certain: {PATH}, 'sub': acknowledgements up to {ledger_id}:-1\n" in said
     assert main(["ledger", "verify", str(broker.data)]) == 0
     with broker.running():

@@ -1,6 +1,7 @@
-"""The binary protocol of a broker in the test's own process, and clients that say one command at a time, on the test's own loop.
+"""The binary protocol of a broker in the test's process, and clients that send single commands, on the test's event
+loop.
 
-So a test can stop the broker in the middle of something, say the next command, and see what it does: nothing is a matter of time.
+A test can stop the broker at any point, send the next command, and check the result without depending on time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Type = pb.BaseCommand
 
 
 class AsyncClient:
-    """One connection; PINGs are answered also while nobody waits for a reply."""
+    """One connection. PINGs are always answered."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -36,7 +37,7 @@ class AsyncClient:
         self._reading = asyncio.ensure_future(self._read())
 
     async def _read(self) -> None:
-        """Until the connection ends."""
+        """Read until the connection ends."""
         frames = all_frames()
         with suppress(ConnectionError):
             while data := await self._reader.read(1 << 16):
@@ -50,7 +51,7 @@ class AsyncClient:
         self._writer.write(frame(encode(command_type, **fields)))
 
     def ask(self, command_type: pb.BaseCommand.Type, **fields: Any) -> int:
-        """Send a command with a request id of its own, which is returned."""
+        """Send a command and return its new request id."""
         self._request_id += 1
         self.send(command_type, request_id=self._request_id, **fields)
         return self._request_id
@@ -61,12 +62,12 @@ class AsyncClient:
         return self.ask(Type.SUBSCRIBE, topic=topic, subType=kind, consumer_id=consumer_id, **fields)
 
     async def next(self) -> dict[str, Any]:
-        """The next command of the broker but PINGs."""
+        """Return the broker's next command other than a PING."""
         async with asyncio.timeout(10):
             return await self._replies.get()
 
     async def answer(self, request_id: int) -> dict[str, Any]:
-        """The reply to that request; what comes before it is left out."""
+        """Return the response to a request. Commands before it are dropped."""
         while (found := await self.next()).get("request_id") != str(request_id):
             pass
         return found
@@ -85,7 +86,7 @@ class AsyncClient:
 
 
 class BinaryPort:
-    """Where a broker in this process takes connections."""
+    """The port on which a broker in this process accepts connections."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -98,7 +99,7 @@ class BinaryPort:
 
     @property
     def connections(self) -> Iterable[Connection]:
-        """The broker's side of all of them."""
+        """Return the broker's side of all connections."""
         return self._listener.context.connections
 
     async def connect(self) -> AsyncClient:
@@ -128,12 +129,12 @@ async def binary_port(broker: MemoryBroker) -> AsyncIterator[BinaryPort]:
 
 
 async def waiting(broker: MemoryBroker, count: int) -> None:
-    """Let the loop turn until so many requests wait for subscriptions."""
+    """Run the loop until `count` requests wait for subscriptions."""
     await broker.until(lambda: broker.service.broker_context.waiting.subscriptions.count == count)
 
 
 class HeldSaves:
-    """Lets nothing of a topic reach the metadata store until it is told to: meanwhile cursors are being made, or being deleted."""
+    """Blocks writes of a topic to the metadata store until `release`, while cursors are created or deleted."""
 
     def __init__(self, broker: MemoryBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
         self._path = topic.ledger.name
@@ -164,10 +165,10 @@ class HeldSaves:
         await self._save(document)
 
     def release(self, failure: Exception | None = None) -> None:
-        """Let them go on, from now on; the first one fails with `failure`."""
+        """Let writes continue; the first one fails with `failure`."""
         self._failure = failure
         self._open.set()
 
     def hold(self) -> None:
-        """Hold those that come from now on."""
+        """Block writes from now on."""
         self._open.clear()

@@ -1,4 +1,4 @@
-"""A real `pybroker serve` in a process of its own, on free ports, to be talked to, killed and started again."""
+"""A real `pybroker serve` in its own process, on free ports, which can be killed and restarted."""
 
 import json
 import os
@@ -17,12 +17,12 @@ STOP_TIMEOUT_S = 30.0
 
 
 class BrokerProcess:
-    """Owned by a test; `stop` or `kill` must be called. The same data directory and ports serve every start."""
+    """Owned by a test; `stop` or `kill` must be called. Every start uses the same data directory and ports."""
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
         self.directory = directory
         self.data = directory / "data"
-        # Who looks at the metrics in a test wants to see what has just happened.
+        # Tests need current metrics.
         self.settings = {"metricsPageIntervalMs": "0", **(settings or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.module = "pybroker"  # What python runs; tests with faults have one of their own.
@@ -32,7 +32,9 @@ class BrokerProcess:
         self.log = directory / "broker.log"
 
     def start(self) -> "BrokerProcess":
-        """Start and wait until it is ready. Ports that it got before are asked for again, as a real broker has fixed ones."""
+        """Start and wait until the broker is ready. A restart requests the same ports, as a real broker has fixed
+        ones.
+        """
         ready_file = self.directory / "ready.json"
         ready_file.unlink(missing_ok=True)
         ports = {
@@ -55,7 +57,7 @@ class BrokerProcess:
         while not ready_file.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 if had_its_port and deadline > time.monotonic() and self._has_lost_its_port():
-                    # Somebody's outgoing connection was given it since the last run: such do not last.
+                    # An outgoing connection of another process uses the port; such connections are short.
                     time.sleep(0.2)
                     self.process = self._launch(command, environment)
                     continue
@@ -73,7 +75,7 @@ class BrokerProcess:
 
     @contextmanager
     def running(self) -> "Iterator[BrokerProcess]":
-        """Start it, and stop it in any case; stopping cleanly is asserted unless something else has failed."""
+        """Start the broker and stop it at the end. Asserts a clean stop unless the block fails."""
         self.start()
         try:
             yield self
@@ -84,7 +86,7 @@ class BrokerProcess:
 
     @contextmanager
     def running_well(self) -> "Iterator[BrokerProcess]":
-        """The same, and nothing went wrong in it: there is no stack in its log."""
+        """Like `running`, and assert that the log contains no stack trace."""
         with self.running():
             yield self
         assert "Traceback" not in self.log.read_text()
@@ -98,13 +100,13 @@ class BrokerProcess:
         return str(self.ready["http_url"])
 
     def kill(self) -> None:
-        """`kill -9`: nothing is flushed, nobody is told."""
+        """Send SIGKILL: nothing is flushed, and no client is notified."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """SIGTERM or another signal, and the exit code. Does nothing when it runs no more."""
+        """Send a signal and return the exit code. Does nothing if the process has ended."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -117,17 +119,17 @@ class BrokerProcess:
         return self.process.returncode
 
     def resident_bytes(self) -> int:
-        """The memory that the process has in use, as the operating system counts it (Linux only)."""
+        """Return the process's resident memory (Linux only)."""
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
     def restart_after_kill(self) -> None:
-        """Kill it and start it on what it left behind."""
+        """Kill the broker and start it on the remaining data."""
         self.kill()
         self.start()
 
     def get(self, path: str) -> str:
-        """The body of an HTTP GET."""
+        """Return the body of an HTTP GET."""
         with urllib.request.urlopen(self.http_url + path, timeout=10) as response:
             return str(response.read().decode())

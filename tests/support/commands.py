@@ -1,4 +1,4 @@
-"""Runs `pybroker` commands within a test, and keeps what they wrote."""
+"""Runs `pybroker` commands within a test and records their output."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from pybroker.cli import main
 
 
 class Ran(NamedTuple):
-    """A command's end."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -26,12 +26,12 @@ class Ran(NamedTuple):
 
     @property
     def records(self) -> list[Any]:
-        """Of JSON lines."""
+        """Parse stdout as JSON lines."""
         return [json.loads(line) for line in self.lines]
 
     @property
     def values(self) -> list[str]:
-        """Of messages as JSON lines."""
+        """Return the values of messages printed as JSON lines."""
         return [record["value"] for record in self.records]
 
 
@@ -39,7 +39,7 @@ Run = Callable[..., Ran]
 
 
 def runner(capture: pytest.CaptureFixture[bytes]) -> Run:
-    """Runs a command in this process; what was written before is forgotten."""
+    """Return a function that runs a command in this process. Earlier output is discarded."""
 
     def run(*arguments: str) -> Ran:
         capture.readouterr()
@@ -54,7 +54,7 @@ def runner(capture: pytest.CaptureFixture[bytes]) -> Run:
 
 
 def without_a_broker(monkeypatch: pytest.MonkeyPatch, nowhere: str) -> None:
-    """Nothing of the machine's says which broker is meant."""
+    """Remove all settings of the machine that select a broker."""
     for name in PLACES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", nowhere)

@@ -1,4 +1,4 @@
-"""Keys, certificates, tokens and password files, made when a test needs them; nothing secret lies in the repository."""
+"""Keys, certificates, tokens and password files, created on demand, so that the repository contains no secrets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CertificateAuthority:
         )
 
     def client(self, role: str | None) -> CertificateFiles:
-        """A client certificate whose common name is `role`, or that has none."""
+        """Create a client certificate with the common name `role`, or without one."""
         subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "tests")]
         if role is not None:
             subject.append(x509.NameAttribute(NameOID.COMMON_NAME, role))
@@ -93,7 +93,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
 
 @cache
 def rsa_key(number: int = 0) -> rsa.RSAPrivateKey:
-    """One of several keys; each is made once for the whole run, because that takes a while."""
+    """Return one of several keys. Each is created once per run, because that is slow."""
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
@@ -104,7 +104,7 @@ def private_pem(key: PrivateKey) -> bytes:
 
 
 def public_der(key: PrivateKey) -> bytes:
-    """The public key in the form that `pulsar tokens create-key-pair` writes."""
+    """Return the public key in the format of `pulsar tokens create-key-pair`."""
     return key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -121,12 +121,12 @@ def data_url(content: bytes) -> str:
 
 
 def token(key: bytes | PrivateKey, algorithm: str = "HS256", **claims: Any) -> str:
-    """A signed token with `claims`, such as `sub`, the role, and `exp`."""
+    """Return a signed token with `claims` such as `sub` (the role) and `exp`."""
     return jwt.encode(claims, key, algorithm)
 
 
 def htpasswd(directory: Path, **passwords: str) -> Path:
-    """A `.htpasswd` file with an apr1 hash for each user."""
+    """Write a `.htpasswd` file with an apr1 hash for each user."""
     from passlib.hash import apr_md5_crypt  # type: ignore[import-untyped]
 
     path = directory / ".htpasswd"

@@ -1,12 +1,12 @@
-"""SQLite on the files of any `Disk`: for tests, so that a disk that forgets or records sees what a database really writes.
+"""SQLite on the files of any `Disk`, so that fake disks receive the real writes of a database.
 
-SQLite asks its VFS for files; here, functions of ctypes hand each request to a `Disk`. So the log, its frames, their checksums and
-the moments of its syncs are SQLite's own, as on the system's files, and a fault of the disk meets the same code as in production.
-What must always hold, as in SQLite's own VFS for Unix: the first sync of a log or journal that it may create syncs the directory
-as well; a deletion does so only when SQLite asks for it; what fails is told with SQLite's code for it.
-Left out: locks and memory shared with other connections, so a file has one connection at a time.
+ctypes functions forward SQLite's VFS calls to a `Disk`. So the log, its checksums and the times of its syncs are
+those of SQLite, and a fault of the disk meets the production code. Invariants, as in SQLite's VFS for Unix: the first
+sync of a log or journal that it may create also syncs the directory; a deletion does so only at SQLite's request;
+failures are reported with SQLite's error code. Limitation: no locks and no shared memory, so a file has one
+connection at a time.
 
-Concurrency: as SQLite's; the functions are called in the thread that uses the connection.
+Concurrency: as SQLite; the functions are called in the thread that uses the connection.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _FILE_SYSTEM_METHODS: dict[str, Any] = {
 }
 
 
-# One connection has nobody to lock out or to be in step with. These may be called while an exception of Python is on its way and a
-# cursor goes with it: no function of Python can be called then.
+# A single connection needs no locks. These functions may be called while a Python exception is propagating and its
+# cursor is destroyed; no Python function can be called then.
 _CALLED_IN_FAILURE = frozenset({"xLock", "xUnlock", "xShmLock", "xShmBarrier", "xShmUnmap"})
 
 
@@ -79,7 +79,7 @@ class _Methods(Structure):
 
 
 class _FileSystem(Structure):
-    """`sqlite3_vfs` of version 2; those of its functions that have no type here are copied from SQLite's own."""
+    """`sqlite3_vfs` of version 2. Functions without a type here are copied from SQLite's own VFS."""
 
     _fields_ = (
         ("iVersion", c_int),
@@ -95,8 +95,10 @@ class _FileSystem(Structure):
 
 
 def open_on_disk(disk: Disk, path: Path, factory: type[Database] = Database) -> sqlite3.Connection:
-    """A connection as that of `Disk.open_database`, on files of `disk`. Raises sqlite3.Error, and OSError."""
-    disk.open_for_write(path).close()  # as there: with the mode of all files, before SQLite makes it
+    """Open a connection like `Disk.open_database`, on files of `disk`. Raises sqlite3.Error and OSError."""
+    disk.open_for_write(
+        path
+    ).close()  # as `open_database` does: creates the file with the common mode before SQLite does
     disk.rewrite_log(path)
     vfs = _DiskFiles.of(disk)
     try:
@@ -122,20 +124,20 @@ def open_on_disk(disk: Disk, path: Path, factory: type[Database] = Database) -> 
 
 
 class _OpenFile:
-    """One file that SQLite has open."""
+    """An open file of SQLite."""
 
     def __init__(self, path: Path, file: DiskFile, place: Any, *, is_side_file: bool) -> None:
         self.path = path
         self.file = file
         self.place = place
         self.must_sync_directory = is_side_file
-        self.memory: list[Any] = []  # what SQLite would share with other processes
+        self.memory: list[Any] = []  # shared memory for other processes
 
 
 class _DiskFiles:
-    """The functions that SQLite calls; registered under `name` for as long as the process lives, as open files need them.
+    """The functions that SQLite calls. Registered under `name` while the process lives, because open files need them.
 
-    Of one connection at a time: once its last file is closed, another disk's may have them.
+    Serves one connection at a time, and can serve another disk's connection after the last file is closed.
     """
 
     kept: ClassVar[list[_DiskFiles]] = []
@@ -144,7 +146,7 @@ class _DiskFiles:
 
     @classmethod
     def of(cls, disk: Disk) -> _DiskFiles:
-        """Those of a new connection."""
+        """Return the functions for a new connection."""
         try:
             found = cls._idle.pop()
         except IndexError:
@@ -153,7 +155,7 @@ class _DiskFiles:
         return found
 
     def release(self) -> None:
-        """The connection is closed: a disk in memory must not live as long as the process."""
+        """Release the disk after the connection is closed, so that a disk in memory can be freed."""
         self.disk = _NO_DISK
         self._idle.append(self)
 
@@ -187,7 +189,7 @@ class _DiskFiles:
     # Of the file system
 
     def open(self, _vfs: object, name: bytes | None, file: Any, flags: int, flags_set: Any) -> int:
-        file.contents.methods = None  # SQLite closes only what has methods
+        file.contents.methods = None  # SQLite closes only files with methods
         if name is None:
             return _CANNOT_OPEN
         path = Path(name.decode())
@@ -300,7 +302,7 @@ class _DiskFiles:
         return self.opened[file.contents.number]
 
     def _sync_directory(self, path: Path) -> int:
-        # Unlike the system's VFS, which passes over a directory that cannot be opened, a failure is always told.
+        # The system's VFS ignores a directory that cannot be opened; here every failure is reported.
         try:
             self.disk.sync_directory(path.parent)
         except OSError:
@@ -309,7 +311,7 @@ class _DiskFiles:
 
 
 def _answers(function: Callable[..., int | None]) -> Callable[..., int | None]:
-    """What escapes a function of ctypes is printed and answered as success: nothing here may."""
+    """Print exceptions and return success, because none may escape a ctypes function."""
 
     def answer(*arguments: Any) -> int | None:
         try:
@@ -322,19 +324,19 @@ def _answers(function: Callable[..., int | None]) -> Callable[..., int | None]:
 
 @atexit.register
 def _let_go() -> None:
-    """A connection that is closed only while the interpreter ends must find no function of Python any more."""
+    """Prevent Python calls from connections that are closed during interpreter shutdown."""
     for files in _DiskFiles.kept:
         for opened in files.opened.values():
             opened.place.contents.methods = ctypes.addressof(_NO_METHODS)
 
 
 def _nothing() -> Any:
-    """A function of the system that does nothing and answers 0, whatever it is given."""
+    """Return a system function that does nothing and returns 0 for any arguments."""
     return ctypes.CDLL(None).sched_yield
 
 
 def _library() -> Any:
-    """The very SQLite that `sqlite3` uses."""
+    """Return the SQLite library that `sqlite3` uses."""
     import _sqlite3
 
     library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))

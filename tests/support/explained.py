@@ -1,4 +1,4 @@
-"""Situations that `explain` is asked about, made with the official client, and what it says of them."""
+"""Situations for `explain`, created with the official client, and its output for them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pybroker.testing.broker import TestBroker
 
 
 class Asked:
-    """What `explain` says of one subscription."""
+    """The output of `explain` for one subscription."""
 
     def __init__(self, broker: TestBroker, topic: str, subscription: str = "s") -> None:
         self._broker = broker
         self._path = f"{path_of(topic)}/subscription/{subscription}/explain"
 
     def document(self, **query: str) -> dict[str, Any]:
-        """`consumer` or `key`."""
+        """Return the document, optionally for a `consumer` or `key`."""
         words = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
         document: dict[str, Any] = self._broker.admin("GET", f"{self._path}?{words}")
         assert document["waiting"] == any(each["waits"] for each in document["findings"])
@@ -32,7 +32,7 @@ class Asked:
         return [each["code"] for each in self.document(**query)["findings"]]
 
     def until(self, *codes: str, **query: str) -> dict[str, Any]:
-        """Exactly these are found at last, in this order; returns the first of them, as it was then."""
+        """Wait until the findings have exactly these codes in this order. Return the first finding."""
         found: list[dict[str, Any]] = []
         seen: list[str] = []
 
@@ -49,7 +49,7 @@ class Asked:
 
 
 def send(client: pulsar.Client, topic: str, *keys: str | None) -> list[str]:
-    """A message of each key; their ids."""
+    """Send a message with each key and return the message ids."""
     producer = client.create_producer(topic, batching_enabled=False)
     ids = [producer.send(b"m", partition_key=key) if key else producer.send(b"m") for key in keys]
     producer.close()

@@ -1,4 +1,4 @@
-"""An embedded broker, its own client, and what `explain` says: real situations, without sockets in another process."""
+"""An embedded broker, its client, and the output of `explain`, without sockets or other processes."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class Explained:
         self.client = client
 
     async def rest(self, method: str, path: str, body: object = None) -> Answer:
-        """One call below `/admin/v2`, or from `/admin` on."""
+        """Send a request below `/admin/v2`, or a path from `/admin` on."""
         path = path if path.startswith("/admin") else f"/admin/v2{path}"
         return await asyncio.to_thread(call, f"{self.broker.admin_url}{path}", method, body=body)
 
     async def done(self, method: str, path: str, body: object = None) -> None:
-        """One that must succeed."""
+        """Send a request that must succeed."""
         answer = await self.rest(method, path, body)
         assert answer.status < 300, answer
 
     async def explain(self, query: str = "", subscription: str = "", topic: str = TOPIC) -> Any:
-        """What is answered; `query` without a question mark."""
+        """Return the response; `query` without a question mark."""
         at = "/" + topic.replace("://", "/") + (f"/subscription/{subscription}" if subscription else "")
         answer = await self.rest("GET", f"{at}/explain" + (f"?{query}" if query else ""))
         assert answer.status == 200, answer
         return answer.json
 
     async def of_message(self, message_id: object, subscription: str = "s", topic: str = TOPIC) -> list[dict[str, Any]]:
-        """The findings of one message; `message_id` as text, or as the client has it."""
+        """Return the findings for one message; `message_id` as text or as the client's object."""
         found = await self.explain(f"messageId={text_of(message_id)}", subscription, topic)
         assert found["subject"]["kind"] == "message"
         assert found["waiting"] == any(each["waits"] for each in found["findings"])
@@ -59,20 +59,20 @@ class Explained:
         return findings
 
     def topic(self, name: str = TOPIC) -> Topic:
-        """It is loaded."""
+        """Return the loaded topic."""
         return self.broker.broker.service.loaded.persistent[name]
 
     def subscription(self, name: str = "s", topic: str = TOPIC) -> Subscription:
         return self.topic(topic).subscriptions[name]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the loop turn until it holds: for what no client is told."""
+        """Run the loop until `condition` is true."""
         await until(condition, pause_s=0.001)
 
 
 @asynccontextmanager
 async def explained(**settings: Any) -> AsyncIterator[Explained]:
-    """`settings` are keys of broker.conf."""
+    """`settings`: keys of broker.conf."""
     async with embed(**settings) as broker, connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client:
         yield Explained(broker, client)
 

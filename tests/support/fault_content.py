@@ -1,8 +1,8 @@
-"""One file of a disk that forgets: its bytes as the process sees them, those that the device has, and the writes in between.
+"""One file of a `FaultDisk`: the bytes that the process sees, those on the device, and the pending writes.
 
-A device takes sectors whole. Of a write that is not synced any of its sectors may arrive, or its beginning torn at any byte, or
-nothing; what it would have overwritten stands there still then, so a log that is written anew may show a frame of its earlier life.
-After a sync that failed the system takes the writes before it for written, whatever has arrived: no later sync brings them.
+A device writes whole sectors. Of a write that is not synced, any sectors may arrive, or a beginning torn at any byte,
+or nothing. What it would overwrite is still there then, so a rewritten log may show an older frame. After a failed
+sync, the system treats the earlier writes as written even if they have not arrived: no later sync writes them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _TRUNCATION = -1
 
 
 class Content:
-    """Bytes of one file."""
+    """The bytes of one file."""
 
     def __init__(self, durable: bytes | bytearray = b"") -> None:
         self.cached = bytearray(durable)
         self.durable = bytearray(durable)
-        # Offset, bytes, whether durable; offset -1: a truncation to the length that the bytes tell.
+        # Offset, bytes, whether durable. Offset -1: truncation to the length encoded in the bytes.
         self.pending: list[tuple[int, bytes, bool]] = []
-        self.allocated_bytes = 0  # taken without content; a crash of the machine forgets it
+        self.allocated_bytes = 0  # allocated without content; lost in a crash of the machine
 
     @property
     def size_bytes(self) -> int:
@@ -33,7 +33,7 @@ class Content:
         self.pending.append((offset, data, durable))
 
     def arrive_in_part(self, offset: int, data: bytes, kept_bytes: int | None) -> None:
-        """The machine goes off in this write: so many bytes have arrived, None leaves it to chance."""
+        """Record a write during which the power fails: `kept_bytes` have arrived; None: random."""
         self.pending.append((offset, data[:kept_bytes], kept_bytes is not None))
 
     def truncate(self, size: int) -> None:
@@ -41,18 +41,18 @@ class Content:
         self.pending.append((_TRUNCATION, size.to_bytes(8, "little"), False))
 
     def sync(self) -> None:
-        """Everything that was written since the last sync is on the device."""
+        """Make all writes since the last sync durable."""
         for offset, data, _ in self.pending:
             _put(self.durable, offset, data)
         self.pending.clear()
 
     def fail_sync(self, random: Random) -> None:
-        """A sync fails: what was written since the last one has arrived or has not, and no later sync will look at it again."""
+        """Fail a sync: each write since the last one has arrived or not, and later syncs ignore it."""
         self.durable = self._on_device(random)
         self.pending.clear()
 
     def after_power_loss(self, random: Random) -> Content:
-        """The device's bytes and, of each write that was not synced, all, some sectors, a torn part, or nothing."""
+        """Return the device's bytes with all, some sectors, a torn part, or nothing of each unsynced write."""
         return Content(self._on_device(random))
 
     def _on_device(self, random: Random) -> bytearray:
@@ -71,7 +71,7 @@ class Content:
 
 
 def _sectors(offset: int, length: int) -> list[tuple[int, int]]:
-    """Where a write is cut by the borders of sectors."""
+    """Split a write at sector boundaries."""
     end = offset + length
     borders = [offset, *range((offset // SECTOR_BYTES + 1) * SECTOR_BYTES, end, SECTOR_BYTES), end]
     return list(pairwise(borders))

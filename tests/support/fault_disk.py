@@ -1,13 +1,16 @@
-"""A disk in memory that forgets: the twin of `disk.py` under crash tests.
+"""A disk in memory with faults: the replacement for `disk.py` in crash tests.
 
-It keeps, apart from each other, what a process sees (the page cache) and what the device has. `after_power_loss` gives the
-disk that a machine finds afterwards: synced bytes, and of the rest whatever the random source says (`fault_content.py`);
-`after_kill` the one that only the process lost. Names last once their own directory is synced, and until then in the order of
-their making, or each by itself, as the random source says. Databases are SQLite's own, on these files (`disk_database.py`).
-`plan` is asked before every operation and may raise: no space, IO errors, or the end of power in the middle of one; it may also
-wait, as a slow disk does. With `capacity_bytes` the disk is full by itself.
-With `writes_direct` the journal is written in the background, as by a kernel with direct IO; the faults are the same.
-What must always hold: nothing that was promised durable is ever forgotten, or the tests would prove nothing.
+It keeps what a process sees (the page cache) separate from what the device has. `after_power_loss` returns the disk
+after a power cut: synced bytes, and a random part of the others (`fault_content.py`). `after_kill` returns the disk
+after the loss of the process only. Names are durable after a sync of their directory; until then they survive in the
+order of their creation, or each independently, at random. Databases are SQLite's own, on these files
+(`disk_database.py`).
+
+`plan` is called before every operation. It may raise (no space, IO errors, a power cut during the operation), or
+wait, as a slow disk does. With `capacity_bytes` the disk can become full. With `writes_direct` the journal is written
+in the background, as by a kernel with direct IO, with the same faults.
+
+Invariant: nothing that was promised durable is ever lost; otherwise the tests would prove nothing.
 """
 
 from __future__ import annotations
@@ -33,28 +36,28 @@ from pybroker.disk.marker_file import MappedFile
 from pybroker.disk.shortage import lacks_room
 from pybroker.runtime.threads import Threads
 
-# Operation and file name; raises to make the operation fail.
+# Called with operation and file name. Raises to make the operation fail.
 FaultPlan = Callable[[str, str], None]
 
 
 class PowerLoss(OSError):
-    """The machine is off; every later operation of this disk fails as well."""
+    """The power is off; all later operations of this disk fail, too."""
 
     def __init__(self, kept_bytes: int | None = None) -> None:
-        """Of the write under way so many bytes have arrived; None leaves that to chance."""
+        """`kept_bytes` of the current write have arrived; None: random."""
         super().__init__(errno.EIO, "power lost")
         self.kept_bytes = kept_bytes
 
 
 class PartialWrite(OSError):
-    """For plans: the write ends with an error after so many bytes."""
+    """Raised by plans: the write fails after this number of bytes."""
 
     def __init__(self, number: int, kept_bytes: int) -> None:
         super().__init__(number, os.strerror(number))
         self.kept_bytes = kept_bytes
 
 
-# What one call does to names, all of it or nothing: a rename is two changes.
+# The atomic name changes of one call; a rename is two changes.
 _NameChanges = tuple[tuple[Path, Content | None], ...]
 
 
@@ -64,24 +67,24 @@ class FaultDisk(Disk):
     def __init__(self, *, writes_direct: bool = False, capacity_bytes: int | None = None) -> None:
         self.plan: FaultPlan | None = None
         self.capacity_bytes = capacity_bytes
-        self.delay_s = 0.0  # of every operation but those on names
+        self.delay_s = 0.0  # of every operation except name changes
         self._writes_direct = writes_direct
         self._lock = threading.RLock()
         self._names: dict[Path, Content] = {}
         self._durable_names: dict[Path, Content] = {}
         self._pending_names: list[_NameChanges] = []
-        self._random = Random(0)  # of what has arrived when a sync fails
+        self._random = Random(0)  # for writes that have arrived when a sync fails
         self.is_off = False
 
     def cut_power(self, kept_bytes: int | None = None) -> NoReturn:
-        """To be called by a plan: this operation does not return, and no later one does anything."""
+        """Called by a plan: this operation and all later ones fail."""
         self.is_off = True
         raise PowerLoss(kept_bytes)
 
     def cut_power_after(self, operations: int, kept_bytes: int | None = None, *, of: str | None = None) -> None:
-        """For tests: so many operations more are done, the next one is cut off (`cut_power`). Takes the place of `plan`.
+        """Cut the power after `operations` more operations (`cut_power`). Replaces `plan`.
 
-        `of` names the operation that counts; the others, such as those of threads in the background, go on until then.
+        `of`: count only operations of this name; others, such as those of background threads, continue until then.
         """
         left = operations
 
@@ -94,7 +97,7 @@ class FaultDisk(Disk):
         self.plan = plan
 
     def step(self, operation: str, path: Path) -> None:
-        """Every operation passes here first."""
+        """Called first by every operation."""
         self.require_power()
         if self.delay_s:
             time.sleep(self.delay_s)
@@ -107,7 +110,7 @@ class FaultDisk(Disk):
             raise PowerLoss
 
     def require_space(self, growth_bytes: int) -> None:
-        """Raises ENOSPC when a file cannot grow so much."""
+        """Raise ENOSPC if a file cannot grow by that size."""
         if self.capacity_bytes is not None and growth_bytes > self.capacity_bytes - self._used_bytes():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -115,7 +118,7 @@ class FaultDisk(Disk):
         return sum(content.size_bytes for content in self._names.values())
 
     def after_kill(self) -> FaultDisk:
-        """The disk as the next process finds it: everything that was written, synced or not."""
+        """Return the disk that the next process finds: everything written, synced or not."""
         self.is_off = True
         with self._lock:
             other = FaultDisk(writes_direct=self._writes_direct, capacity_bytes=self.capacity_bytes)
@@ -125,7 +128,7 @@ class FaultDisk(Disk):
             return other
 
     def after_power_loss(self, random: Random) -> FaultDisk:
-        """The disk as the next start of the machine finds it."""
+        """Return the disk after a power loss."""
         self.is_off = True
         with self._lock:
             names = dict(self._durable_names)
@@ -139,18 +142,20 @@ class FaultDisk(Disk):
             return other
 
     def _surviving_changes(self, random: Random) -> list[_NameChanges]:
-        """Of the changes of names that no directory was synced for: a journalling file system keeps their order, others none."""
+        """Return the unsynced name changes that survive: in order on a journalling file system, otherwise any of
+        them.
+        """
         pending = self._pending_names
         if random.random() < 0.5:
             return pending[: random.randint(0, len(pending))]
         return [changes for changes in pending if random.random() < 0.5]
 
     def read_whole(self, name: str) -> bytes:
-        """For tests: the content of the file with that name."""
+        """Return the content of a file."""
         return bytes(next(content for path, content in self._names.items() if path.name == name).cached)
 
     def flip_bit(self, name: str, offset: int) -> None:
-        """For tests: damage one byte, on the device and in the cache."""
+        """Flip one bit on the device and in the cache."""
         content = next(content for path, content in self._names.items() if path.name == name)
         content.cached[offset] ^= 1
         if offset < len(content.durable):
@@ -196,10 +201,10 @@ class FaultDisk(Disk):
             return SpaceFigures(self.capacity_bytes, max(0, self.capacity_bytes - self._used_bytes()))
 
     def expect_read(self, path: Path) -> None:
-        """A hint changes nothing."""
+        """Do nothing: it is only a hint."""
 
     def thread_of(self, threads: Threads, name: str) -> Executor:
-        """No thread: one order of operations, so that a plan means the same every time."""
+        """Return no thread: with one order of operations, a plan is deterministic."""
         return InlineExecutor()
 
     def make_directory(self, path: Path) -> None:
@@ -246,7 +251,7 @@ class FaultDisk(Disk):
             self._sync_names(None)
 
     def fail_sync_of_all(self) -> None:
-        """A sync of everything fails: of each file whatever arrived is there."""
+        """Fail a sync of everything; of each file, any part may have arrived."""
         with self._lock:
             for content in self._names.values():
                 content.fail_sync(self._random)
@@ -267,7 +272,7 @@ class FaultDisk(Disk):
         self._pending_names.append(changes)
 
     def _sync_names(self, directory: Path | None) -> None:
-        """Of one directory, or of all."""
+        """Sync the names of one directory, or of all."""
         kept = []
         for changes in self._pending_names:
             if directory is None or all(path.parent == directory for path, _ in changes):
@@ -289,10 +294,10 @@ class FaultFile(DiskFile):
     def write_at(self, pieces: Pieces, offset: int, *, durable: bool) -> None:
         data = b"".join(pieces)
         try:
-            # Not under the lock: a slow operation holds up nobody else.
+            # Outside of the lock, so that a slow operation does not block others.
             self._disk.step("write_durably" if durable else "write", self._path)
         except PowerLoss as loss:
-            # The bytes were on their way: any part of them may arrive.
+            # Any part of the bytes may arrive.
             with self._lock:
                 self._content.arrive_in_part(offset, data, loss.kept_bytes)
             raise
@@ -308,13 +313,13 @@ class FaultFile(DiskFile):
             self._content.write(offset, data, durable=durable)
 
     def put_in_memory(self, offset: int, data: bytes) -> None:
-        """Without an operation of the disk; nothing happens any more once the machine is off."""
+        """Write without a disk operation; does nothing after a power loss."""
         with self._lock:
             if not self._disk.is_off:
                 self._content.write(offset, data, durable=False)
 
     def bytes_in_memory(self) -> bytes:
-        """Without an operation of the disk."""
+        """Read without a disk operation."""
         with self._lock:
             return bytes(self._content.cached)
 
@@ -363,7 +368,7 @@ class FaultFile(DiskFile):
 
 
 class FaultMappedFile(MappedFile):
-    """Memory of a FaultDisk: writing it is no operation that fails, and what is not synced a crash may lose, or tear."""
+    """Memory of a FaultDisk. Writes never fail; unsynced ones may be lost or torn in a crash."""
 
     def __init__(self, file: FaultFile) -> None:
         self._file = file
@@ -382,7 +387,7 @@ class FaultMappedFile(MappedFile):
 
 
 class FaultDirectFile(DirectFile):
-    """A file of a FaultDisk for writes in the background."""
+    """A file of a FaultDisk for background writes."""
 
     def __init__(self, file: FaultFile) -> None:
         super().__init__(-1)
@@ -393,7 +398,7 @@ class FaultDirectFile(DirectFile):
 
 
 class FaultDirectWriter(DirectWriter):
-    """A thread in place of the kernel: `plan` is asked there, and what it raises is the result of the write."""
+    """A thread in place of the kernel. It calls `plan`, whose exception is the result of the write."""
 
     def __init__(self) -> None:
         self.event_descriptor, self._told = os.pipe()
@@ -427,7 +432,7 @@ class FaultDirectWriter(DirectWriter):
 
 
 class InlineExecutor(Executor):
-    """A pool whose work is done when it is handed over."""
+    """A pool that runs work when it is submitted."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -442,7 +447,7 @@ class InlineExecutor(Executor):
 
 
 class FaultFileSystemSync(FileSystemSync):
-    """A sync of everything that fails as that of one file does: the step's name is `sync_all`."""
+    """A sync of everything, which fails like that of one file: the operation's name is `sync_all`."""
 
     def __init__(self, disk: FaultDisk) -> None:
         self._disk = disk
@@ -462,7 +467,7 @@ class FaultFileSystemSync(FileSystemSync):
 
 
 class _FaultConnection(Database):
-    """SQLite whose statements pass the disk's plan as well: a `read` before each SELECT, cached or not, and a `commit`."""
+    """A connection whose statements call the disk's plan: `read` before each SELECT, and `commit`."""
 
     has_plan = False  # not before it is open
 

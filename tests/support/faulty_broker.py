@@ -1,8 +1,8 @@
-"""`pybroker serve` on a real file system that fails when it is told to: `python -m tests.support.faulty_broker serve ...`.
+"""`pybroker serve` on a real file system with faults: `python -m tests.support.faulty_broker serve ...`.
 
-FAULT_FILE names a file; while it is there, the operation that is its content fails with EIO: `write` and `sync` of segment files,
-`append` of the journal with either writer, `read` of segment files; `slow` makes an append of the journal take 0.8 s, and with
-`full` the file system says that nothing is free.
+While the file named by FAULT_FILE exists, the operation that is its content fails with EIO: `write` and `sync` of
+segment files, `append` of the journal (both writers), `read` of segment files. `slow` makes a journal append take 0.8
+s; with `full` the file system reports no free space.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ SLOW_S = 0.8
 
 
 def wanted() -> str:
-    """What shall go wrong now."""
+    """Return the operation that must fail now."""
     return FAULT_FILE.read_text() if FAULT_FILE.exists() else ""
 
 
 def fail(operation: str) -> None:
-    """Fail if this is what shall fail now."""
+    """Raise if `operation` must fail now."""
     if wanted() == operation:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 class FaultyDisk(Disk):
-    """The file system with the switch."""
+    """The file system with faults."""
 
     def open_for_write(self, path: Path) -> DiskFile:
         return FaultyFile(super().open_for_write(path), path)
@@ -52,7 +52,7 @@ class FaultyDisk(Disk):
 
 
 class FaultyFile(DiskFile):
-    """A file of it."""
+    """A file with faults."""
 
     def __init__(self, file: DiskFile, path: Path) -> None:
         super().__init__(file._descriptor)
@@ -77,7 +77,7 @@ class FaultyFile(DiskFile):
 
 
 class FaultyWriter(DirectWriter):
-    """The kernel tells of an error, or late, when the write has ended."""
+    """A background writer that reports errors, or reports late, after the write."""
 
     def __init__(self) -> None:
         super().__init__()

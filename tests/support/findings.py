@@ -1,4 +1,4 @@
-"""What the rules of `explain` find, for tests that have no loop to turn to."""
+"""Findings of the rules of `explain`, for tests without an event loop."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
-    """All of it, without pauses."""
+    """Run all steps without pauses."""
     return counting_pauses(steps)[1]
 
 
 def counting_pauses(steps: Generator[None, None, T]) -> tuple[int, T]:
-    """How often it lets others run, and what it finds."""
+    """Return the number of pauses and the findings."""
     pauses = 0
     while True:
         try:

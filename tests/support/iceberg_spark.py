@@ -1,6 +1,6 @@
-"""The newest Spark that the Iceberg jar knows, in an environment of its own in the user's cache, made once.
+"""The newest Spark that the Iceberg jar supports, installed once in an environment in the user's cache.
 
-That Spark (4.1) cannot run this project's data source, which needs 4.2.
+This Spark (4.1) cannot run this project's data source, which needs 4.2.
 """
 
 import shutil
@@ -18,11 +18,11 @@ JARS = (
 
 
 class NoIcebergSpark(Exception):
-    """It cannot be had here; the text says why."""
+    """The environment is not available."""
 
 
 def iceberg_spark() -> tuple[Path, str]:
-    """The Python of that environment, and the jars with commas. Raises NoIcebergSpark."""
+    """Return the environment's Python, and the jars separated by commas. Raises NoIcebergSpark."""
     if shutil.which("java") is None:
         raise NoIcebergSpark("Spark needs Java 17")
     python = HOME / "venv" / "bin" / "python"

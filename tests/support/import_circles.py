@@ -1,10 +1,10 @@
-"""Sets of modules that know of each other."""
+"""Detection of import cycles."""
 
 from collections.abc import Mapping
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[frozenset[str]]:
-    """Sets of modules that can be reached from each other (Tarjan's strongly connected components)."""
+    """Return the sets of modules that can reach each other (Tarjan's strongly connected components)."""
     index: dict[str, int] = {}
     lowest: dict[str, int] = {}
     open_modules: list[str] = []

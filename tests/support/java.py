@@ -1,6 +1,6 @@
-"""How the published Java jars are run: by the class paths that the `baseline` script resolved for its own commands.
+"""Execution of Java programs with the published jars, by the class paths that the `baseline` script resolved.
 
-`baseline setup` does that once, for the command-line tools and for the reference broker. Needs Java 17.
+`baseline setup` resolves them once, for the command-line tools and for the reference broker. Needs Java 17.
 """
 
 import os
@@ -10,14 +10,16 @@ _JAVA_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dpulsar.log.level=erro
 
 
 def java_command(program: pathlib.Path, *arguments: str) -> list[str]:
-    """The command that compiles and runs a program of one source file with client, admin client and command-line tools."""
-    # The client leaves the Protobuf runtime, which its Protobuf schemas want, to the application; the broker has one.
+    """Return the command that compiles and runs a single-file program with client, admin client and command-line
+    tools.
+    """
+    # The client does not include the Protobuf runtime for its Protobuf schemas; the broker does.
     protobuf = [jar for jar in _jars("server") if pathlib.Path(jar).name.startswith("protobuf-java-")]
     return ["java", *_JAVA_OPTIONS, "-cp", os.pathsep.join(_jars("tools") + protobuf), str(program), *arguments]
 
 
 def _jars(side: str) -> list[str]:
-    """An error that says what to do when there are none."""
+    """Return the jars. Raises an error with instructions if there are none."""
     home = pathlib.Path(os.environ.get("PULSAR_BASELINE_HOME", pathlib.Path.home() / ".cache/pulsar-baseline"))
     path = home / side / "cp.txt"
     if not path.exists():

@@ -1,6 +1,6 @@
-"""A broker in the test's own process: memory stores, real topics, real HTTP, and a wall clock that the test moves.
+"""A broker in the test's process: memory stores, real topics, real HTTP, and a wall clock set by the test.
 
-Producers and consumers are attached without a socket, by way of a peer that remembers what it was told.
+Producers and consumers are attached without sockets, through a peer that records what it receives.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ START_MS = 1_700_000_000_000
 
 
 class SetClock(Clock):
-    """The machine's monotonic time, and a wall clock that stands still until a test moves it."""
+    """The machine's monotonic time, and a wall clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -51,7 +51,7 @@ class SetClock(Clock):
 
 
 class RatesClock(Clock):
-    """Stands still but when a window of rates ends."""
+    """A clock that advances only at the end of a window of rates."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -61,7 +61,7 @@ class RatesClock(Clock):
 
 
 class MemoryBroker:
-    """A running broker and what tests do with it."""
+    """A running broker with helpers for tests."""
 
     def __init__(self, service: BrokerService, clock: SetClock, server: HttpServer, rates_clock: RatesClock) -> None:
         self.service = service
@@ -70,40 +70,38 @@ class MemoryBroker:
         self._server = server
 
     async def rest(self, method: str, path: str, body: object = None) -> Answer:
-        """One call below `/admin/v2`."""
+        """Send a request below `/admin/v2`."""
         return await asyncio.to_thread(call, self.url(path), method, body=body)
 
     def url(self, path: str) -> str:
-        """Where `path` below `/admin/v2` is served."""
         return f"http://127.0.0.1:{self._server.port}/admin/v2{path}"
 
     @property
     def port(self) -> int:
-        """Where its HTTP listens on the loopback interface."""
         port = self._server.port
         assert port is not None
         return port
 
     @property
     def http_limits(self) -> HttpLimits:
-        """What its HTTP requests share."""
+        """Return the limits shared by its HTTP requests."""
         return self._server.limits
 
     @property
     def routes(self) -> Sequence[BaseRoute]:
-        """Everything that its HTTP serves."""
+        """Return all HTTP routes."""
         return self._server.routes
 
     async def topic(self, name: str) -> Topic:
-        """The topic, made if need be."""
+        """Return the topic, which is created if necessary."""
         return await self.service.topics.get(TopicName.parse(name), may_create=True)
 
     def topic_of(self, subscription: SubscriptionBase) -> Topic:
-        """Its topic, which is loaded."""
+        """Return the loaded topic."""
         return self.service.loaded.persistent[str(subscription.topic.name)]
 
     async def end_window(self, seconds: float) -> None:
-        """End a window of rates that has lasted that long; do it once before, to know when the first one begins."""
+        """End a window of rates of that length. Call it once at the start to begin the first window."""
         rates = self._server.rates
         self.rates_clock.now_ms += seconds * 1000
         await rates.sample()
@@ -116,7 +114,9 @@ class MemoryBroker:
         messages_each: int = 1,
         publish_time_ms: int | None = None,
     ) -> list[Position]:
-        """`count` entries, of now by default, of one of `keys` after the other; where they are, once they are stored."""
+        """Publish `count` entries, by default with the current time, with `keys` in rotation. Return their positions
+        when they are stored.
+        """
         peer = RecordingPeer()
         producer = self.producer(topic, peer)
         run = SendRun(1)
@@ -140,13 +140,13 @@ class MemoryBroker:
         return peer.receipts
 
     def producer(self, topic: TopicBase, peer: RecordingPeer, name: str = "p") -> Producer:
-        """A producer that is attached already."""
+        """Return an attached producer."""
         producer = Producer(topic.producer_registry.remove, 1, name, False, 0, peer, {}, self.clock.now_ms)
         topic.producer_registry.add(producer)
         return producer
 
     async def consumer(self, topic: Topic, subscription: str, peer: RecordingPeer, kind: str = "Shared") -> Consumer:
-        """A consumer with room for everything, on a subscription from the topic's beginning on."""
+        """Return a consumer with unlimited permits on a subscription from the earliest message."""
         return self.consumer_on(await topic.subscription(subscription, True, True, {}), peer, kind)
 
     def consumer_on(self, subscription: Subscription, peer: RecordingPeer, kind: str, name: str = "c") -> Consumer:
@@ -156,18 +156,18 @@ class MemoryBroker:
         return consumer
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the loop turn until `condition()` holds: there is no event for all that happens in the background."""
+        """Run the loop until `condition()` is true, because background work sends no event."""
         await until(condition)
 
     async def quiet(self, topic: Topic) -> None:
-        """Until everything that can be dispatched is, once the timers of no delay have rung."""
+        """Wait until everything that can be dispatched is dispatched, with all delay timers elapsed."""
         for _ in range(5):
             await asyncio.sleep(0)
         await self.until(lambda: not len(self.service.broker_context.pumps) and not len(topic.tasks))
 
 
 def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
-    """One ACK of single entries, without a request for a receipt."""
+    """Send one ACK of single entries, without a request id."""
     ack = Ack(consumer.consumer_id)
     for ledger_id in sorted({position.ledger_id for position in positions}):
         ack.groups.append((ledger_id, [p.entry_id for p in positions if p.ledger_id == ledger_id]))
@@ -178,9 +178,9 @@ def acknowledge(consumer: Consumer, positions: list[Position]) -> None:
 async def memory_broker(
     limits: LedgerLimits | None = None, *, knows_transactions: bool = False, **settings: Any
 ) -> AsyncIterator[MemoryBroker]:
-    """A bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig.
+    """Yield a bootstrapped broker behind a real HTTP server; `settings` are fields of BrokerConfig.
 
-    Unless it `knows_transactions`, topics take part in any that a test names, whether its coordinator knows it or not.
+    Unless it `knows_transactions`, topics accept any transaction, whether its coordinator knows it or not.
     """
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
@@ -202,6 +202,6 @@ async def memory_broker(
 
 
 def stored_subscription(subscription: SubscriptionBase) -> Subscription:
-    """The subscription of a persistent topic that a consumer belongs to."""
+    """Return the persistent subscription of a consumer."""
     assert isinstance(subscription, Subscription)
     return subscription

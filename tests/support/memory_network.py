@@ -1,6 +1,7 @@
-"""A network without sockets: who connects to a port is a pair of transports in this process, whose bytes cross in the next turn.
+"""A network without sockets: a connection is a pair of transports in this process, which deliver in the next loop
+iteration.
 
-What must hold: bytes arrive in order, each once; what a side that does not read has not taken counts as unsent.
+Invariant: bytes arrive in order and once; bytes that the other side does not read count as unsent.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class MemoryTransport(asyncio.Transport):
         self.peer: MemoryTransport
 
     def tell(self, method: Callable[..., object], *arguments: object) -> None:
-        """Call the protocol; every call of it comes this way, or from within one of its own."""
+        """Call the protocol. All calls of it are made here, or within one of its own calls."""
         method(*arguments)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -52,11 +53,11 @@ class MemoryTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def _cross_soon(self) -> None:
-        """What is unsent, or the end, is on its way."""
+        """Schedule the delivery of unsent data or of the end."""
         self._loop.call_soon(self._cross)
 
     def _cross(self) -> None:
-        """Hand to the other side what it takes."""
+        """Deliver the data that the other side accepts."""
         while self._unsent and self.peer.takes():
             self._hand_over(SLICE_BYTES)
         self._settle()
@@ -67,7 +68,7 @@ class MemoryTransport(asyncio.Transport):
         self.peer.arrived(data)
 
     def _settle(self) -> None:
-        """Something has left, or may not come any more."""
+        """Update flow control after data has left or the connection is closing."""
         if self._is_held and len(self._unsent) <= self._high // 4:
             self._is_held = False
             self.tell(self._protocol.resume_writing)
@@ -115,7 +116,7 @@ class MemoryTransport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """Once everything written is on its way."""
+        """Close after all written data is delivered."""
         self._is_closing = True
         self._cross_soon()
 
@@ -148,14 +149,14 @@ class MemoryPort(Port):
         self._network.ports.pop(self.number, None)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As `asyncio.open_connection`. Raises ConnectionRefusedError where nobody serves the port."""
+        """Connect like `asyncio.open_connection`. Raises ConnectionRefusedError if the port is not served."""
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         client = self.join(protocol)
         return reader, asyncio.StreamWriter(client, protocol, reader, asyncio.get_running_loop())
 
     def join(self, protocol: asyncio.Protocol) -> MemoryTransport:
-        """Connect `protocol`; its side of the connection. Raises ConnectionRefusedError where nobody serves the port."""
+        """Connect `protocol` and return its transport. Raises ConnectionRefusedError if the port is not served."""
         if self._make_protocol is None or self.number not in self._network.ports:
             raise ConnectionRefusedError(self.number)
         own, other = ("10.0.0.2", next(self._network.numbers)), ("10.0.0.1", self.number)
@@ -176,7 +177,7 @@ class MemoryNetwork(Network):
     def pair(
         self, protocol: asyncio.Protocol, make_served: MakeProtocol, own: tuple[str, int], other: tuple[str, int]
     ) -> tuple[MemoryTransport, MemoryTransport]:
-        """The client's side and the served one of a new connection."""
+        """Return client and server transport of a new connection."""
         return MemoryTransport(protocol, own, other), MemoryTransport(make_served(), other, own)
 
     def bind(self, address: str, number: int, accept_queue_size: int) -> Port:

@@ -1,6 +1,6 @@
-"""The rules of `promtool check metrics` and of the text format, for a whole page.
+"""The rules of `promtool check metrics` and of the text format for a whole page.
 
-Names that begin with `pulsar_` are Pulsar's: rules about names and labels do not apply to them. All others do.
+Names that begin with `pulsar_` are Pulsar's, so the rules about names and labels do not apply to them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CAMEL_CASE = re.compile(r"[a-z][A-Z]")
 
 
 def problems(page: str) -> list[str]:
-    """What is wrong with the page, a line each; nothing for a page as it should be."""
+    """Return one line for each problem of the page."""
     found: list[str] = []
     families: dict[str, str] = {}
     name = kind = helped = ""
@@ -48,7 +48,7 @@ def problems(page: str) -> list[str]:
             else:
                 found += _of_labels(name, kind, _LABEL.findall(sample[2] or ""))
     for _ in text_string_to_metric_families(page):
-        pass  # raises ValueError for what the client library cannot read
+        pass  # raises ValueError for a page that the client library cannot parse
     return sorted(set(found))
 
 

@@ -1,11 +1,11 @@
-"""Planted bugs: put in, looked for, and told from a plant that is broken itself.
+"""Injection of bugs (mutants) that a random test must find, with detection of broken mutants.
 
     with found_by_walk(plant):
         walk_many()
 
-A plant patches names of the broker. Where these have changed meanwhile the plant's own code fails, and so does every walk: that
-would count as found, for ever. So a walk has found a bug only if it ends with the assertion of a model or a judge (or another error
-that is named), nothing went wrong in the plant's own code, and every function of it was called.
+A mutant patches names of the broker. If these have changed, the mutant's own code fails, and every random test with
+it, which would count as found. So a test finds a mutant only if it fails with the assertion of a model or oracle (or
+another named error), nothing failed in the mutant's own code, and each of its functions was called.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import pytest
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 PROGRAM_ERRORS = (AttributeError, TypeError, NameError, ImportError)
-"""They tell of code that does not fit together, and never of a broker in a state that it should not be in."""
+"""Errors of code that does not fit together. They never indicate an invalid state of the broker."""
 _NAMED = re.compile("|".join(rf"\b{each.__name__}\b" for each in PROGRAM_ERRORS))
 _OF_A_PLANT = (*PROGRAM_ERRORS, LookupError, ValueError)
-"""What says so where it is raised by a line of the plant."""
+"""Errors that indicate a broken mutant if a line of it raises them."""
 
 
 class BrokenPlant(Exception):
-    """The plant no longer fits the code that it is put into."""
+    """The mutant no longer fits the patched code."""
 
 
 class Planting(pytest.MonkeyPatch):  # type: ignore[misc]
-    """A patch that hears what its functions do: `require_whole` says whether they still fit."""
+    """A patch that records failures and calls of its functions for `require_whole`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class Planting(pytest.MonkeyPatch):  # type: ignore[misc]
         self._is_planted = False
 
     def setattr(self, target: Any, name: Any, value: Any = ..., raising: bool = True) -> None:
-        """As its parent's, which takes a dotted name for target and name as well."""
-        if self._is_planted:  # by the plant's own functions, for a moment
+        """Patch like the parent class, which also accepts a dotted name."""
+        if self._is_planted:  # called by the mutant's own functions, temporarily
             super().setattr(target, name, value, raising)
             return
         label = name if isinstance(name, str) else target
@@ -57,11 +57,11 @@ class Planting(pytest.MonkeyPatch):  # type: ignore[misc]
             raise BrokenPlant(f"there is no {label} any more: {error}") from error
 
     def planted(self) -> None:
-        """Nothing is put in any more."""
+        """Mark the mutant as complete: nothing more is patched."""
         self._is_planted = True
 
     def require_whole(self) -> None:
-        """Raise BrokenPlant when an error came of the plant's own code, or a part of it was never called."""
+        """Raise BrokenPlant if the mutant's own code failed, or a part of it was never called."""
         for error in self._errors:
             raise BrokenPlant(f"the plant itself failed: {error!r}") from error
         if self._uncalled:
@@ -78,7 +78,7 @@ class Planting(pytest.MonkeyPatch):  # type: ignore[misc]
         return self._wrapped(label, value)
 
     def _wrapped(self, label: str, function: FunctionType) -> Callable[..., Any]:
-        is_brokers = function.__module__.startswith("pybroker.")  # one of its functions in the place of another
+        is_brokers = function.__module__.startswith("pybroker.")  # a function of the broker replaces another one
         own_files = {__file__} if is_brokers else {__file__, function.__code__.co_filename}
 
         @contextmanager
@@ -121,7 +121,7 @@ class Planting(pytest.MonkeyPatch):  # type: ignore[misc]
 
 @contextmanager
 def planted(plant: Plant) -> Iterator[Planting]:
-    """With that bug in the code, and without it afterwards."""
+    """Apply the mutant within the block."""
     with Planting.context() as patch:
         plant(patch)
         patch.planted()  # type: ignore[attr-defined]
@@ -130,9 +130,9 @@ def planted(plant: Plant) -> Iterator[Planting]:
 
 @contextmanager
 def found_by_walk(plant: Plant, *others: type[BaseException], says: str = "") -> Iterator[None]:
-    """What is done inside has to end with an AssertionError, or one of `others`, because of the bug that `plant` puts in.
+    """Require that the block fails with an AssertionError, or one of `others`, because of `plant`.
 
-    `says` is searched for in its message.
+    `says`: a pattern in the error's message.
     """
     with planted(plant) as patch:
         try:
@@ -150,7 +150,7 @@ def found_by_walk(plant: Plant, *others: type[BaseException], says: str = "") ->
 
 
 def require_no_program_error(error: BaseException | str | None) -> None:
-    """Raise BrokenPlant where `error`, what it came of, or what it says names an error of code that does not fit together."""
+    """Raise BrokenPlant if `error`, its cause, or its text names an error of code that does not fit together."""
     if isinstance(error, str):
         if names := _NAMED.findall(error):
             raise BrokenPlant(f"the walk ends because of a {names[0]}: {error}")

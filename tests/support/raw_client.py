@@ -1,12 +1,11 @@
-"""A small blocking client that can say anything: well-formed commands, malformed frames, commands at the wrong time.
+"""A small blocking client that can send anything: well-formed commands, malformed frames, commands at the wrong time.
 
-Frames are cut, and entries packed, by `pybroker.client`. What stays here is what that never does: fields as a test names them,
-wrong checksums, silence. Commands and messages are read with protobuf alone and shown whole, as a second opinion beside the
-client's own reading of MESSAGE by hand.
+`pybroker.client` cuts frames and packs entries. This module adds fields by name, wrong checksums, and silence.
+Commands and messages are parsed with protobuf only, as a check of the client's own parser.
 
-A thread reads, so that a session the scenario is not looking at still answers the broker's PING: a broker pings the
-owner of a taken name to see whether it lives. Invariant: replies are handed out in the order in which they came; only
-PINGs that were answered are left out.
+A reading thread answers the broker's PINGs, also in sessions that the test does not currently use, because a broker
+pings the owner of a name to check whether it lives. Invariant: replies are returned in order of arrival; only
+answered PINGs are omitted.
 """
 
 import contextlib
@@ -35,12 +34,12 @@ QUIET_S = 0.7
 CLOSED = {"type": "<closed>"}
 NOTHING = {"type": "<nothing>"}
 
-# A command's own message stands in the field whose number is the command's type.
+# A command's message is in the field whose number is the command's type.
 _FIELDS = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields}
 
 
 class RawClient:
-    """One connection. `closed` is true once the broker has ended it."""
+    """One connection. `closed` is true when the broker has ended it."""
 
     answers_pings = True
 
@@ -67,12 +66,12 @@ class RawClient:
     # --- out
 
     def send_bytes(self, data: bytes) -> None:
-        """As they are; a connection that the broker has closed already is no error here."""
+        """Send bytes unchanged. A closed connection is not an error."""
         with self._sending, contextlib.suppress(OSError):
             self.socket.sendall(data)
 
     def send(self, command_type: "pb.BaseCommand.Type", **fields: Any) -> None:
-        """A command without payload; `fields` are those of the command's own message."""
+        """Send a command without payload; `fields` belong to the command's message."""
         self.send_bytes(frame(encode(command_type, **fields)))
 
     def send_message(
@@ -86,7 +85,7 @@ class RawClient:
         metadata: dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """A SEND; `checksum` is good, bad or none; `batch` gives the payloads of a batch instead of `payload`."""
+        """Send a SEND. `checksum`: good, bad or none. `batch`: payloads of a batch instead of `payload`."""
         meta = {"producer_name": "raw", "sequence_id": sequence_id, "publish_time": int(time.time() * 1000)}
         if batch is not None:
             meta["num_messages_in_batch"] = len(batch)
@@ -101,12 +100,12 @@ class RawClient:
         self.send_bytes(frame(command, bytes(entry)))
 
     def connect(self, **fields: Any) -> dict[str, Any]:
-        """CONNECT and the reply to it."""
+        """Send CONNECT and return the reply."""
         self.send(Type.CONNECT, **{"client_version": "raw", "protocol_version": 21, **fields})
         return self.reply()
 
     def request(self, command_type: "pb.BaseCommand.Type", **fields: Any) -> dict[str, Any]:
-        """A command with a request id of its own, and the next reply."""
+        """Send a command with a new request id and return the next reply."""
         self._request_id += 1
         self.send(command_type, request_id=self._request_id, **fields)
         return self.reply()
@@ -114,7 +113,7 @@ class RawClient:
     # --- whole exchanges
 
     def look_up(self, topic: str) -> None:
-        """What a broker wants to see before PRODUCER and SUBSCRIBE; the answers are not looked at."""
+        """Send the lookups that a broker may require before PRODUCER and SUBSCRIBE; the replies are ignored."""
         self.request(Type.PARTITIONED_METADATA, topic=topic)
         self.request(Type.LOOKUP, topic=topic)
 
@@ -129,13 +128,13 @@ class RawClient:
         return self.request(Type.SUBSCRIBE, topic=topic, subType=kind, consumer_id=consumer_id, **fields)
 
     def publish(self, producer_id: int, count: int, first: int = 0) -> list[dict[str, Any]]:
-        """`count` single messages m0, m1, ... and their receipts."""
+        """Publish `count` single messages m0, m1, ... and return their receipts."""
         for index in range(first, first + count):
             self.send_message(producer_id, index, b"m%d" % index)
         return [self.reply() for _ in range(count)]
 
     def publish_batches(self, producer_id: int, count: int, size: int) -> list[dict[str, Any]]:
-        """`count` batches of `size` messages and their receipts."""
+        """Publish `count` batches of `size` messages and return their receipts."""
         for index in range(count):
             batch = [b"b%d-%d" % (index, each) for each in range(size)]
             self.send_message(producer_id, index * size, batch=batch)
@@ -144,7 +143,7 @@ class RawClient:
     # --- in
 
     def reply(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-        """The next command, as a dict; CLOSED at the end and after it, NOTHING when the timeout has passed."""
+        """Return the next command; CLOSED at the end of the connection, NOTHING after the timeout."""
         if self.closed:
             return dict(CLOSED)
         try:
@@ -155,7 +154,7 @@ class RawClient:
         return found
 
     def replies(self, quiet_s: float = QUIET_S) -> list[dict[str, Any]]:
-        """Everything that comes until it has been quiet for a while; a closed connection ends the list."""
+        """Return all commands until none arrives for `quiet_s` or the connection ends."""
         found: list[dict[str, Any]] = []
         while (one := self.reply(quiet_s)) != NOTHING:
             found.append(one)
@@ -164,14 +163,14 @@ class RawClient:
         return found
 
     def stop_reading(self) -> None:
-        """Take nothing more from the socket than the read that is under way; what the broker sends piles up there."""
+        """Stop reading from the socket after the current read, so that the broker's data accumulates."""
         self._may_read.clear()
 
     def read_again(self) -> None:
         self._may_read.set()
 
     def _read(self) -> None:
-        """The reading thread, until the connection ends from either side."""
+        """Read until the connection ends."""
         frames = all_frames()
         with contextlib.suppress(OSError):
             while data := self.socket.recv(1 << 18):
@@ -185,14 +184,14 @@ class RawClient:
 
 
 class DeadClient(RawClient):
-    """Never answers a PING, like a client whose machine is gone; the PINGs are among its replies."""
+    """Never answers a PING, like a client on a lost machine; PINGs are among its replies."""
 
     answers_pings = False
 
 
 @contextlib.contextmanager
 def opened(broker: BrokerProcess, kind: type[RawClient] = RawClient) -> Iterator[RawClient]:
-    """A connection that has said nothing so far, closed at the end."""
+    """Yield an opened connection without CONNECT, and close it at the end."""
     client = kind(broker.url)
     try:
         yield client
@@ -202,14 +201,14 @@ def opened(broker: BrokerProcess, kind: type[RawClient] = RawClient) -> Iterator
 
 @contextlib.contextmanager
 def connected(broker: BrokerProcess, kind: type[RawClient] = RawClient) -> Iterator[RawClient]:
-    """A connection that the broker has greeted, closed at the end."""
+    """Yield a connection after CONNECTED, and close it at the end."""
     with opened(broker, kind) as client:
         assert client.connect()["type"] == "CONNECTED"
         yield client
 
 
 def encode(command_type: "pb.BaseCommand.Type", **fields: Any) -> bytes:
-    """A BaseCommand of that type; without its message when there are no fields to it and it needs some."""
+    """Encode a BaseCommand, with its message if it has fields or requires one."""
     command = pb.BaseCommand(type=command_type)
     message = getattr(command, _FIELDS[command_type])
     message.SetInParent()
@@ -228,16 +227,16 @@ def frame(command: bytes, tail: bytes = b"") -> bytes:
 
 
 def all_frames() -> FrameReader[tuple[pb.BaseCommand, bytes]]:
-    """Cuts frames of any size, each a command and what follows it."""
+    """Return a reader of frames of any size, each a command and the rest of its frame."""
     reader = FrameReader(command_and_rest)
     reader.max_frame_bytes = 1 << 31
     return reader
 
 
 def to_dict(command: pb.BaseCommand, tail: bytes) -> dict[str, Any]:
-    """Type and fields of a command, and of the message behind it: metadata, payload, whether its checksum holds.
+    """Return type and fields of a command and its message: metadata, payload, whether the checksum is correct.
 
-    What the broker has put in front of the message, if it shows that, is `entry_metadata`.
+    `entry_metadata`: the broker's metadata before the message, if present.
     """
     fields: dict[str, Any] = MessageToDict(command, preserving_proto_field_name=True)
     name = fields.pop("type")

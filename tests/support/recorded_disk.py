@@ -1,8 +1,8 @@
-"""A file system that keeps a record of what is done to it, for rebuilding what a power cut may leave (`cut_states.py`).
+"""A file system that records its operations, to reconstruct states after a power cut (`cut_states.py`).
 
-The files are real, the threads and the kernel's background writes too; databases are SQLite's own (`disk_database.py`). The record
-is one list in the order of the calls: a write stands in it before it begins, since any of it may arrive from then on; what a sync
-covers is what stood in the record before it began, and counts once it has returned. `note` adds what clients were told.
+The files, the threads and the kernel's background writes are real; databases are SQLite's (`disk_database.py`). The
+record is one list in call order: a write is recorded before it begins, because any part of it may arrive from then
+on. A sync covers the record up to its beginning, and counts when it has returned. `note` adds what clients were told.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pybroker.disk.direct_io import DirectFile, DirectWriter
 from pybroker.disk.disk import Disk, DiskFile, FileSystemSync, Pieces
 from pybroker.disk.marker_file import MappedFile
 
-DIRECTORY = -1  # what stands for a directory in place of a file's number
+DIRECTORY = -1  # replaces a file number for directories
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes of a file; durable once `Synced` names it."""
+    """Bytes of a file; durable when `Synced` covers them."""
 
     file: int
     offset: int
@@ -35,7 +35,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """A file was cut or grown, by zeros."""
+    """A file was truncated, or extended by zeros."""
 
     file: int
     size: int
@@ -43,14 +43,14 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """Names were given or taken, all of them or none: the path, and what it names from now on."""
+    """Atomic name changes: each path, and the file that it names from now on."""
 
     changes: tuple[tuple[Path, int | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Everything of a file in the record before `covers` is on the device; of one write alone when `write` says which."""
+    """Everything of a file in the record before `covers` is durable; only one write if `write` is set."""
 
     file: int
     covers: int
@@ -59,7 +59,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class SyncedNames:
-    """The names in a directory; every name and every file without one."""
+    """The names in a directory are durable; without a directory, all names and files."""
 
     directory: Path | None
     covers: int
@@ -67,7 +67,7 @@ class SyncedNames:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What somebody was told."""
+    """A fact that a client was told."""
 
     kind: str
     value: Any
@@ -77,7 +77,7 @@ Event = Write | Resized | Renamed | Synced | SyncedNames | Note
 
 
 class RecordedDisk(Disk):
-    """The record of one directory, from what is there on."""
+    """Records one directory, beginning with its current content."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -88,7 +88,7 @@ class RecordedDisk(Disk):
         self.begin = len(self.events)
 
     def _adopt(self) -> None:
-        """What an earlier life, or a power cut, has left is on the device."""
+        """Treat the existing content as durable."""
         for path in sorted(self.root.rglob("*")):
             if path.is_dir():
                 self._files[path] = DIRECTORY
@@ -102,7 +102,7 @@ class RecordedDisk(Disk):
             self.log(Note(kind, value))
 
     def log(self, event: Event) -> int:
-        """With the lock held, or in its own; where it stands."""
+        """Append to the record, with or without the lock held. Return the event's index."""
         with self.lock:
             self.events.append(event)
             return len(self.events) - 1
@@ -112,7 +112,7 @@ class RecordedDisk(Disk):
             return len(self.events)
 
     def _number(self, path: Path) -> int:
-        """Of the file with that name, which has just been made if it is not known."""
+        """Return the number of a file; a new one if it is unknown."""
         number = self._files.get(path)
         if number is None:
             number = self._files[path] = len(self.events)
@@ -175,7 +175,7 @@ class RecordedDisk(Disk):
 
 
 class RecordedFile(DiskFile):
-    """A file of it."""
+    """A recorded file."""
 
     def __init__(self, disk: RecordedDisk, number: int, file: DiskFile) -> None:
         super().__init__(file._descriptor)
@@ -209,7 +209,7 @@ class RecordedFile(DiskFile):
 
 
 class RecordedMemory(MappedFile):
-    """A mapped file of it."""
+    """A recorded mapped file."""
 
     def __init__(self, disk: RecordedDisk, number: int, descriptor: int, size: int) -> None:
         super().__init__(descriptor, size)
@@ -228,13 +228,13 @@ class RecordedMemory(MappedFile):
 
 
 class RecordedDirectFile(DirectFile):
-    """A file of it for writes past the page cache."""
+    """A recorded file for direct IO."""
 
     number: int
 
 
 class RecordedDirectWriter(DirectWriter):
-    """The kernel's background writes to it."""
+    """Recorded background writes of the kernel."""
 
     def __init__(self, disk: RecordedDisk) -> None:
         super().__init__()
@@ -257,12 +257,12 @@ class RecordedDirectWriter(DirectWriter):
 
 
 class RecordedFileSystem(FileSystemSync):
-    """A sync of all of it."""
+    """A recorded sync of everything."""
 
     def __init__(self, disk: RecordedDisk, descriptor: int) -> None:
         super().__init__(descriptor)
         self._disk = disk
 
     def sync(self) -> None:
-        # The files of all others on this machine are not waited for: only the record counts.
+        # Does not wait for other files on this machine: only the record counts.
         self._disk.log(SyncedNames(None, self._disk.end_of_record()))

@@ -1,4 +1,4 @@
-"""A client without a socket: what a topic and its subscriptions told it."""
+"""A client without a socket that records what topics and subscriptions send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybroker.model.position import Position
 
 @dataclass(eq=False)
 class RecordingPeer(Peer):
-    """A client that takes everything and remembers it."""
+    """A client that accepts and records everything."""
 
     address: str = "/127.0.0.1:1"
     client_version: str = "test"

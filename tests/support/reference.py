@@ -1,4 +1,4 @@
-"""The reference broker, Apache Pulsar itself, for tests that need no more than its addresses."""
+"""The reference broker (Apache Pulsar), for tests that need only its addresses."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Reference:
-    """As the tests of our own broker name it."""
+    """The addresses, named as for the tests of pybroker."""
 
     url: str
     http_url: str
@@ -30,7 +30,7 @@ class Reference:
 
 @contextmanager
 def reference_broker(settings: Mapping[str, str] = SETTINGS) -> Iterator[Reference]:
-    """Starts one for the time of the block; the test is left out, saying what is missing, where that is not possible."""
+    """Start a reference broker for the block. Skips the test with the reason if that is not possible."""
     script_directory = Path(os.environ.get("PYBROKER_REFERENCE_DIR", REPOSITORY.parent / "shared/baseline"))
     home = Path(os.environ.get("PULSAR_BASELINE_HOME", Path.home() / ".cache/pulsar-baseline"))
     if shutil.which("java") is None:

@@ -1,4 +1,4 @@
-"""HTTP calls as a script makes them: any method, headers, a client certificate; every status is an answer."""
+"""HTTP calls with any method, headers and client certificate; every status is returned."""
 
 import json
 import ssl
@@ -29,7 +29,7 @@ def call(
     headers: dict[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """One request; `body` goes out as JSON unless it is None, or bytes, which go out as they are."""
+    """Send one request. `body` is sent as JSON, bytes unchanged."""
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     sent = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(url, data, sent, method=method)
@@ -43,7 +43,7 @@ def call(
 
 
 def client_tls(authority: Path, certificate: CertificateFiles | None = None) -> ssl.SSLContext:
-    """A context that trusts `authority`, and shows `certificate` if there is one."""
+    """Return a context that trusts `authority` and presents `certificate`, if any."""
     context = ssl.create_default_context(cafile=str(authority))
     if certificate is not None:
         context.load_cert_chain(certificate.certificate, certificate.key)

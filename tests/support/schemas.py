@@ -1,4 +1,4 @@
-"""Schemas that tests register: records of a few fields, as REST and as the protocol carry them."""
+"""Schemas for tests: records of a few fields, in the forms of REST and of the protocol."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 
 def record(*fields: tuple[Any, ...], name: str = "Order") -> str:
-    """An Avro definition; a field is its name, its type and perhaps its default."""
+    """Return an Avro definition. A field is a name, a type, and optionally a default."""
     shown = [{"name": each[0], "type": each[1], **({"default": each[2]} if len(each) > 2 else {})} for each in fields]
     return json.dumps({"type": "record", "name": name, "fields": shown})
 
 
-# The second may follow the first by any rule; the third may not follow either where the new one must read the old.
+# V2 is compatible with V1 by any rule. V3 is compatible with neither if new schemas must read old data.
 V1 = record(("id", "string"))
 V2 = record(("id", "string"), ("note", ["null", "string"], None))
 NEEDS_MORE = record(("id", "string"), ("count", "int"))
@@ -27,19 +27,19 @@ def avro(definition: str, **properties: str) -> SchemaData:
 
 
 def body(definition: str, kind: str = "AVRO", **properties: str) -> dict[str, Any]:
-    """What REST takes."""
+    """Return the REST form."""
     return {"type": kind, "schema": definition, "properties": properties}
 
 
 def wire(kind: str, definition: str | bytes = b"", **properties: str) -> pb.Schema:
-    """What commands carry; `kind` by its name in the protocol."""
+    """Return the form of commands; `kind` is the protocol's name."""
     data = definition.encode() if isinstance(definition, str) else definition
     pairs = [pb.KeyValue(key=key, value=value) for key, value in properties.items()]
     return pb.Schema(name="s", type=pb.Schema.Type.Value(kind), schema_data=data, properties=pairs)  # type: ignore[arg-type]
 
 
 def key_value(key_type: str, key: str, value_type: str, value: str, encoding: str = "INLINE") -> pb.Schema:
-    """A schema of keys and values, each with a type by its name in REST."""
+    """Return a KEY_VALUE schema; types by their names in REST."""
     sides = key.encode(), value.encode()
     data = b"".join(struct.pack(">i", len(side)) + side for side in sides)
     properties = {

@@ -1,4 +1,4 @@
-"""A broker with TLS, three ways in, and permissions, and what it takes to get in as a given role."""
+"""A broker with TLS, three authentication methods and permissions, and credentials for any role."""
 
 import ssl
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PLAIN, TLS, HTTP, HTTPS = PORTS = ("broker_url", "broker_url_tls", "http_url", "
 
 @dataclass
 class Secured:
-    """A broker with everything on, and what it takes to get in."""
+    """A broker with all security features, and its credentials."""
 
     process: BrokerProcess
     authority: CertificateAuthority
@@ -39,7 +39,7 @@ class Secured:
         return credentials.token(self.secret, sub=role, **claims)
 
     def authentication(self, method: str, role: str) -> pulsar.Authentication:
-        """Credentials of `role` as the official client takes them."""
+        """Return credentials of `role` for the official client."""
         if method == "tls":
             files = self.certificate(role)
             return pulsar.AuthenticationTLS(str(files.certificate), str(files.key))
@@ -51,7 +51,7 @@ class Secured:
     def client(
         self, authentication: pulsar.Authentication | None = None, port: str = PLAIN, timeout_s: int = 20
     ) -> Iterator[pulsar.Client]:
-        """The official client; `timeout_s` is how long it repeats what failed."""
+        """Yield the official client. `timeout_s`: how long it retries."""
         client = pulsar.Client(
             self.url(port),
             authentication,
@@ -65,7 +65,7 @@ class Secured:
             client.close()
 
     def rest(self, method: str, path: str, role: str | None = None, *, body: object = None, port: str = HTTP) -> Answer:
-        """A REST call with the token of `role`, or with nothing."""
+        """Send a REST request with the token of `role`, or without credentials."""
         headers = {} if role is None else {"Authorization": f"Bearer {self.token(role)}"}
         return call(self.url(port) + path, method, body=body, headers=headers, tls=self.tls())
 

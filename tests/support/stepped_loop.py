@@ -1,8 +1,7 @@
-"""An event loop without threads and without time: what a thread would do is one step of the loop, at a drawn moment.
+"""An event loop without threads and real time: work of a thread is one step of the loop, at a random moment.
 
-What must hold: the same random source gives the same order of everything, so that a script that fails fails again; time
-passes only when nothing else can happen; and when nothing will ever happen again although somebody waits, that is an error
-and not a test that hangs.
+Invariants: the same random source gives the same order of everything, so failures replay; time advances only if
+nothing else can run; a task that waits although nothing can happen any more is an error instead of a hanging test.
 
 A store on such a loop is opened with `NoThreads` and `SteppedJournal`.
 """
@@ -27,11 +26,11 @@ _T = TypeVar("_T")
 
 
 class NothingHappens(AssertionError):
-    """Somebody waits for what will never come: a completion was lost."""
+    """A task waits for a completion that was lost."""
 
 
 class SteppedLoop(asyncio.BaseEventLoop):
-    """Virtual time from `now_s` on; `slowness` multiplies how long the disk takes."""
+    """Virtual time from `now_s` on; `slowness` multiplies the duration of disk operations."""
 
     def __init__(self, chance: Random, now_s: float) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ def _work(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any
 
 
 class NoThreads(Threads):
-    """What is handed to a pool is done at once, or, by `run_in_executor` of a SteppedLoop, at a drawn moment."""
+    """Work submitted to a pool runs at once, or with `run_in_executor` of a SteppedLoop at a random moment."""
 
     def pool(self, name: str, count: int = 1, *, niceness: int = 0) -> Executor:
         return InlineExecutor()
@@ -89,7 +88,7 @@ class NoThreads(Threads):
 
 
 class SteppedJournal(Journal):
-    """The journal with its writer as steps of the loop. A batch is durable some time before anybody is told."""
+    """A journal whose writer runs as steps of the loop. A batch is durable some time before its waiters are notified."""
 
     def __init__(self, setup: JournalSetup) -> None:
         super().__init__(setup)

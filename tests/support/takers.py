@@ -1,4 +1,4 @@
-"""Numbers published by key, and Key_Shared consumers that take them in threads of their own, with the official client."""
+"""Numbers published by key, and Key_Shared consumers in their own threads, with the official client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOW_HALF, HIGH_HALF = [(0, 32_767)], [(32_768, 65_535)]
 
 
 class Taker:
-    """A consumer of `client` that acknowledges what it takes once it is told to start."""
+    """A consumer of `client` that acknowledges what it receives, after it is told to start."""
 
     def __init__(
         self, client: pulsar.Client, topic: str, name: str, queue: int, ranges: list[tuple[int, int]] | None = None
@@ -56,7 +56,7 @@ class Taker:
 
 
 def publish_numbers(client: pulsar.Client, topic: str, keys: list[str]) -> None:
-    """A message of each of these keys in turn, whose content is its number."""
+    """Publish one message for each key in order; its content is its number."""
     producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
     for index, key in enumerate(keys):
         producer.send_async(b"%d" % index, lambda _result, _message_id: None, partition_key=key)
@@ -65,7 +65,7 @@ def publish_numbers(client: pulsar.Client, topic: str, keys: list[str]) -> None:
 
 
 def numbers_by_key(keys: list[str]) -> dict[str, list[int]]:
-    """What `publish_numbers` publishes of each key, in order."""
+    """Return the numbers that `publish_numbers` publishes for each key, in order."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for index, key in enumerate(keys):
         numbers[key].append(index)
@@ -73,7 +73,7 @@ def numbers_by_key(keys: list[str]) -> dict[str, list[int]]:
 
 
 def taken_by_all(takers: list[Taker]) -> dict[str, list[int]]:
-    """What they have of each key, one after the other."""
+    """Return the numbers that all takers received for each key, one taker after the other."""
     taken: dict[str, list[int]] = defaultdict(list)
     for taker in takers:
         for key, numbers in taker.taken.items():

@@ -22,7 +22,7 @@ def txn(least: int, most: int = 0) -> TxnId:
 def entry_of(
     of: TxnId | None, sequence_id: int = 0, payload: bytes = b"x", key: str = "", producer: str = "p"
 ) -> bytes:
-    """One message, of a transaction or of none."""
+    """Return one message, optionally in a transaction."""
     metadata = pb.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=1)
     if key:
         metadata.partition_key = key
@@ -32,7 +32,7 @@ def entry_of(
 
 
 def run_in(of: TxnId | None, count: int, first: int = 0, key: str = "") -> SendRun:
-    """So many messages of producer id 1."""
+    """Return a run of `count` messages of producer id 1."""
     run = SendRun(1, of)
     for index in range(first, first + count):
         run.sequence_ids.append(index)
@@ -46,7 +46,7 @@ def run_in(of: TxnId | None, count: int, first: int = 0, key: str = "") -> SendR
 async def send(
     broker: MemoryBroker, topic: Topic, of: TxnId | None, count: int = 1, first: int = 0, key: str = "", name: str = "p"
 ) -> list[Position]:
-    """Where they are, once they are stored."""
+    """Send messages and return their positions when they are stored."""
     peer = RecordingPeer()
     producer = broker.producer(topic, peer, name)
     topic.publish(producer, run_in(of, count, first, key))

@@ -112,7 +112,7 @@ def test_a_directory_that_is_not_the_brokers_is_refused_and_passed_over(
     other = tmp_path / "copy"
     (other / "ledgers").mkdir(parents=True)
     (other / "run.id").write_text("0" * 32)
-    with pytest.raises(ReadingFailed, match="not the directory of the broker"):
+    with pytest.raises(ReadingFailed, match="not the data directory of the broker"):
         open_source(options(own_broker, "segment", other))
     source = open_source(options(own_broker, "auto", other))
     assert type(source) is BulkSource

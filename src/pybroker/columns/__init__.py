@@ -1,6 +1,5 @@
-"""Stored entries as Arrow columns, without Spark: what analytics and pipelines read.
+"""Stored entries as Arrow columns, without Spark.
 
-`entry_run` says where entries lie in memory, `message_columns` which columns a message has, `decoder` makes these of those (begin
-there), `values` turns payloads into typed columns by their schemas. Needs pyarrow and numpy (the extra `tables`); the broker
-never imports it.
+Start with `decoder`: it turns runs of entries (`entry_run`) into message columns (`message_columns`). `values`
+decodes payloads into typed columns. Needs pyarrow and numpy (the extra `tables`); the broker never imports it.
 """

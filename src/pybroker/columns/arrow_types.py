@@ -8,9 +8,10 @@ _USUAL = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.larg
 
 
 def usual_type(kind: pa.DataType) -> pa.DataType:
-    """The type with 32-bit offsets; everything in it may be null, and an item of a list is called `element`, as in files.
+    """Return the equivalent type with 32-bit offsets and nullable fields. List items are named `element`, as in
+    files.
 
-    Lists of a fixed size and dictionaries stay what they are.
+    Fixed-size lists and dictionaries are returned unchanged.
     """
     if kind in _USUAL:
         return _USUAL[kind]

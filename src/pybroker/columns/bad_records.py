@@ -1,4 +1,4 @@
-"""What happens with entries that cannot be read, and how that is said."""
+"""Policies for entries that cannot be read, and their errors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import Enum
 
 
 class BadRecords(Enum):
-    """What a message, or an entry, that cannot be decoded comes to; the values are those of the option `badRecords`."""
+    """The handling of an entry or message that cannot be decoded. The values are those of the option `badRecords`."""
 
     FAIL = "fail"
-    """Reading ends with an error that names it."""
+    """Raise an error that names it."""
     NULL = "null"
-    """It is a row whose payload is null."""
+    """Return a row with a null payload."""
     COLUMN = "column"
-    """It is a row whose payload is null, and the column `__error` says why."""
+    """Return a row with a null payload and the reason in the column `__error`."""
 
 
 class MissingFields(Enum):
@@ -28,17 +28,17 @@ class MissingFields(Enum):
 
 
 class CryptoFailureAction(Enum):
-    """What happens with an entry that cannot be decrypted, as in Pulsar's clients."""
+    """The handling of an entry that cannot be decrypted, as in Pulsar's clients."""
 
     FAIL = "FAIL"
     DISCARD = "DISCARD"
-    """It gives no rows."""
+    """Return no rows."""
     CONSUME = "CONSUME"
-    """It is one row with the encrypted bytes as they are."""
+    """Return one row with the encrypted bytes."""
 
 
 class BadEntry(Exception):
-    """An entry, or the message `batch_index` of its batch (-1: the entry), that cannot be read, and why."""
+    """An unreadable entry, or the unreadable message `batch_index` of its batch (-1: the whole entry)."""
 
     def __init__(
         self, topic: str, ledger_id: int, entry_id: int, batch_index: int, reason: str, way_out: str = ""
@@ -49,20 +49,22 @@ class BadEntry(Exception):
         self.batch_index = batch_index
         self.reason = reason
         place = f"entry {ledger_id}:{entry_id}" + (f", message {batch_index} of its batch" if batch_index >= 0 else "")
-        way_out = way_out or "badRecords=null or badRecords=column reads past it"
-        super().__init__(f"{topic}: {place} cannot be read: {reason}; {way_out}")
+        way_out = way_out or "to continue with the next message, set badRecords=null or badRecords=column"
+        super().__init__(f"{topic}: {place} cannot be read: {reason}. {way_out[0].upper()}{way_out[1:]}")
 
     def __reduce__(self) -> tuple[type[BadEntry], tuple[str, int, int, int, str]]:
         return type(self), (self.topic, self.ledger_id, self.entry_id, self.batch_index, self.reason)
 
 
 class UndecryptableEntry(BadEntry):
-    """An encrypted entry for which no key was given, or only wrong ones."""
+    """An encrypted entry for which there is no matching private key."""
 
     def __init__(self, topic: str, ledger_id: int, entry_id: int, batch_index: int, reason: str) -> None:
-        way_out = "give the private key, or choose cryptoFailureAction DISCARD (no rows) or CONSUME (encrypted bytes)"
+        way_out = (
+            "provide the private key, or set cryptoFailureAction to DISCARD (no rows) or CONSUME (encrypted bytes)"
+        )
         super().__init__(topic, ledger_id, entry_id, batch_index, reason, way_out)
 
 
 class CannotDecrypt(Exception):
-    """Why an encrypted payload stays closed; never carries a key."""
+    """The reason why a payload cannot be decrypted. Never contains key material."""

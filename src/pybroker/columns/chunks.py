@@ -1,12 +1,11 @@
-"""Which entries together are one message: chunks, as their producers cut what was too large for one entry.
+"""Assembly of chunked messages, which producers split because they exceed the size of one entry.
 
-The rule is that of the clients. A message begins with chunk 0; the next chunk that counts is the next number of the same uuid;
-one that was there already is a producer's second attempt and is passed over; anything else ends the message without a result
-until its chunk 0 comes again. Chunks of several messages stand between each other. So whether an entry completes a message
-depends on the entries from the nearest chunk 0 of its uuid in front of it up to itself, and on nothing else: ranges can be cut
-anywhere as long as that chunk 0 is looked for in front of the range as well.
+The rules are those of Pulsar's clients. A message begins with chunk 0, and chunk ids of a uuid must be consecutive. A
+repeated chunk is a retry of the producer and is skipped. Any other chunk discards the message until its chunk 0
+appears again. Chunks of several messages may interleave. So the result for an entry depends only on the entries back
+to the nearest chunk 0 of its uuid, and ranges can begin anywhere if that chunk is also searched before the range.
 
-Only places are kept here, no payloads: their owner reads them when a message is complete.
+Only positions are stored, no payloads; the caller reads these when a message is complete.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ class Chunk(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A place in the topic, as the entries and bytes between it and the start of the range that is read; negative before it."""
+    """The distance from the start of the range in entries and bytes; negative before the start."""
 
     entries: int
     size_bytes: int
 
     def is_within(self, max_entries: int, max_bytes: int, of: Mark) -> bool:
-        """Whether not more than that lies between this place and a later one."""
+        """Return whether the distance from here to the later mark `of` is within both limits."""
         return of.entries - self.entries <= max_entries and of.size_bytes - self.size_bytes <= max_bytes
 
 
 @dataclass
 class _Sequence:
-    """Chunks of one uuid from a chunk 0 on."""
+    """The chunks of one uuid, beginning with chunk 0."""
 
     begin: Mark
     chunks: list[Chunk] = field(default_factory=list)
     is_over: bool = False
-    """Complete, or broken: nothing comes of it any more."""
+    """Complete or discarded: further chunks are ignored."""
 
     def add(self, chunk: Chunk) -> bool:
-        """Whether the message is complete with this one."""
+        """Return whether `chunk` completes the message."""
         if self.is_over or chunk.chunk_id < len(self.chunks):
             return False
         if chunk.chunk_id > len(self.chunks) or (self.chunks and chunk.chunk_count != self.chunks[0].chunk_count):
@@ -74,14 +73,14 @@ class _Sequence:
 
 @dataclass
 class _Headless:
-    """Chunks of one uuid whose chunk 0 is not in the range as far as it was read."""
+    """Chunks of a uuid whose chunk 0 has not been found in the range."""
 
     begin: Mark
     chunks: list[Chunk] = field(default_factory=list)
 
 
 class LookBack(NamedTuple):
-    """A last chunk came, and chunk 0 of its message must be looked for in front of the range."""
+    """The request to search before the range for chunk 0 of a message whose last chunk was read."""
 
     uuid: bytes
     end: Mark
@@ -90,19 +89,19 @@ class LookBack(NamedTuple):
 class ChunkedMessages:
     """The chunks of one range of entries, added in order.
 
-    Memory: for each uuid with a chunk within the last `max_entries` entries and `max_bytes` bytes the places of its chunks.
+    Memory: the chunk positions of each uuid with a chunk within the last `max_entries` entries and `max_bytes` bytes.
     """
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
-        """A message from whose first to whose last chunk there is more than that was never completed."""
+        """A message that spans more than either limit counts as never completed."""
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._open: OrderedDict[bytes, _Sequence | _Headless] = OrderedDict()
 
     def add(self, chunk: Chunk, begin: Mark, end: Mark) -> list[Chunk] | LookBack | None:
-        """The chunks of the message that is complete with this one, which stands from `begin` to `end`; or None.
+        """Return all chunks of the message that `chunk`, at `begin` to `end`, completes; None if it completes none.
 
-        After LookBack, `found` has to be called before the next `add`.
+        After LookBack, the caller must call `found` before the next `add`.
         """
         self._forget_old(end)
         known = self._open.get(chunk.uuid)
@@ -116,8 +115,8 @@ class ChunkedMessages:
         return LookBack(chunk.uuid, end) if chunk.is_last else None
 
     def found(self, asked: LookBack, earlier: Sequence[Chunk], begin: Mark | None) -> list[Chunk] | None:
-        """What `earlier` makes of the last chunk that was added: all chunks of its uuid in front of the range from the nearest
-        chunk 0 on, which stands at `begin`; none when there is no chunk 0, or only one too far away.
+        """Complete the message of the last added chunk with `earlier`: all chunks of its uuid before the range, from
+        the nearest chunk 0 at `begin`. `begin` is None if there is no chunk 0 within the limits.
         """
         headless = self._open.pop(asked.uuid)
         assert isinstance(headless, _Headless)
@@ -128,13 +127,13 @@ class ChunkedMessages:
         self._begin(asked.uuid, known)
         is_complete = False
         for chunk in (*earlier, *headless.chunks):
-            if is_complete:  # by an earlier one
+            if is_complete:
                 known.complete()
             is_complete = known.add(chunk)
         return self._completed(known, asked.end) if is_complete else None
 
     def may_begin_at(self, begin: Mark, asked: LookBack) -> bool:
-        """Whether a chunk 0 at this place would still be near enough."""
+        """Return whether a chunk 0 at `begin` would be within the limits."""
         return begin.is_within(self._max_entries, self._max_bytes, asked.end)
 
     def _completed(self, known: _Sequence, end: Mark) -> list[Chunk] | None:
@@ -155,16 +154,16 @@ class ChunkedMessages:
 
 
 class EarlierChunks:
-    """What was found in front of a range so far, window by window backwards."""
+    """Chunks found before a range, one window after the other, backwards."""
 
     def __init__(self) -> None:
         self.reached = Mark(0, 0)
-        """Everything between this place and the range is known."""
+        """All chunks between this mark and the range are known."""
         self._chunks: dict[bytes, list[tuple[Chunk, Mark]]] = {}
 
     def add_window(self, chunks: Sequence[tuple[Chunk, Mark]], entries: int, size_bytes: int) -> None:
-        """The window in front of what was reached, with so many entries and bytes: its chunks in order, each with its place from
-        the window's start on.
+        """Add the window that ends at `reached` and has `entries` entries and `size_bytes` bytes. Marks of its chunks
+        are relative to its start.
         """
         start = Mark(self.reached.entries - entries, self.reached.size_bytes - size_bytes)
         found: dict[bytes, list[tuple[Chunk, Mark]]] = {}
@@ -176,7 +175,7 @@ class EarlierChunks:
         self.reached = start
 
     def from_nearest_first(self, uuid: bytes) -> tuple[list[Chunk], Mark] | None:
-        """The chunks of that uuid from the nearest chunk 0 on, and its place; None when none was found yet."""
+        """Return the chunks of `uuid` from the nearest chunk 0, and its mark; None if none has been found."""
         chunks = self._chunks.get(uuid, [])
         for number in range(len(chunks) - 1, -1, -1):
             chunk, place = chunks[number]

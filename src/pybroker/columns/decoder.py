@@ -1,8 +1,8 @@
-"""Runs of entries to record batches of the columns that are asked for.
+"""Decoding of entry runs into record batches.
 
-Entries are scanned in blocks, those that need it are opened one by one, and the messages of all of them are laid out as columns
-without work for each. Memory: the run, the records of one block, the opened payloads of one window (`max_batch_bytes` and one
-entry beyond it) and one batch.
+Entries are scanned in blocks. Payloads are decrypted or decompressed one by one, if required. Columns are built
+without Python code for each message. Memory: the run, the records of one block, the opened payloads of one window
+(`max_batch_bytes` plus one entry), and one batch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pybroker.columns.scanner_layout import Records
 
 MAX_BLOCK_ENTRIES = 32 * 1024
-"""Scanned at once: 168 bytes for each."""
+"""Maximum entries for one scan. Each needs 168 bytes."""
 BLOCK_BYTES = 4 * 1024 * 1024
-"""Of stored entries that are scanned at once: what is scanned should still be near the processor when it is copied."""
+"""Target size of one scan, so that the scanned bytes are still in the processor's cache when they are copied."""
 _FIRST_PROPERTIES = 4096
 _SPECIAL = int(Flag.ENCRYPTED)
 _LEFT_OUT = int(Flag.MARKER | Flag.SKIPPED)
@@ -40,7 +40,7 @@ _LEFT_OUT = int(Flag.MARKER | Flag.SKIPPED)
 
 @dataclass(frozen=True, slots=True)
 class JoinedMessage:
-    """A message in chunks, whole: its payload, compressed as it was sent, and where its first chunk stands."""
+    """A complete chunked message: its payload, still compressed, and the position of its first chunk."""
 
     payload: bytes
     first_ledger_id: int
@@ -48,27 +48,27 @@ class JoinedMessage:
 
 
 class ChunkJoiner(Protocol):
-    """Puts the chunks of messages together."""
+    """Assembles chunked messages."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """The message that entry `number` of `run` completes, decrypted; None if it completes none. Entries come in order.
-        Raises DamagedPayload for one that cannot be had.
+        """Return the message that entry `number` of `run` completes, decrypted; None if it completes none. Entries
+        come in order. Raises DamagedPayload if the message cannot be assembled.
         """
 
 
 class NoChunks:
-    """Where nobody puts chunks together, a chunk is a bad record."""
+    """Treats each chunk as a bad record."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        raise DamagedPayload("it is a chunk of a larger message, which only reading by ranges puts together")
+        raise DamagedPayload("it is a chunk of a larger message, and this reader does not assemble chunks")
 
 
 @dataclass
 class _Block:
-    """Scanned entries of a run, and what was opened of them."""
+    """Scanned entries of a run, and their opened payloads."""
 
     first: int
-    """Which of the run's entries is the first."""
+    """Index of the first entry within the run."""
     entries: Records
     sources: list[Buffer]
     reasons: dict[int, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class MessageDecoder:
         chunks: ChunkJoiner | None = None,
         scanner: Scanner = SCANNER,
     ) -> None:
-        """`partition` is -1 for a topic without partitions. ValueError for a column that does not exist, or comes twice."""
+        """`partition` is -1 for a topic without partitions. Raises ValueError for an unknown or repeated column."""
         self.topic = topic
         self.partition = partition
         self.schema = schema_of(columns)
@@ -112,13 +112,15 @@ class MessageDecoder:
         self._wanted = 0
         for name in columns:
             self._wanted |= int(WANTED_BY.get(name, 0))
-        # Payloads that nobody looks into stay closed; a batch must be opened to know its messages.
+        # Other columns need no opened payloads, except of batches, whose messages must be counted.
         self._opens_all = VALUE in columns or ERROR_COLUMN in columns
         self._messages = np.zeros(self._limits.max_batch_rows, MESSAGE)
         self._properties = np.zeros(_FIRST_PROPERTIES, PROPERTY)
 
     def decode(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
-        """The messages of the run's entries, in order. Raises BadEntry where bad records, or encrypted ones, are to fail."""
+        """Yield the messages of the run in order. Raises BadEntry according to the policies for bad and encrypted
+        records.
+        """
         for first, stop in _blocks(run):
             entries = scanned(self._scanner, run, first, stop)
             block = _Block(first, entries, [run.data])
@@ -129,10 +131,10 @@ class MessageDecoder:
                 block.forget_opened()
                 begin = end
 
-    # Opening.
+    # Opened payloads
 
     def _open(self, run: EntryRun, block: _Block, begin: int) -> int:
-        """Open what must be opened of the entries from `begin` on, until `max_batch_bytes` are open; where it ended."""
+        """Open the required payloads from entry `begin` until `max_batch_bytes` are open. Return the end index."""
         part = block.entries[begin:]
         is_special = (part["compression"] != 0) | (part["chunk_count"] != 0) | ((part["flags"] & _SPECIAL) != 0)
         is_special &= (part["error"] == 0) & ((part["flags"] & _LEFT_OUT) == 0)
@@ -146,7 +148,7 @@ class MessageDecoder:
         return len(block.entries)
 
     def _open_entry(self, run: EntryRun, block: _Block, number: int) -> int:
-        """Put the opened payload of an entry in the place of the stored one; how many bytes it has."""
+        """Replace the stored payload of an entry with the opened one. Return its size in bytes."""
         entry = block.entries[number]
         view = memoryview(run.data).cast("B")
         at, size = int(entry["payload_at"]), int(entry["payload_bytes"])
@@ -188,12 +190,12 @@ class MessageDecoder:
                 raise UndecryptableEntry(self.topic, run.ledger_id, entry_id, -1, reason)
             case CryptoFailureAction.DISCARD:
                 entry["flags"] |= int(Flag.SKIPPED)
-            case CryptoFailureAction.CONSUME:  # one message, whatever it was
+            case CryptoFailureAction.CONSUME:  # as one message, even if it is a batch
                 entry["flags"] &= ~int(Flag.BATCH)
                 entry["chunk_count"] = 0
         return 0
 
-    # Messages and columns.
+    # Messages and columns
 
     def _batches(self, run: EntryRun, block: _Block, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         entries = block.entries[begin:end]
@@ -230,7 +232,7 @@ class MessageDecoder:
             self._refuse_bad(window)
         builder = ColumnBuilder(window, self._scanner)
         arrays = [builder.column(name) for name in self._columns]
-        if not arrays:  # to be counted only
+        if not arrays:  # only to be counted
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(window.messages), pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -245,7 +247,7 @@ class MessageDecoder:
 
 
 def _blocks(run: EntryRun) -> Iterator[tuple[int, int]]:
-    """The run's entries in parts of about BLOCK_BYTES, at least one entry each."""
+    """Yield ranges of about BLOCK_BYTES, with at least one entry each."""
     ends = np.cumsum(run.lengths)
     first = 0
     while first < run.entry_count:
@@ -257,7 +259,7 @@ def _blocks(run: EntryRun) -> Iterator[tuple[int, int]]:
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns. ValueError for one that does not exist, or comes twice."""
+    """Raise ValueError for an unknown or repeated column."""
     fields = []
     for name in columns:
         if name == VALUE:
@@ -268,7 +270,7 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
             fields.append(metadata_field(name))
         else:
             known = ", ".join((VALUE, *METADATA_TYPES, ERROR_COLUMN))
-            raise ValueError(f"messages have no column {name!r}; they have {known}")
+            raise ValueError(f"messages have no column {name!r}. Available columns: {known}")
     if len(set(columns)) < len(columns):
-        raise ValueError(f"a column comes twice in {', '.join(columns)}")
+        raise ValueError(f"the columns {', '.join(columns)} contain a column twice")
     return pa.schema(fields)

@@ -1,10 +1,10 @@
-"""Encrypted payloads opened with a private key, as Pulsar's clients encrypt them.
+"""Decryption of payloads in the format of Pulsar's clients.
 
     metadata   encryption_keys: for each public key its name, and the data key encrypted by it (RSA, OAEP with SHA-1)
                encryption_param: the nonce, 12 bytes
-    payload    AES-GCM of the compressed payload by the data key, and behind it the tag, 16 bytes
+    payload    the compressed payload encrypted by the data key (AES-GCM), followed by the tag, 16 bytes
 
-Nothing of a key is ever part of an error.
+Errors never contain key material.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from pybroker.columns.bad_records import CannotDecrypt
 from pybroker.wire import pulsar_api_pb2 as pb
 
 PrivateKeys = Callable[[str, Mapping[str, str]], bytes | None]
-"""The private key (PEM) of that name, with the metadata that its producer's key reader gave it; None if it is not known."""
+"""Returns the private key (PEM) by name and the metadata of the producer's key reader; None if it is unknown."""
 
 MAX_DATA_KEYS = 1000
-"""Producers change their data key every few hours; so many are remembered."""
+"""Number of data keys in the cache. Producers change their data key every few hours."""
 MAX_KEYS_TRIED = 16
-"""Of one entry: each costs a decryption by RSA."""
+"""Maximum keys tried for one entry, because each needs an RSA decryption."""
 _OAEP = OAEP(mgf=MGF1(hashes.SHA1()), algorithm=hashes.SHA1(), label=None)
 
 
 @dataclass(frozen=True)
 class PrivateKeyFiles:
-    """Private keys in PEM files: one for each name, and one for all other names ("" for none)."""
+    """Private keys in PEM files: one for each name, and a default for all other names ("" for none)."""
 
     default: str = ""
     by_name: Mapping[str, str] = field(default_factory=dict)
@@ -49,14 +49,14 @@ class PrivateKeyFiles:
 
 
 class Decryptor:
-    """Decrypts payloads, and remembers the data keys that it has opened."""
+    """Decrypts payloads and caches data keys."""
 
     def __init__(self, private_keys: PrivateKeys) -> None:
         self._private_keys = private_keys
         self._data_keys: OrderedDict[bytes, AESGCM] = OrderedDict()
 
     def decrypt(self, metadata_bytes: bytes, payload: bytes) -> bytes:
-        """Raises CannotDecrypt, which says what was tried."""
+        """Raise CannotDecrypt with the keys that were tried."""
         try:
             metadata = pb.MessageMetadata.FromString(metadata_bytes)
         except DecodeError as error:
@@ -70,13 +70,11 @@ class Decryptor:
             try:
                 return data_key.decrypt(metadata.encryption_param, payload, None)
             except (InvalidTag, ValueError, OverflowError):
-                continue  # a key of that name, but another one
-        raise CannotDecrypt(
-            f"it is encrypted, and no private key that was given opens it; it names {', '.join(names)!r}"
-        )
+                continue  # another key of the same name
+        raise CannotDecrypt(f"it is encrypted with the keys {', '.join(names)!r}, and no provided private key matches")
 
     def _data_key(self, key: pb.EncryptionKeys) -> AESGCM | None:
-        """The data key that is encrypted for `key.key`; None when that private key is not known or does not open it."""
+        """Return the decrypted data key; None if the private key is unknown or does not match."""
         digest = sha256(key.key.encode("utf-8", "surrogateescape") + b"\0" + key.value).digest()
         known = self._data_keys.get(digest)
         if known is not None:
@@ -88,9 +86,9 @@ class Decryptor:
         try:
             private = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError) as error:
-            raise CannotDecrypt(f"the private key for {key.key!r} is no PEM key without password") from error
+            raise CannotDecrypt(f"the private key for {key.key!r} is not a PEM key without password") from error
         if not isinstance(private, RSAPrivateKey):
-            raise CannotDecrypt(f"the private key for {key.key!r} is none of RSA, the only kind that is supported")
+            raise CannotDecrypt(f"the private key for {key.key!r} is not an RSA key, the only supported kind")
         try:
             opened = AESGCM(private.decrypt(key.value, _OAEP))
         except ValueError:

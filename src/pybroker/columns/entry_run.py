@@ -1,4 +1,4 @@
-"""Consecutive entries of one ledger, where they lie in a buffer: what every way of reading yields and the decoder takes."""
+"""Consecutive entries of one ledger in one buffer: the output of every transport and the input of the decoder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Entries `first_entry_id`, `first_entry_id` + 1, ... of ledger `ledger_id`, as they are stored, uncopied.
+    """Stored entries `first_entry_id`, `first_entry_id` + 1, ... of a ledger, not copied.
 
-    Entry i is `data[starts[i] : starts[i] + lengths[i]]`: what the client sent (`[0x0e01 crc32c] metadata_size MessageMetadata
-    payload`), with the broker's own metadata (`0x0e02`) in front of it where there is one. Its place and the checksum of the
-    stored bytes were checked by who made the run; what the bytes hold was not: a client wrote them.
+    Entry i is `data[starts[i] : starts[i] + lengths[i]]`: the client's bytes (`[0x0e01 crc32c] metadata_size
+    MessageMetadata payload`), preceded by the broker's metadata (`0x0e02`) if it exists. The transport has checked
+    the position and the storage checksum. The content is not checked: it comes from a client.
     """
 
     ledger_id: int
@@ -26,7 +26,7 @@ class EntryRun:
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     hidden: npt.NDArray[np.bool_] | None = None
-    """Which of the entries readers never get (aborted messages, markers of transactions); None: none of them."""
+    """Entries that readers must not get (aborted messages, transaction markers). None: no such entries."""
 
     @property
     def entry_count(self) -> int:
@@ -34,5 +34,4 @@ class EntryRun:
 
     @property
     def end_entry_id(self) -> int:
-        """The entry after the last one of the run."""
         return self.first_entry_id + len(self.starts)

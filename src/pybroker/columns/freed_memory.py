@@ -1,7 +1,7 @@
-"""Memory of batches that were passed on serves the next ones, in a process that does little else than decode.
+"""Allocator settings that let a decoding process reuse the memory of earlier batches.
 
-A batch is some buffers of MiB, which the C library takes from the system and gives back each time: of 1 GiB of messages, 70,000
-pages were cleared and mapped anew, a sixth of the time that decoding took.
+By default, the C library returns the large buffers of each batch to the system: 1 GiB of messages caused 70,000 page
+faults, a sixth of the decoding time.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import ctypes
 
 KEPT_BYTES = 64 << 20
-"""Of freed memory that stays with the process, at most, at the end of its heap."""
+"""Maximum freed memory at the end of the heap that the process keeps."""
 _OWN_MAPPING_BYTES = 32 << 20
-"""Blocks from this size on are the system's, as before: the largest that the C library takes for this."""
+"""Blocks from this size are still returned to the system. It is the maximum that the C library allows."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h."""
+"""Constants of malloc.h."""
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library for it; False where it has no such setting, and everything stays as it was."""
+    """Apply the settings. Return False if the C library has no `mallopt`."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows

@@ -1,7 +1,6 @@
-"""Arrow columns of rows that are to be sent, as the flat buffers that both packers take, and their checks.
+"""Conversion of message columns to the flat buffers that both packers take, with validation.
 
-A batch of rows is looked at once as a whole: key bytes that are no text become base64, and what the protocol cannot hold is
-refused with its column and row.
+Key bytes that are not UTF-8 become base64. Values that the protocol cannot represent are refused with column and row.
 """
 
 from __future__ import annotations
@@ -15,36 +14,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PackedColumns = tuple[Any, ...]
-"""Offsets (int32, one more than rows), data and validity (a byte a row, None for all) of: value; key, and whether it is base64;
-ordering key; event time (int64 ms) with validity; properties: offsets into items, validity, names' and texts' offsets and data.
-A column that there is none of is None throughout. `python_packer` unpacks them.
+"""Offsets (int32, one more than rows), data and validity (one byte per row, None: all valid) of: value; key, and its
+base64 flags; ordering key; event time (int64 ms) with validity; properties: offsets into items, validity, offsets and
+data of names and of values. All parts of a missing column are None. `python_packer` unpacks this tuple.
 """
 _NOTHING = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True)
 class MessageColumns:
-    """Rows as messages, all of one length. Keys are text or bytes; a null stands for none."""
+    """Message columns of equal length. Keys are text or bytes; null means no key."""
 
     values: pa.Array
     keys: pa.Array | None = None
     ordering_keys: pa.Array | None = None
     event_times: pa.Array | None = None
-    """Milliseconds as int64, or a timestamp."""
+    """Milliseconds as int64, or timestamps."""
     properties: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def take(self, rows: np.ndarray[Any, Any]) -> MessageColumns:
-        """These rows, in this order."""
         indexes = pa.array(rows)
         columns = (self.values, self.keys, self.ordering_keys, self.event_times, self.properties)
         return MessageColumns(*(None if column is None else column.take(indexes) for column in columns))
 
 
 def packed_columns(rows: MessageColumns) -> PackedColumns:
-    """The buffers of `rows`. Raises ValueError naming the column for what no message can hold."""
+    """Raise ValueError with the column for values that a message cannot represent."""
     values = _binary(rows.values, "the payload")
     no_column = (None, _NOTHING, None)
     keys: tuple[Any, ...] = (*no_column, None)
@@ -58,7 +56,7 @@ def packed_columns(rows: MessageColumns) -> PackedColumns:
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
-    """Keys as the bytes that they stand for: what is hashed, whatever the column's type."""
+    """Return keys as bytes, the input of the partition hash, for any column type."""
     return _binary(keys, "__key")
 
 
@@ -73,7 +71,7 @@ def _binary(array: pa.Array, column: str) -> pa.Array:
 
 
 def _buffers(array: pa.Array) -> tuple[Any, Any, Any]:
-    """Offsets, data and validity of a binary array, whatever it is a slice of."""
+    """Return offsets, data and validity of a binary array, which may be a slice."""
     _, offsets, data = array.buffers()
     count = len(array)
     places = (
@@ -91,7 +89,7 @@ def _valid(array: pa.Array) -> Any:
 
 
 def key_text(keys: pa.Array) -> tuple[pa.Array, Any]:
-    """Keys as text, and which of them are base64: bytes that are no UTF-8, as the clients send a key of bytes."""
+    """Return keys as text, and base64 flags for keys that are not UTF-8, as clients send bytes keys."""
     raw = _binary(keys, "__key")
     if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
         return raw, None
@@ -120,7 +118,6 @@ def _is_text(key: bytes) -> bool:
 
 
 def event_times_ms(array: pa.Array) -> pa.Array:
-    """Event times as int64 milliseconds."""
     if pa.types.is_timestamp(array.type):
         return array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
     if pa.types.is_integer(array.type):

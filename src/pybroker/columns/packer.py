@@ -1,6 +1,6 @@
-"""Arrow columns to entries: rows packed into batches with fixed borders, compressed and put behind their metadata.
+"""Packing of Arrow columns into batched entries.
 
-Where a batch ends depends on the rows and the limits alone, never on time: rows that are sent again come in the same batches.
+Batch boundaries depend only on rows and limits, never on time, so rows that are sent again form the same batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.wire.compression import NOT_COMPRESSED, compress
 from pybroker.wire.entry_builder import framed
 
 METADATA_ALLOWANCE_BYTES = 4096
-"""Of an entry, for what stands in front of its payload; names and schema versions are shorter."""
+"""Bytes of an entry that are reserved for the metadata before the payload."""
 
 try:
     from pybroker.columns import _packer
@@ -33,26 +33,26 @@ else:
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Where a batch ends."""
+    """Limits of one batch."""
 
     max_messages: int = 1000
     max_bytes: int = 128 * 1024
-    """Of the payload before it is compressed; a larger row is a batch of its own."""
+    """Maximum uncompressed payload. A larger row forms a batch of its own."""
     max_entry_bytes: int = 5 * 1024 * 1024 - METADATA_ALLOWANCE_BYTES
     """The maximum payload of one entry. A larger row is a separate batch; its message must be sent in chunks."""
     by_key: bool = False
-    """Only messages of one key in a batch, as Key_Shared consumers need it."""
+    """Put only messages with the same key into a batch, as Key_Shared consumers require."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows `first_row` up to but not including `end_row` of some columns, as the payload of one entry."""
+    """The rows from `first_row` to `end_row` (exclusive) as the payload of one entry."""
 
     first_row: int
     end_row: int
     payload: bytes
     key: str | None = None
-    """With `by_key`: of all its messages, as the metadata has it."""
+    """With `by_key`: the common key of the messages, as in the metadata."""
     key_is_base64: bool = False
 
     @property
@@ -62,16 +62,15 @@ class RowBatch:
 
 @dataclass(frozen=True)
 class EntryMaker:
-    """What all entries of one producer have in common."""
+    """The values that all entries of one producer share."""
 
     producer_name: str
     compression: pb.CompressionType = NOT_COMPRESSED
     schema_version: bytes = b""
     txn: TxnId | None = None
-    """The transaction that all of them are in."""
 
     def entry(self, batch: RowBatch, first_sequence_id: int, publish_time_ms: int) -> bytes:
-        """The entry as it is sent: `0x0e01 crc32c metadata_size MessageMetadata payload`."""
+        """Return the bytes to send: `0x0e01 crc32c metadata_size MessageMetadata payload`."""
         metadata = pb.MessageMetadata(
             producer_name=self.producer_name,
             sequence_id=first_sequence_id,
@@ -113,7 +112,7 @@ def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: in
 
 
 def grouped_by_key(rows: MessageColumns) -> MessageColumns:
-    """The rows with those of one key side by side, each key's in their order; keys in the order of their first row."""
+    """Group the rows by key, stably. Keys are in the order of their first row."""
     if rows.keys is None or len(rows) < 2:
         return rows
     codes = key_bytes(rows.keys).dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
@@ -121,7 +120,7 @@ def grouped_by_key(rows: MessageColumns) -> MessageColumns:
 
 
 def _key_borders(rows: MessageColumns) -> np.ndarray[Any, Any]:
-    """The rows whose key is not that of the row before, and the end."""
+    """Return the rows whose key differs from the previous row, and the number of rows."""
     assert rows.keys is not None
     codes = key_bytes(rows.keys).dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
     return np.append(np.flatnonzero(np.diff(codes)) + 1, len(codes))

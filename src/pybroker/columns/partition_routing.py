@@ -1,4 +1,4 @@
-"""Which partition a row goes to, as the clients choose it: by a hash of its key, rows without a key in turn."""
+"""Routing of rows to partitions as in Pulsar's clients: by a hash of the key, or round robin without a key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 def partitions_of(keys: pa.Array | None, count: int, partition_count: int, in_turn: int, *, is_murmur: bool) -> Numbers:
-    """The partition of each of `count` rows. Rows without a key all go to partition `in_turn`, so that they make batches."""
+    """Return the partition of each row. All rows without a key get partition `in_turn`, so that they form batches."""
     without = np.full(count, in_turn % partition_count, np.int64)
     if keys is None or partition_count == 1 or keys.null_count == count:
         return without
@@ -38,7 +38,7 @@ def _murmur(keys: pa.Array) -> Numbers:
 
 
 def java_string_hashes(keys: pa.Array) -> Numbers:
-    """Java's String.hashCode of UTF-8 texts, as unsigned numbers."""
+    """Return Java's String.hashCode of UTF-8 texts as unsigned numbers."""
     _, offsets_buffer, data_buffer = keys.buffers()
     count = len(keys)
     if not count:
@@ -47,7 +47,7 @@ def java_string_hashes(keys: pa.Array) -> Numbers:
     data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     if offsets[-1] > offsets[0] and data[offsets[0] : offsets[-1]].max() >= 0x80:
         return np.fromiter((java_string_hash(key) for key in keys.to_pylist()), np.int64, count)
-    # All keys of one length at a time, one character after the other: no Python for each key.
+    # Processes all keys of one length together, one character position at a time: no Python code for each key.
     hashes = np.zeros(count, np.uint32)
     lengths = np.diff(offsets)
     for length in np.unique(lengths):

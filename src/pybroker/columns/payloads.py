@@ -1,4 +1,4 @@
-"""Payloads as their producers meant them: decrypted, decompressed, within bounds."""
+"""Decryption and decompression of payloads within limits."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ if TYPE_CHECKING:
     from pybroker.columns.encryption import Decryptor
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-"""The protocol's default bound of one entry."""
+"""Pulsar's default maximum size of an entry."""
 
 
 @dataclass(frozen=True)
 class DecoderLimits:
-    """How large things may become; each has an option of the same name in the Spark source."""
+    """Limits of the decoder. The Spark source has an option of the same name for each."""
 
     max_batch_bytes: int = 4 * 1024 * 1024
-    """A RecordBatch is closed at so many bytes of the fields asked for, or earlier; a single larger message passes."""
+    """Maximum bytes of the requested fields in one RecordBatch. A larger single message is allowed."""
     max_batch_rows: int = 10_000
     max_uncompressed_bytes: int = 16 * MAX_MESSAGE_BYTES
-    """Of an entry; one that claims more is a bad record."""
+    """Maximum of one entry; one with a larger claimed size is a bad record."""
     max_chunked_message_bytes: int = 256 * 1024 * 1024
-    """Of a message in chunks, as it was sent and uncompressed; a larger one is a bad record."""
+    """Maximum of a chunked message, compressed and uncompressed; a larger one is a bad record."""
     max_chunk_span_entries: int = 100_000
-    """From the first to the last chunk of a message, entries of others between them counted; a message that is more spread out
-    counts as never completed."""
+    """Maximum entries from the first to the last chunk of a message, including other entries. A message with a larger
+    span counts as never completed.
+    """
     max_chunk_span_bytes: int = 1024 * 1024 * 1024
     max_held_chunk_bytes: int = 64 * 1024 * 1024
-    """Of chunks that wait for the last one of their message; more are read again when it comes."""
+    """Maximum chunk bytes in memory that wait for their last chunk. Further chunks are read again when it arrives."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -41,26 +42,26 @@ class DecoderLimits:
 
 
 class Opener:
-    """Opens payloads; one for each decoder, as it remembers data keys."""
+    """Opens the payloads of one decoder; it caches data keys."""
 
     def __init__(self, limits: DecoderLimits, decryptor: Decryptor | None = None) -> None:
         self._limits = limits
         self._decryptor = decryptor
 
     def decrypted(self, metadata: bytes, payload: bytes) -> bytes:
-        """The payload of an encrypted entry before encryption. Raises CannotDecrypt."""
+        """Raise CannotDecrypt."""
         if self._decryptor is None:
-            raise CannotDecrypt("it is encrypted and no private key was given")
+            raise CannotDecrypt("it is encrypted and no private key was provided")
         return self._decryptor.decrypt(metadata, payload)
 
     def uncompressed(self, compression: int, payload: bytes, claimed_bytes: int) -> bytes:
-        """The payload of an entry before compression. Raises DamagedPayload."""
+        """Raise DamagedPayload."""
         return self._opened(
             compression, payload, claimed_bytes, self._limits.max_uncompressed_bytes, "maxUncompressedBytes"
         )
 
     def uncompressed_chunked(self, compression: int, payload: bytes, claimed_bytes: int) -> bytes:
-        """The payload of a whole message of chunks before compression. Raises DamagedPayload."""
+        """Decompress an assembled chunked message. Raises DamagedPayload."""
         limit = self._limits.max_chunked_message_bytes
         return self._opened(compression, payload, claimed_bytes, limit, "maxChunkedMessageBytes")
 

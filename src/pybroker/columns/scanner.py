@@ -1,6 +1,6 @@
-"""The scanner in use: the compiled one, or its twin in plain Python where no compiler was there at installation.
+"""Selection of the compiled scanner, or of the pure Python one if no C compiler was available at installation.
 
-Both do the same to the byte; the compiled one some forty times faster.
+Both produce identical bytes; the compiled one is about forty times faster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Scanner(Protocol):
-    """What both modules offer; `python_scanner` says what each does."""
+    """The interface of both modules. See `python_scanner` for each function."""
 
     def scan_entries(self, data: Buffer, starts: Int64s, lengths: Int64s, entries: Records, /) -> None: ...
 
@@ -48,7 +48,7 @@ class Scanner(Protocol):
 
 
 def _compiled() -> Scanner | None:
-    """The compiled scanner; None when there is none, or one that an earlier version left behind."""
+    """Return None if the module is missing or was built for another version."""
     try:
         from pybroker.columns import _scanner  # noqa: PLC0415
     except ImportError:
@@ -63,8 +63,8 @@ SCANNER: Scanner = COMPILED if COMPILED is not None else python_scanner
 
 
 def scanned(scanner: Scanner, run: EntryRun, first: int, stop: int) -> Records:
-    """A record for each of the entries `first` up to but not including `stop` of the run. Hidden ones count as markers: they give
-    no row, and nobody minds what they hold.
+    """Return records for the entries from `first` to `stop` (exclusive). Hidden entries are marked as markers, so
+    they give no rows and their content is not checked.
     """
     starts = np.ascontiguousarray(run.starts[first:stop], np.int64)
     lengths = np.ascontiguousarray(run.lengths[first:stop], np.int64)

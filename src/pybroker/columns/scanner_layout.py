@@ -1,8 +1,8 @@
-"""What both scanners write: one record for each entry, one for each message, one for each property.
+"""Record layouts that both scanners write, for entries, messages and properties.
 
-The same in `_scanner.c`, which says at import how large it takes a record to be. A place in memory is three numbers: which
-source, where in it, how many bytes. Source 0 is the run that is read; the others are payloads that had to be opened first
-(decompressed, decrypted, put together from chunks). A size of -1 stands for what is not there.
+They must equal those in `_scanner.c`, which reports its record sizes at import. A memory location is a source number,
+an offset and a size. Source 0 is the run; other sources are opened payloads (decompressed, decrypted, assembled from
+chunks). Size -1 means absent.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 LAYOUT_VERSION = 1
-"""Rises whenever a record, a flag, an error or an argument of a scanner changes its meaning."""
+"""Increased with every change to the meaning of a record, flag, error or scanner argument."""
 
 ENTRY = np.dtype(
     [
         ("publish_time_ms", "<i8"),
         ("event_time_ms", "<i8"),
         ("sequence_id", "<i8"),
-        ("broker_index", "<i8"),  # from the broker's own metadata: of the entry's last message
+        ("broker_index", "<i8"),  # from the broker's metadata, for the entry's last message
         ("metadata_at", "<i8"),
         ("payload_at", "<i8"),
         ("producer_name_at", "<i8"),
@@ -33,7 +33,7 @@ ENTRY = np.dtype(
         ("ordering_key_at", "<i8"),
         ("schema_version_at", "<i8"),
         ("uuid_at", "<i8"),
-        ("uncompressed_bytes", "<i8"),  # as the metadata claims
+        ("uncompressed_bytes", "<i8"),  # as claimed by the metadata
         ("metadata_bytes", "<i4"),
         ("payload_bytes", "<i4"),
         ("producer_name_bytes", "<i4"),
@@ -46,7 +46,7 @@ ENTRY = np.dtype(
         ("compression", "<i4"),
         ("chunk_id", "<i4"),
         ("chunk_count", "<i4"),
-        ("payload_source", "<i4"),  # 0 until its opener puts another one there, with payload_at and payload_bytes
+        ("payload_source", "<i4"),  # 0 until the opener sets it with payload_at and payload_bytes
         ("flags", "<i4"),
         ("error", "<i4"),
         ("reserved", "<i4"),
@@ -63,8 +63,8 @@ MESSAGE = np.dtype(
         ("key_bytes", "<i4"),
         ("ordering_key_bytes", "<i4"),
         ("value_source", "<i4"),
-        ("metadata_source", "<i4"),  # of key, ordering key and properties
-        ("entry", "<i4"),  # which of the scanned entries
+        ("metadata_source", "<i4"),  # source of key, ordering key and properties
+        ("entry", "<i4"),  # index among the scanned entries
         ("batch_index", "<i4"),
         ("first_property", "<i4"),
         ("property_count", "<i4"),
@@ -75,27 +75,29 @@ MESSAGE = np.dtype(
 )
 PROPERTY = np.dtype([("key_at", "<i8"), ("value_at", "<i8"), ("key_bytes", "<i4"), ("value_bytes", "<i4")])
 STATE = np.dtype([("entry", "<i8"), ("batch_index", "<i8"), ("pos", "<i8")])
-"""Where `scan_messages` goes on: an entry, the next message of its batch, where that begins in the payload's source."""
+"""Where `scan_messages` continues: entry, next message of its batch, and that message's offset in the payload's
+source.
+"""
 
 
 class Flag(IntFlag):
-    """Of an entry, and those up to KEY_IS_BASE64 of a message as well."""
+    """Flags of entries; those up to KEY_IS_BASE64 also apply to messages."""
 
     EVENT_TIME = 1
     NULL_VALUE = 2
     NULL_KEY = 4
     KEY_IS_BASE64 = 8
-    PROPERTIES = 16  # it has some
-    REPEATED_PROPERTIES = 32  # of a message: a name may be there twice, look
+    PROPERTIES = 16
+    REPEATED_PROPERTIES = 32  # of messages: names may repeat and must be compared
     INDEX = 64
-    BATCH = 128  # which may hold one message
+    BATCH = 128  # may contain a single message
     ENCRYPTED = 256
     MARKER = 512
-    SKIPPED = 1024  # put there by who opens payloads: it gives no row
+    SKIPPED = 1024  # set by the opener: no rows
 
 
 class Wanted(IntFlag):
-    """Which of the fields whose length differs count towards the size of a batch; of properties, whether to look for them."""
+    """Variable-size fields that count towards the batch size; PROPERTIES also enables their scan."""
 
     VALUE = 1
     KEY = 2
@@ -107,7 +109,7 @@ class Wanted(IntFlag):
 
 
 class ScanError(IntEnum):
-    """Why an entry, or the rest of a batch, cannot be read."""
+    """Reasons why an entry, or the rest of a batch, cannot be read."""
 
     NONE = 0
     METADATA_TOO_LONG = 1
@@ -119,25 +121,25 @@ class ScanError(IntEnum):
     BATCH_TOO_SHORT = 7
     MALFORMED_BATCH_METADATA = 8
     MISSING_BATCH_FIELD = 9
-    NOT_OPENED = 10  # said in words by who opens payloads
+    NOT_OPENED = 10  # the opener provides the text
     BEYOND_SOURCE = 11
 
 
 REASONS = {
     ScanError.METADATA_TOO_LONG: "its metadata is longer than the entry",
     ScanError.MALFORMED_METADATA: "its metadata does not parse",
-    ScanError.MISSING_FIELD: "its metadata lacks a field that every message has",
-    ScanError.BAD_MESSAGE_COUNT: "it claims to be a batch of less than one message",
-    ScanError.TOO_MANY_MESSAGES: "it claims more messages than so many bytes can hold",
-    ScanError.BAD_CHUNK: "it claims to be a chunk that its message cannot have",
+    ScanError.MISSING_FIELD: "its metadata lacks a required field",
+    ScanError.BAD_MESSAGE_COUNT: "it claims to be a batch without messages",
+    ScanError.TOO_MANY_MESSAGES: "it claims more messages than fit into its size",
+    ScanError.BAD_CHUNK: "its chunk id or chunk count is invalid",
     ScanError.BATCH_TOO_SHORT: "the batch ends within a message",
     ScanError.MALFORMED_BATCH_METADATA: "the metadata of a message in the batch does not parse",
-    ScanError.MISSING_BATCH_FIELD: "the metadata of a message in the batch lacks a field that every message has",
+    ScanError.MISSING_BATCH_FIELD: "the metadata of a message in the batch lacks a required field",
     ScanError.NOT_OPENED: "its payload cannot be opened",
-    ScanError.BEYOND_SOURCE: "it lies outside of the memory that it is read from",
+    ScanError.BEYOND_SOURCE: "its location is outside the available memory",
 }
 
 LEAST_MESSAGE_BYTES = 6
-"""Of a message in a batch: four for the size of its metadata, two for the one field that it must have."""
+"""Minimum size of a message in a batch: 4 bytes of metadata size, and 2 for the required field."""
 CHECKED_PROPERTIES = 16
-"""Up to so many properties of one message are compared with each other; more may always repeat a name."""
+"""Maximum properties of a message that are compared for repeated names; above this, names are assumed to repeat."""

@@ -1,4 +1,4 @@
-"""Scanned messages and what their fields point into; and the Arrow columns made of them, without work for each message."""
+"""Construction of Arrow columns from scanned messages, without Python code for each message."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ WANTED_BY = {
     "__schemaVersion": Wanted.SCHEMA_VERSION,
     "__replicatedFrom": Wanted.REPLICATED_FROM,
 }
-"""Columns whose values differ in length."""
+"""Columns with values of variable size."""
 FIRST_TIME_MS = -62_135_596_800_000
-"""0001-01-01: times that were sent as earlier ones, or as later ones than the last, are shown as these."""
+"""0001-01-01. Earlier times are shown as this one, and times after LAST_TIME_MS as that one."""
 LAST_TIME_MS = 253_402_300_799_999
 _NO_TEXTS = pa.Array.from_buffers(pa.string(), 0, [None, pa.py_buffer(bytes(4)), pa.py_buffer(b"")])
 _UNREADABLE = (
@@ -46,24 +46,23 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Window:
-    """Messages of some consecutive entries of one ledger, and the memory that they point into."""
+    """Messages of consecutive entries of one ledger, with the memory that they refer to."""
 
     topic: str
     partition: int
     ledger_id: int
     first_entry_id: int
-    """Of the first of `entries`."""
     sources: Sequence[Buffer]
     entries: Records
     messages: Records
     properties: Records
     reasons: Mapping[int, str] = field(default_factory=dict)
-    """Of entries that could not be opened."""
+    """Reasons why entries could not be opened, by entry index."""
     first_chunks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Ledger and entry of the first chunk of the message of which an entry is the last one."""
+    """Ledger id and entry id of the first chunk, by the index of the entry with the last chunk."""
 
     def error_text(self, row: int) -> str | None:
-        """Why a row is none; None for a message."""
+        """Return the error of the row; None for a readable message."""
         message = self.messages[row]
         error = int(message["error"])
         if not error:
@@ -72,7 +71,7 @@ class Window:
 
 
 class ColumnBuilder:
-    """The columns of one window; each is built when it is asked for."""
+    """The columns of one window, each built on request."""
 
     def __init__(self, window: Window, scanner: Scanner) -> None:
         self._window = window
@@ -85,7 +84,7 @@ class ColumnBuilder:
     def column(self, name: str) -> pa.Array:
         return _BUILDERS[name](self)
 
-    # Fields whose length differs.
+    # Fields of variable size
 
     def value(self) -> pa.Array:
         return self._of_message("value", "value_source")
@@ -117,7 +116,7 @@ class ColumnBuilder:
             values = as_text(self._gathered(sources, records["value_at"], records["value_bytes"]))
         array = pa.MapArray.from_arrays(_numbers(offsets, pa.int32()), names, values)
         if (self._rows["flags"] & int(Flag.REPEATED_PROPERTIES)).any():
-            # As in the clients, the last of a name counts.
+            # The last value of a repeated name is used, as in Pulsar's clients.
             array = pa.array(
                 [list(dict(each).items()) for each in array.to_pylist()], METADATA_TYPES["__messageProperties"]
             )
@@ -129,7 +128,7 @@ class ColumnBuilder:
             texts[row] = self._window.error_text(row)
         return pa.array(texts, pa.string())
 
-    # Numbers and times.
+    # Numbers and times
 
     def publish_time(self) -> pa.Array:
         unreadable = (
@@ -159,7 +158,7 @@ class ColumnBuilder:
     def batch_index(self) -> pa.Array:
         return _numbers(self._rows["batch_index"], pa.int32())
 
-    # The same for all rows.
+    # Constant columns
 
     def topic(self) -> pa.Array:
         name, count = self._window.topic.encode(), len(self._rows)
@@ -186,7 +185,7 @@ class ColumnBuilder:
         return array
 
     def _with_first_chunks(self, ids: pa.Array) -> pa.Array:
-        """The ids of messages in chunks name their first chunk as well."""
+        """Add the first chunk's id to the ids of chunked messages."""
         values = ids.to_pylist()
         for row, number in enumerate(self._entry_numbers.tolist()):
             first = self._window.first_chunks.get(number)
@@ -198,7 +197,7 @@ class ColumnBuilder:
                 values[row] = data.SerializeToString()
         return pa.array(values, pa.binary())
 
-    # How they are made.
+    # Helpers
 
     def _of_message(
         self, name: str, source: str, change: Callable[[pa.Array], pa.Array] = lambda array: array
@@ -221,7 +220,7 @@ class ColumnBuilder:
         return _binary(len(at), *found)
 
     def _decode_keys(self, keys: pa.Array) -> pa.Array:
-        """Keys that were bytes travel as base64."""
+        """Decode keys that were sent as bytes, in base64."""
         encoded = np.flatnonzero(self._rows["flags"] & int(Flag.KEY_IS_BASE64)).tolist()
         if not encoded:
             return keys
@@ -239,12 +238,12 @@ class ColumnBuilder:
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType, is_null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """`values`, which have the width of that type, as an Arrow array.
+    """Convert `values` to an Arrow array of a type of the same width.
 
-    Of buffers: `pyarrow.array` and `pyarrow.repeat` would import pandas at their first call where it is installed, which takes
-    half a second of each process.
+    Uses buffers, because the first call of `pyarrow.array` or `pyarrow.repeat` imports pandas if it is installed,
+    which takes 0.5 s in each process.
     """
-    buffer = pa.py_buffer(np.array(values))  # a copy in any case: records are written again for the next batch
+    buffer = pa.py_buffer(np.array(values))  # always a copy, because records are reused for the next batch
     if is_null is None:
         return pa.Array.from_buffers(kind, len(values), [None, buffer], 0)
     validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
@@ -262,7 +261,7 @@ def _times(times_ms: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_] | Non
 
 
 def as_text(array: pa.Array) -> pa.Array:
-    """Bytes as strings; what is no UTF-8 is replaced, as the clients do."""
+    """Convert bytes to strings. Invalid UTF-8 is replaced, as in Pulsar's clients."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
@@ -271,7 +270,7 @@ def as_text(array: pa.Array) -> pa.Array:
 
 
 def _from_base64(text: bytes) -> bytes:
-    """What `text` encodes; itself when it is no base64."""
+    """Decode base64; return `text` itself if it is not base64."""
     try:
         return a2b_base64(text, strict_mode=True)
     except Base64Error:

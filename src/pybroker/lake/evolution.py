@@ -92,7 +92,7 @@ def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]
             "the table cannot take these rows: "
             + "; ".join(dict.fromkeys(problems))
             + ". Either write to another table (--table), or leave the column out (--columns), or read values as bytes "
-            "(--value-mode raw), or give such columns a place of their own (--on-incompatible new-column)"
+            "(--value-mode raw), or put such values into a new column (--on-incompatible new-column)"
         )
     return steps
 

@@ -152,7 +152,7 @@ class LakePipeline:
             if lease.is_held(now_ms) and not self._options.takes_over:
                 raise LeaseHeld(
                     f"{lease.owner or 'another process'} writes into {self._table.name} as {self._options.pipeline!r} until "
-                    f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(lease.until_ms / 1000))}: stop it, wait, or begin with "
+                    f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(lease.until_ms / 1000))}: stop it, wait, or use "
                     "--take-over, which ends it at its next commit"
                 )
             taken = lease.taken_by(self._options.owner, now_ms + self._options.lease_ms)
@@ -164,7 +164,9 @@ class LakePipeline:
                 continue
             self._epoch = taken.epoch
             return
-        raise LakeError(f"{self._table.name}: {MAX_CONFLICTS} times somebody else has committed first; try again later")
+        raise LakeError(
+            f"{self._table.name}: another process committed first {MAX_CONFLICTS} times. Nothing was lost; try again later"
+        )
 
     def _conflicted(self, attempt: int) -> None:
         """Count a conflict, and pause for a random time, so that two writers do not collide again."""
@@ -241,7 +243,7 @@ class LakePipeline:
                 self._reload()
                 continue
             return fitting
-        raise LakeError(f"{self._table.name}: its columns are changed by somebody else all the time; try again later")
+        raise LakeError(f"{self._table.name}: another process keeps changing its columns; try again later")
 
     def _fitting(self, reading: RowReading) -> RowReading:
         """Rename columns that the table cannot store, if that option is set."""
@@ -288,7 +290,8 @@ class LakePipeline:
             return True
         discard(layout, files)
         raise LakeError(
-            f"{self._table.name}: {MAX_CONFLICTS} commits in a row met somebody else's; nothing was lost, try again later"
+            f"{self._table.name}: {MAX_CONFLICTS} consecutive commits conflicted with those of another process. "
+            "Nothing was lost; try again later"
         )
 
     def _is_as_begun(self, began: TableState) -> bool:
@@ -310,7 +313,8 @@ class LakePipeline:
         if lease.epoch != self._epoch:
             raise LeaseLost(
                 f"{lease.owner or 'another process'} has taken over {self._table.name} as {self._options.pipeline!r} "
-                f"(epoch {lease.epoch}, this process had {self._epoch}): it goes on from the same positions, this one ends"
+                f"(epoch {lease.epoch}, this process had {self._epoch}): it continues from the same positions, "
+                "and this process ends"
             )
 
     def refresh(self) -> None:

@@ -15,10 +15,10 @@ _COUNTERS = {
     "files": "Data files committed.",
     "bytes_written": "Bytes of committed data files.",
     "bytes_read": "Bytes of stored entries whose rows are committed.",
-    "conflicts": "Commits that met somebody else's and were done again or dropped.",
+    "conflicts": "Commits that conflicted with another process's, and were repeated or dropped.",
 }
 _GAUGES = {
-    "lag_bytes": "Bytes of stored entries that are not in the table yet, when last looked.",
+    "lag_bytes": "Bytes of stored entries that are not in the table yet, at the last check.",
     "commit_seconds": "How long the last commit took, without reading and writing.",
 }
 
@@ -44,7 +44,7 @@ class LakeMetrics:
             families.append(gauge)
         last = GaugeMetricFamily(
             "pybroker_lake_last_commit_timestamp_seconds",
-            "When the last commit was, since 1970.",
+            "Time of the last commit, in seconds since 1970.",
             labels=["pipeline", "table"],
         )
         last.add_metric(self._labels, self._figures.last_commit_ms / 1000)

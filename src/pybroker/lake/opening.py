@@ -51,7 +51,7 @@ def catalog_properties(settings: LakeSettings) -> dict[str, str]:
     if "://" in settings.target and not settings.target.startswith("file://"):
         raise SettingsRefused(
             [
-                "a target that is no local directory needs a catalog: [catalog] in the file of --config, or --catalog KEY=VALUE"
+                "a target that is not a local directory needs a catalog: [catalog] in the file of --config, or --catalog KEY=VALUE"
             ]
         )
     directory = Path(settings.target.removeprefix("file://")).resolve()

@@ -82,7 +82,7 @@ class ParquetTable(LakeTable):
                 return self._state(self._read())
             except FileNotFoundError:
                 continue
-        raise TableMissing(f"{self.name}: the log changes faster than it can be read; try again")
+        raise TableMissing(f"{self.name}: the log changes faster than it can be read. Try again")
 
     def commit(self, state: TableState, change: Change) -> TableState:
         progress = change.progress
@@ -106,11 +106,11 @@ class ParquetTable(LakeTable):
         try:
             self._put(version, entry)
         except AlreadyThere as error:
-            raise CommitConflict(f"{self.name}: somebody else has written version {version}") from error
+            raise CommitConflict(f"{self.name}: another process has written version {version}") from error
         if not self._storage.exists(f"{LOG}/{log.version:020}"):
             # The base version was trimmed during a pause of this writer, so readers ignore the new version.
             self._storage.delete(self._storage.location(f"{LOG}/{version:020}"))
-            raise CommitConflict(f"{self.name}: version {log.version} is long gone")
+            raise CommitConflict(f"{self.name}: version {log.version} no longer exists")
         steps.reached("after-commit")
         after = _Log(version, log.schema, log.partitioning, dict(log.files), dict(log.gone), dict(log.pipelines))
         after.apply(entry)
@@ -123,7 +123,7 @@ class ParquetTable(LakeTable):
         renamed = [step for step in changes if isinstance(step, RenameColumn | ChangeInside)]
         if renamed:
             raise EvolutionRefused(
-                f"plain Parquet files know columns by their names, so {renamed} is not possible: "
+                f"plain Parquet files identify columns by name, so {renamed} is not possible: "
                 "use --format iceberg, or another table"
             )
         return changes
@@ -191,7 +191,7 @@ class ParquetTable(LakeTable):
     def _read(self) -> _Log:
         names = self._versions()
         if not names:
-            raise TableMissing(f"there is no table at {self.name}")
+            raise TableMissing(f"no table exists at {self.name}")
         log = _Log()
         wholes = [name for name in names if name.endswith(".all")]
         if wholes:
@@ -236,5 +236,5 @@ def _schema_text(schema: pa.Schema) -> str:
 def _check_version(document: dict[str, Any], name: str) -> None:
     if document.get("v") != FORMAT_VERSION:
         raise TableMissing(
-            f"{name}: its log is of version {document.get('v')}, this release reads {FORMAT_VERSION}: use a newer pybroker"
+            f"{name}: its log is of version {document.get('v')}, but this release reads {FORMAT_VERSION}: use a newer pybroker"
         )

@@ -116,7 +116,9 @@ class LakeService:
                 # The commit may or may not have succeeded: reload the table.
                 failures += 1
                 if failures >= MAX_FAILURES:
-                    raise LakeError(f"the table's storage fails again and again: {error}") from error
+                    raise LakeError(
+                        f"the table's storage failed repeatedly: {error}. Check it and start the pipeline again"
+                    ) from error
                 logs.warning("lake.storage_failed", error=str(error), again_in_s=pause_s)
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -73,14 +73,14 @@ def positions_of(text: str) -> dict[str, Place]:
         document = json.loads(text)
         if document["v"] != FORMAT_VERSION:
             raise ProgressUnreadable(
-                f"positions of version {document['v']}, this release reads version {FORMAT_VERSION}: use a newer pybroker"
+                f"positions of version {document['v']}, but this release reads version {FORMAT_VERSION}: use a newer pybroker"
             )
         return {str(topic): Place(int(ledger), int(entry)) for topic, (ledger, entry) in document["t"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, ProgressUnreadable):
             raise
         raise ProgressUnreadable(
-            f"the table holds positions that are not readable ({error}): nothing is written over them; "
+            f"the positions in the table cannot be read ({error}) and were not changed: "
             "use another --name, which begins at --start, or restore the property from an older snapshot"
         ) from error
 
@@ -95,7 +95,7 @@ def lease_of(text: str) -> Lease:
         document = json.loads(text)
         return Lease(str(document["owner"]), int(document["epoch"]), int(document["untilMs"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise ProgressUnreadable(f"the table holds a lease that is not readable ({error})") from error
+        raise ProgressUnreadable(f"the lease in the table cannot be read ({error})") from error
 
 
 def check_pipeline_name(name: str) -> str:

@@ -149,7 +149,7 @@ def load_settings(file: Path | None, overrides: Mapping[str, Any], *, needs_topi
             if name not in known:
                 meant = get_close_matches(name, known, 1)
                 hint = f" (did you mean {meant[0].replace('_', '-')}?)" if meant else ""
-                problems.append(f"{file}: there is no setting {key}{hint}")
+                problems.append(f"{file}: unknown setting {key}{hint}")
                 continue
             values[name] = value
     values.update({name: value for name, value in overrides.items() if value is not None and name in known})
@@ -188,7 +188,7 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         try:
             value = kind(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{option} {value!r} is no number") from None
+            raise ValueError(f"{option} {value!r} is not a number") from None
     else:
         value = str(value)
     if name in _CHOICES and value not in _CHOICES[name]:
@@ -212,7 +212,7 @@ def _contradictions(settings: LakeSettings, needs_topics: bool) -> list[str]:
     elif settings.format != "iceberg" and (settings.table.startswith("/") or ".." in settings.table.split("/")):
         problems.append(f"--table {settings.table!r}: a path below --target")
     if not settings.target and not settings.catalog:
-        problems.append("--target is needed: the directory or URL where tables are")
+        problems.append("--target is needed: the directory or URL of the tables")
     if settings.workers > MAX_WORKERS:
         problems.append(f"--workers {settings.workers}: at most {MAX_WORKERS}")
     for check, value in (

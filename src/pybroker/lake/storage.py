@@ -108,7 +108,7 @@ class Storage:
         protocols = (self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol
         if not set(protocols) & set(CONDITIONAL_WRITERS):
             raise OSError(
-                f"{protocols[0]} has no write that fails when the file is there, so two writers could not be kept apart: "
+                f"{protocols[0]} has no write that fails if the file exists, so two writers could overwrite each other: "
                 "use Iceberg with a catalog for this target, or one of file, " + ", ".join(CONDITIONAL_WRITERS)
             )
         try:

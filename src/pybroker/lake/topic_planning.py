@@ -65,7 +65,7 @@ class SourcePlanner(Planner):
         if lost and not self._selection.skips_loss:
             shown = "; ".join(sentence for _, sentence in lost[:5])
             raise DataLoss(
-                f"entries behind the table's positions are gone: {shown}. Go on without them by --on-data-loss skip; "
+                f"entries after the table's positions are lost: {shown}. Continue without them with --on-data-loss skip; "
                 "longer retention, or a subscription that holds the backlog (--progress-subscription), avoids it"
             )
         for topic, sentence in lost:

@@ -106,7 +106,9 @@ def _columns(settings: LakeSettings, info: SchemaInfo | None, mode: ValueMode) -
     unknown = [name for name in names if name not in payload and name not in METADATA_TYPES and name != ERROR_COLUMN]
     if unknown:
         raise SettingsRefused(
-            [f"--columns: there is no {', '.join(unknown)}; there are {', '.join([*payload, *METADATA_TYPES])}"]
+            [
+                f"--columns: {', '.join(unknown)} does not exist. Available columns: {', '.join([*payload, *METADATA_TYPES])}"
+            ]
         )
     return pa.schema(
         [

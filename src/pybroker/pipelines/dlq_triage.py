@@ -139,7 +139,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_read_options(parser)
     group = parser.add_argument_group("groups")
     group.add_argument(
-        "--reason-property", metavar="NAME", help="property that holds the reason (exception, error, reason)"
+        "--reason-property", metavar="NAME", help="property with the reason (default: exception, error, reason)"
     )
     group.add_argument("--top", type=int, default=20, metavar="N", help="groups of each kind to show")
     group.add_argument("--samples", type=int, default=3, metavar="N", help="message ids of each group")
@@ -163,7 +163,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
             decoder = _decoder(source.schema(name), of_version)
             plans = plans_of(source, topic, part)
             for sentence in lost_of(plans):
-                say(f"not looked at, as it is gone: {sentence}")
+                say(f"lost and not examined: {sentence}")
             for piece in watched(ranges_of(plans), name, is_silent=options.json):
                 for batch in reader.read(piece):
                     triage.add(batch, _errors(decoder, batch))
@@ -180,7 +180,7 @@ def _decoder(info: SchemaInfo | None, of_version: Any) -> ValueDecoder | None:
     try:
         return None if info is None else value_decoder(info, of_version)
     except UnreadableSchema as error:
-        say(f"payloads are not looked into: {error}")
+        say(f"payloads are not examined: {error}")
         return None
 
 

@@ -53,11 +53,9 @@ HashRanges = dict[str, list[tuple[int, int]]]
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_read_options(parser)
     group = parser.add_argument_group("consumers")
+    group.add_argument("--subscription", metavar="S", help="assign keys to the current hash ranges of its consumers")
     group.add_argument(
-        "--subscription", metavar="S", help="lay keys on the hash ranges of its consumers as they are now"
-    )
-    group.add_argument(
-        "--consumers", type=int, default=4, metavar="N", help="without --subscription: how many there would be"
+        "--consumers", type=int, default=4, metavar="N", help="number of hypothetical consumers, without --subscription"
     )
     group.add_argument(
         "--mode",
@@ -66,16 +64,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how the broker spreads hashes (subscriptionKeySharedUseConsistentHashing)",
     )
     group.add_argument(
-        "--limit", type=float, default=2.0, metavar="F", help="times the even share that count as skewed (2)"
+        "--limit", type=float, default=2.0, metavar="F", help="multiple of the even share that counts as skewed (2)"
     )
     group.add_argument("--top", type=int, default=20, metavar="N", help="keys to show")
-    group.add_argument("--by-bytes", action="store_true", help="heavy by bytes of values, not by messages")
+    group.add_argument("--by-bytes", action="store_true", help="rank keys by bytes of values instead of messages")
     group.add_argument(
         "--max-keys",
         type=int,
         default=1_000_000,
         metavar="N",
-        help="keys kept in memory; above that only the heavy ones",
+        help="keys kept in memory; above that, only the largest ones",
     )
 
 
@@ -85,13 +83,13 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: C
 
 def _run(options: argparse.Namespace, connect: Connect) -> int:
     if not 1 <= options.consumers <= 1000 or options.max_keys < 2 or options.limit < 1:
-        raise WrongOptions("--consumers 1 to 1000, --max-keys from 2 on, --limit from 1 on")
+        raise WrongOptions("--consumers 1 to 1000, --max-keys at least 2, --limit at least 1")
     where, part = source_options(options, connect, options.topics), part_of(options)
     counts = KeyCounts(options.max_keys)
     with closing(open_source(where)) as source:
         plans = [plan for topic in options.topics for plan in plans_of(source, topic, part)]
         for sentence in lost_of(plans):
-            say(f"not counted, as it is gone: {sentence}")
+            say(f"lost and not counted: {sentence}")
         reader = MessageReader(source, MessageReading((VALUE, _KEY, _ORDERING)))
         for piece in watched(ranges_of(plans), "counting keys", is_silent=options.json):
             for batch in reader.read(piece):
@@ -176,7 +174,7 @@ def skew(counts: KeyCounts, owners: Owners, top: int, limit: float, *, by_bytes:
         "by": "bytes" if by_bytes else "messages",
         "consumers": [
             {
-                "consumer": name or "(nobody)",
+                "consumer": name or "(none)",
                 "messages": count.messages,
                 "bytes": count.size_bytes,
                 "timesEvenShare": round(weight(count) / even, 3) if even else 0.0,
@@ -190,7 +188,7 @@ def skew(counts: KeyCounts, owners: Owners, top: int, limit: float, *, by_bytes:
                 "bytes": count.size_bytes,
                 "share": round(weight(count) / total, 4) if total else 0.0,
                 "hash": sticky_hash,
-                "consumer": owners.owner(sticky_hash) or "(nobody)",
+                "consumer": owners.owner(sticky_hash) or "(none)",
             }
             for (key, count), sticky_hash in zip(heaviest, hashes, strict=True)
         ],
@@ -208,7 +206,8 @@ def _show(document: Mapping[str, Any]) -> None:
     _table(document["hotKeys"], ("key", "messages", "bytes", "share", "hash", "consumer"))
     if document["skewed"]:
         say(
-            "skewed: the first consumer gets several times its share; more consumers do not help a single hot key, a finer key does"
+            "skewed: the first consumer gets several times its share; more consumers do not help with a single hot "
+            "key; use a finer key"
         )
 
 

@@ -59,39 +59,45 @@ EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_TAKEN_OVER = 1, 2, 3, 4
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add all options of the command. The file of --config may contain each of the settings instead."""
     add = parser.add_argument
-    add("--config", type=Path, metavar="FILE", help="settings in TOML, with the names of these options")
-    read = parser.add_argument_group("what is read")
+    add("--config", type=Path, metavar="FILE", help="TOML file with settings named like these options")
+    read = parser.add_argument_group("input")
     read.add_argument(
-        "--topic", action="append", dest="topics", metavar="TOPIC", help="may be repeated; the same schema"
+        "--topic",
+        action="append",
+        dest="topics",
+        metavar="TOPIC",
+        help="may be repeated; topics must have the same schema",
     )
     read.add_argument("--topics-pattern", metavar="P", help="persistent://TENANT/NAMESPACE/EXPRESSION")
     read.add_argument(
         "--start", metavar="WHERE", help="earliest (default), latest or a time; for topics new to the table"
     )
     read.add_argument(
-        "--on-data-loss", metavar="W", help="fail (default) or skip: entries behind a position that are gone"
+        "--on-data-loss", metavar="W", help="fail (default) or skip: handling of lost entries after a position"
     )
     read.add_argument("--read-mode", metavar="M", help="auto (default), segment, bulk or binary")
     read.add_argument("--data-directory", metavar="DIR", help="of a broker on this host, for --read-mode segment")
-    read.add_argument("--progress-subscription", metavar="S", help="durable subscription that follows the table")
+    read.add_argument(
+        "--progress-subscription", metavar="S", help="durable subscription that follows the table's positions"
+    )
     rows = parser.add_argument_group("rows and tables")
-    rows.add_argument("--format", metavar="F", help=", ".join(FORMATS) + "; the first one if not said")
+    rows.add_argument("--format", metavar="F", help=", ".join(FORMATS) + "; default: the first one")
     rows.add_argument("--table", metavar="T", help="namespace.name for Iceberg, else a path below --target")
-    rows.add_argument("--target", metavar="URL", help="directory or URL where tables are")
-    rows.add_argument("--name", metavar="N", help="of the pipeline (main); positions are kept in the table under it")
+    rows.add_argument("--target", metavar="URL", help="directory or URL of the tables")
+    rows.add_argument(
+        "--name", metavar="N", help="name of the pipeline (main), under which the table stores its positions"
+    )
     rows.add_argument(
         "--partition-by", metavar="P", help="none (default), publish-hour, publish-day, event-hour, event-day"
     )
-    rows.add_argument("--columns", metavar="C,C", type=_list, help="columns of messages; * for those of the schema")
+    rows.add_argument("--columns", metavar="C,C", type=_list, help="columns to write; * for those of the schema")
     rows.add_argument("--value-mode", metavar="M", help="auto (default): by schema; raw: bytes")
     rows.add_argument("--bad-records", metavar="B", help="fail (default), null or column (__error)")
     rows.add_argument(
         "--missing-fields", metavar="M", help="fail (default) or null: Avro fields that older schemas do not have"
     )
     rows.add_argument("--on-incompatible", metavar="W", help="fail (default) or new-column: a type that does not fit")
-    rows.add_argument(
-        "--rename", action="append", metavar="NEW=OLD", help="a column that has another name in the table"
-    )
+    rows.add_argument("--rename", action="append", metavar="NEW=OLD", help="write a column under another name")
     rows.add_argument("--catalog-name", metavar="N", help="of the Iceberg catalog (pybroker)")
     rows.add_argument(
         "--catalog", action="append", metavar="KEY=VALUE", type=_pair, help="a property of pyiceberg's catalog"
@@ -99,31 +105,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rows.add_argument(
         "--storage", action="append", metavar="KEY=VALUE", type=_pair, help="an option of fsspec's target"
     )
-    run_group = parser.add_argument_group("how it runs")
-    run_group.add_argument("--once", action="store_true", help="end when the table has what there was")
-    run_group.add_argument("--interval", metavar="S", help="seconds between two looks when there is nothing new (10)")
-    run_group.add_argument("--take-over", action="store_true", help="end another process that holds the lease")
+    run_group = parser.add_argument_group("operation")
+    run_group.add_argument("--once", action="store_true", help="end when the table has all current messages")
+    run_group.add_argument("--interval", metavar="S", help="seconds between checks for new messages (10)")
+    run_group.add_argument("--take-over", action="store_true", help="take the lease from another process, which ends")
     run_group.add_argument(
-        "--lease", metavar="S", help="seconds for which others are refused after the last commit (300)"
+        "--lease", metavar="S", help="seconds after a commit during which other processes are refused (300)"
     )
-    run_group.add_argument("--commit-bytes", metavar="B", help="of stored entries in one commit (512m)")
-    run_group.add_argument("--target-file-bytes", metavar="B", help="of data files (256m)")
+    run_group.add_argument("--commit-bytes", metavar="B", help="size of stored entries in one commit (512m)")
+    run_group.add_argument("--target-file-bytes", metavar="B", help="size of data files (256m)")
     run_group.add_argument("--compression", metavar="C", help="zstd (default), snappy, lz4, gzip, none")
     run_group.add_argument("--workers", metavar="N", help="threads that read and write (2)")
     run_group.add_argument(
-        "--spark", action="store_true", help="tasks of the Spark session that spark-submit gives read and write"
+        "--spark", action="store_true", help="read and write in tasks of spark-submit's Spark session"
     )
-    run_group.add_argument("--dry-run", action="store_true", help="say what the next commit would take, change nothing")
+    run_group.add_argument(
+        "--dry-run", action="store_true", help="show what the next commit would contain, and change nothing"
+    )
     run_group.add_argument("--maintain", action="store_true", help="merge, expire and clean once, read no topic")
     run_group.add_argument("--merge-small-files", metavar="yes|no", help="between commits (yes)")
     run_group.add_argument("--keep-snapshots", metavar="N", help="versions to keep (50)")
     run_group.add_argument("--keep-hours", metavar="H", help="and those younger than this (0)")
-    run_group.add_argument("--orphan-age-hours", metavar="H", help="files of nobody are removed when older (24)")
+    run_group.add_argument(
+        "--orphan-age-hours", metavar="H", help="minimum age of orphaned files that are removed (24)"
+    )
     run_group.add_argument(
         "--metrics-port", type=int, metavar="N", help="Prometheus metrics on 127.0.0.1, 0 for a free port"
     )
-    run_group.add_argument("--metrics-file", type=Path, metavar="FILE", help="the same in a file, after each commit")
-    run_group.add_argument("--json", action="store_true", help="one JSON object a commit and one at the end, on stdout")
+    run_group.add_argument(
+        "--metrics-file", type=Path, metavar="FILE", help="write these metrics to a file after each commit"
+    )
+    run_group.add_argument("--json", action="store_true", help="print a JSON object for each commit and at the end")
     run_group.add_argument("--log-level", default="info", metavar="L", help="debug, info, warning or error")
 
 
@@ -288,9 +300,7 @@ def _maintain(maintenance: Maintenance, options: argparse.Namespace) -> int:
     now_ms = int(time.time() * 1000)
     if options.dry_run:
         orphans = maintenance.clean(now_ms, is_dry=True)
-        _print({"event": "maintenance", "orphans": orphans}) if options.json else _say(
-            f"{len(orphans)} files of nobody"
-        )
+        _print({"event": "maintenance", "orphans": orphans}) if options.json else _say(f"{len(orphans)} orphaned files")
         return 0
     done = maintenance.merge()
     done.expired_versions = maintenance.expire(now_ms)
@@ -299,8 +309,8 @@ def _maintain(maintenance: Maintenance, options: argparse.Namespace) -> int:
         _print({"event": "maintenance", **asdict(done)})
     else:
         _say(
-            f"{done.merged_files} files became {done.merged_into}, {done.expired_versions} versions forgotten, "
-            f"{done.removed_orphans} files of nobody removed"
+            f"{done.merged_files} files became {done.merged_into}, {done.expired_versions} versions expired, "
+            f"{done.removed_orphans} orphaned files removed"
         )
     return 0
 

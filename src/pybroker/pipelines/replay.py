@@ -111,21 +111,25 @@ def rewritten(
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_read_options(parser, many=False)
-    parser.add_argument("--topic", required=True, metavar="T", help="what is replayed")
-    group = parser.add_argument_group("where to")
-    group.add_argument("--target", required=True, metavar="T", help="a topic without partitions, or with as many")
+    parser.add_argument("--topic", required=True, metavar="T", help="topic to replay")
+    group = parser.add_argument_group("target")
     group.add_argument(
-        "--target-service-url", metavar="URL", help="of another broker; that of --service-url unless given"
+        "--target", required=True, metavar="T", help="target topic, not partitioned or with as many partitions"
     )
-    group.add_argument("--target-admin-url", metavar="URL", help="of another broker; that of --url unless given")
     group.add_argument(
-        "--id", metavar="NAME", help="of this replay; made of topic, target, --from and --to unless given"
+        "--target-service-url", metavar="URL", help="service URL of the target's broker (default: --service-url)"
     )
-    group.add_argument("--allow-duplicates", action="store_true", help="also where the target does not deduplicate")
-    group.add_argument("--allow-loss", action="store_true", help="go on although a part of the range is gone")
-    group.add_argument("--keep-publish-time", action="store_true", help="the original one; TTL and retention go by it")
-    group.add_argument("--max-rate", type=float, default=0, metavar="N", help="messages a second; 0: no limit")
-    group.add_argument("--dry-run", action="store_true", help="say what would be replayed, write nothing")
+    group.add_argument("--target-admin-url", metavar="URL", help="admin URL of the target's broker (default: --url)")
+    group.add_argument(
+        "--id", metavar="NAME", help="id of this replay (default: derived from topic, target, --from and --to)"
+    )
+    group.add_argument("--allow-duplicates", action="store_true", help="replay even if the target does not deduplicate")
+    group.add_argument("--allow-loss", action="store_true", help="continue although a part of the range is lost")
+    group.add_argument(
+        "--keep-publish-time", action="store_true", help="keep the original publish time, which TTL and retention use"
+    )
+    group.add_argument("--max-rate", type=float, default=0, metavar="N", help="messages per second; 0: no limit")
+    group.add_argument("--dry-run", action="store_true", help="show what would be replayed, and write nothing")
 
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
@@ -144,7 +148,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
         for sentence in lost:
             say(f"gone: {sentence}")
         if lost and not options.allow_loss:
-            raise DataLoss("a part of the range is gone: --allow-loss replays the rest")
+            raise DataLoss("a part of the range is lost: use --allow-loss to replay the rest")
         if options.dry_run:
             return _dry_run(plans, options)
         if not options.allow_duplicates:
@@ -153,12 +157,12 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
         try:
             done = asyncio.run(_Replay(options, where.access, source, target, (window[0], window[1])).run(plans))
         except (ClientError, BrokerError) as error:
-            raise ReadingFailed(f"{target}: {error}; start the same command again to go on") from error
+            raise ReadingFailed(f"{target}: {error}; run the same command again to continue") from error
     if options.json:
         write_json({"event": "end", **vars(done)})
     else:
         say(
-            f"{done.messages:,} messages in {done.entries:,} entries replayed, {done.skipped_as_done:,} entries were there already"
+            f"{done.messages:,} messages in {done.entries:,} entries replayed, {done.skipped_as_done:,} entries existed already"
         )
     return EXIT_OK
 
@@ -189,16 +193,18 @@ def _require_deduplication(where: SourceOptions, target_admin_url: str | None, t
     )
     url = target_admin_url or where.access.admin_url
     if not url:
-        raise WrongOptions(f"whether {target} deduplicates is asked over HTTP: give --target-admin-url, or {advice}")
+        raise WrongOptions(
+            f"the deduplication policy of {target} is requested over HTTP: set --target-admin-url, or {advice}"
+        )
     with closing(RestClient(replace(where.access, admin_url=url), where.patience_s)) as rest:
         try:
             answer = rest.json("GET", f"/admin/v2/persistent/{segments_of(target)}/deduplicationEnabled?applied=true")
         except Refused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            raise WrongOptions(f"{target} does not exist: make it, and {advice}") from error
+            raise WrongOptions(f"{target} does not exist: create it, and {advice}") from error
     if answer is not True:
-        raise WrongOptions(f"{target} does not deduplicate, so that a second run would double messages: {advice}")
+        raise WrongOptions(f"{target} does not deduplicate, so a second run would duplicate messages: {advice}")
 
 
 class _Replay:
@@ -230,7 +236,7 @@ class _Replay:
             targets = await client.partitions(self._target, may_create=True)
             if len(targets) not in (1, len(plans)):
                 counts = f"{self._target} has {len(targets)} partitions and {options.topic} {len(plans)}"
-                raise WrongOptions(f"{counts}: use a target with as many, or with none")
+                raise WrongOptions(f"{counts}: use a target with as many partitions, or without partitions")
             for index, plan in enumerate(plans):
                 await self._partition(client, plan, targets[index] if len(targets) > 1 else targets[0])
         return self.done

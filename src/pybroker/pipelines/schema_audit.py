@@ -178,7 +178,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
             audit = TopicAudit(partitioned_name(topic), source)
             plans = plans_of(source, topic, part)
             for sentence in lost_of(plans):
-                say(f"not looked at, as it is gone: {sentence}")
+                say(f"lost and not examined: {sentence}")
             for piece in watched(ranges_of(plans), audit.topic, is_silent=options.json):
                 for batch in reader.read(piece):
                     audit.add(batch)
@@ -194,7 +194,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
 def _show(document: Mapping[str, Any]) -> None:
     say(f"{document['topic']}: latest schema {document['latestSchemaType'] or 'none'}")
     if document["problem"]:
-        say(f"payloads were not looked into: {document['problem']}")
+        say(f"payloads were not examined: {document['problem']}")
     head = ("version", "messages", "bytes", "first published", "last published", "first id", "unreadable", "by latest")
     rows = [
         (

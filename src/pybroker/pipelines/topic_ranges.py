@@ -44,10 +44,10 @@ class Part:
 
 def add_read_options(parser: argparse.ArgumentParser, *, many: bool = True) -> None:
     """Add the options that select topics and ranges, which all pipelines have."""
-    group = parser.add_argument_group("what is read")
+    group = parser.add_argument_group("input")
     if many:
         group.add_argument(
-            "--topic", action="append", dest="topics", required=True, metavar="T", help="may be repeated"
+            "--topic", action="append", dest="topics", required=True, metavar="T", help="topic to read; may be repeated"
         )
     group.add_argument(
         "--from",
@@ -61,10 +61,10 @@ def add_read_options(parser: argparse.ArgumentParser, *, many: bool = True) -> N
         dest="end",
         default="latest",
         metavar="W",
-        help="latest (the end as it is now), a time, LEDGER:ENTRY; excluded",
+        help="latest (the current end), a time, LEDGER:ENTRY; exclusive",
     )
     group.add_argument("--read-mode", choices=MODES, default="auto")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
 
 
 def source_options(options: argparse.Namespace, connect: Connect, topics: Sequence[str]) -> SourceOptions:
@@ -96,7 +96,7 @@ def plans_of(source: EntrySource, topic: str, part: Part) -> list[TopicPlan]:
     partitions = source.partitions(topic)
     if len(partitions) > 1 and (isinstance(part.start, Place) or isinstance(part.end, Place)):
         raise WrongOptions(
-            f"{topic} has {len(partitions)} partitions: name one of them, or give times instead of LEDGER:ENTRY"
+            f"{topic} has {len(partitions)} partitions: select one of them, or use times instead of LEDGER:ENTRY"
         )
     return source.plans(
         [(name, _place(source, name, part.start), _place(source, name, part.end)) for name in partitions]

@@ -134,5 +134,6 @@ def _say_whether_compiled() -> None:
     """Once in a process."""
     if not IS_COMPILED:
         logs.info(
-            "scanner.not_compiled", hint="entries are decoded in plain Python; reinstall with a C compiler for speed"
+            "scanner.not_compiled",
+            hint="entries are decoded in pure Python, which is slow: reinstall pybroker with a C compiler",
         )

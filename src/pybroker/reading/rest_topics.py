@@ -58,7 +58,7 @@ class RestTopics:
         """Return the full names of all persistent topics and partitions of `tenant/namespace`, without system topics."""
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
-            raise ReadingFailed(f"{namespace!r} is no namespace: give tenant/namespace")
+            raise ReadingFailed(f"{namespace!r} is not a namespace: use the form tenant/namespace")
         path = f"/admin/v2/persistent/{quote(tenant, safe='')}/{quote(name, safe='')}"
         try:
             return sorted(str(topic) for topic in self._rest.json("GET", path))

@@ -27,7 +27,9 @@ def open_source(options: SourceOptions) -> EntrySource:
     if mode == "binary" or (mode == "auto" and not options.access.admin_url):
         return _binary(options)
     if not options.access.admin_url:
-        raise ReadingFailed(f"readMode {mode} asks the broker over HTTP: give admin.url, such as http://host:8080")
+        raise ReadingFailed(
+            f"readMode {mode} sends HTTP requests to the broker: set admin.url, such as http://host:8080"
+        )
     source = BulkSource(options)
     if mode == "bulk":
         return source

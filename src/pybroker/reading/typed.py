@@ -79,7 +79,7 @@ def typed_reading(
         if bad_records is BadRecords.COLUMN:
             available.append(pa.field(ERROR_COLUMN, pa.string()))
         elif ERROR_COLUMN in columns.names:
-            raise WrongColumns(f"the column {ERROR_COLUMN} is there with badRecords=column only")
+            raise WrongColumns(f"the column {ERROR_COLUMN} exists only with badRecords=column")
         check_declared(columns, available)
     return TypedReading(
         schema_info,
@@ -179,7 +179,7 @@ class TypedReader:
         column = as_declared(columns[declared.name], declared.type)
         if column.null_count and not declared.nullable:
             row = int(np.nonzero(np.asarray(column.is_null()))[0][0])
-            reason = f"its {declared.name!r} is null, and the column is declared as never null"
+            reason = f"its {declared.name!r} is null, but the column is declared as not nullable"
             raise self._bad_entry(topic, columns, row, reason)
         return column
 
@@ -203,8 +203,8 @@ def union_of_topics(schemas: Mapping[str, SchemaInfo | None], *, allow_different
             if allow_different:
                 return None
             raise DifferentSchemas(
-                f"{first_topic} and {topic} have different schemas ({_named(pinned)} and {_named(info)}): read them one "
-                "by one, or as bytes with allowDifferentTopicSchemas=true"
+                f"{first_topic} and {topic} have different schemas ({_named(pinned)} and {_named(info)}). Read them "
+                "separately, or as bytes with allowDifferentTopicSchemas=true"
             )
     return pinned
 

@@ -117,7 +117,7 @@ def _method(values: OptionValues) -> str | None:
         if parameters.startswith(("token:", "file:", "env:")):
             return "token"
         raise InvalidOptions(
-            "option pulsar.client.authPluginClassName is missing beside authParams: token, basic or tls"
+            "option pulsar.client.authPluginClassName is missing: it is required with authParams; use token, basic or tls"
         )
     name = plugin.rpartition(".")[2].lower().removeprefix("authentication")
     if name not in {"token", "basic", "tls"}:
@@ -149,7 +149,7 @@ def _client_ms(values: OptionValues, name: str, default: int) -> int:
 def _check_url(option: str, url: str, schemes: tuple[str, ...], example: str) -> None:
     """Raise InvalidOptions for an invalid URL, or for a URL with credentials, which the error does not show."""
     if "@" in url:
-        raise InvalidOptions(f"option {option} holds a user or a password: use pulsar.client.authParams")
+        raise InvalidOptions(f"option {option} contains a user or a password: use pulsar.client.authParams instead")
     for part in url.split(","):
         whole = part if "://" in part else f"{schemes[0]}://{part}"
         try:

@@ -113,7 +113,7 @@ class OptionValues:
 
 def _unknown(key: str, canonical: Mapping[str, str], what: str) -> str:
     if key.lower() == "path":
-        return "there is no path to give to load() or save(): name topics by the option topic, topics or topicsPattern"
+        return "load() and save() accept no path: use option topic, topics or topicsPattern"
     same = OF_OTHER_SOURCES.get(key.lower())
     near = get_close_matches(key.lower(), canonical, n=1, cutoff=0.6)
     if same is not None and same.lower() in canonical:

@@ -49,7 +49,7 @@ def check_interpreter(name: str, paths: Sequence[str] = ()) -> None:
     found = shutil.which(name)
     if found == sys.executable:
         return
-    reason = "it is not there"
+    reason = "it does not exist"
     if found is not None:
         command = [found, "-c", _CHECK, *paths]
         try:
@@ -59,7 +59,7 @@ def check_interpreter(name: str, paths: Sequence[str] = ()) -> None:
         else:
             if ran.returncode == 0:
                 return
-            reason = (ran.stderr.strip().splitlines() or ["it ended with an error"])[-1]
+            reason = (ran.stderr.strip().splitlines() or ["it exited with an error"])[-1]
     raise WrongInterpreter(
         f"Spark starts {found or name} for Python data sources, which cannot import pybroker ({reason}). Activate the "
         f"environment that has pybroker, or set PYSPARK_PYTHON={sys.executable} before the Spark session is created; "

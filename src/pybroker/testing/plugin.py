@@ -25,24 +25,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--pulsar-url",
         metavar="URL",
-        help="run tests against the broker there instead of an embedded one (or PULSAR_URL)",
+        help="URL of a broker to run tests against, instead of an embedded one (or PULSAR_URL)",
     )
-    group.addoption(
-        "--pulsar-admin-url", metavar="URL", help="where that broker has its admin API (or PULSAR_ADMIN_URL)"
-    )
+    group.addoption("--pulsar-admin-url", metavar="URL", help="URL of that broker's admin API (or PULSAR_ADMIN_URL)")
     parser.addini(
         "pulsar_broker_scope",
-        "how long one broker serves: session, package, module, class, function",
+        "scope of the embedded broker: session, package, module, class, function",
         default="session",
     )
-    parser.addini("pulsar_reset", "when the broker begins anew: never, module, test", default="never")
-    parser.addini("pulsar_settings", "key=value of broker.conf for the embedded broker, one a line", type="linelist")
+    parser.addini("pulsar_reset", "when the broker is reset to an empty one: never, module, test", default="never")
+    parser.addini(
+        "pulsar_settings", "settings of broker.conf for the embedded broker, one key=value per line", type="linelist"
+    )
 
 
 def _choice(config: pytest.Config, name: str, choices: tuple[str, ...]) -> str:
     value = str(config.getini(name))
     if value not in choices:
-        raise pytest.UsageError(f"{name} = {value}: there are {', '.join(choices)}")
+        raise pytest.UsageError(f"{name} = {value}: use one of {', '.join(choices)}")
     return value
 
 

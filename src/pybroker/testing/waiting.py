@@ -30,7 +30,7 @@ class AsyncReceiver(Protocol):
 
 
 def _not_met(expected: int, found: int, topic: str, subscription: str, timeout_s: float) -> AssertionError:
-    there = "there is no such subscription" if found < 0 else f"it is {found}"
+    there = "the subscription does not exist" if found < 0 else f"it is {found}"
     return AssertionError(f"backlog of {subscription!r} on {topic} is not {expected} within {timeout_s} s: {there}")
 
 
@@ -61,7 +61,7 @@ async def wait_for_backlog_async(
 def _too_few(count: int, messages: list[Any], timeout_s: float, error: BaseException) -> AssertionError:
     contents = [message.data() for message in messages]
     return AssertionError(
-        f"{count} messages were expected within {timeout_s} s, {len(messages)} came: {contents!r} ({error!r})"
+        f"{count} messages were expected within {timeout_s} s, but {len(messages)} arrived: {contents!r} ({error!r})"
     )
 
 

@@ -1,4 +1,4 @@
-"""What looks at a data directory while no broker runs on it: `verify.py` for damage, `dump.py` for people's eyes.
+"""Offline tools for data directories: `verify.py` finds damage, `dump.py` prints the content, `repair.py` restores.
 
-What must always hold: nothing on disk is changed, whatever state a crash left it in. Start reading at `data_files.py`.
+Invariant: `verify` and `dump` change nothing on disk, whatever state a crash left. Start with `data_files.py`.
 """

@@ -1,7 +1,7 @@
-"""A data directory, opened to be looked at: locked, so that no broker is on it, and never written.
+"""Read access to the data directory of a stopped broker, which is locked meanwhile.
 
-SQLite changes files when it opens them after a crash; so both databases are copied, with their logs, and the copies are
-opened. Journal and segment files are only read.
+SQLite changes a database when it opens it after a crash, so databases are opened as copies, with their logs. Journal
+and segment files are only read.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LOG_SUFFIX = "-wal"
 
 
 class NotUsable(Exception):
-    """The directory cannot be looked at; the text is one line for the operator."""
+    """The directory cannot be used. The text is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLedgers:
-    """A managed ledger as metadata names it."""
+    """A topic's managed ledger info."""
 
     path: str
     info: ManagedLedgerInfo
@@ -47,7 +47,7 @@ class TopicLedgers:
 
 
 class DataFiles:
-    """The files of a directory; `copies` holds the databases."""
+    """The files of a directory; `copies` holds the database copies."""
 
     def __init__(self, directory: Path, copies: Path) -> None:
         self.directories = StoreDirectories.below(directory)
@@ -56,46 +56,46 @@ class DataFiles:
         self._copies = copies
 
     def journal_names(self) -> dict[int, str]:
-        """Files in use or ready to be, by generation, rising."""
+        """Return existing and prepared files by ascending generation."""
         return _by_number(self.directories.journal, parse_journal_file_name)
 
     def what_is_there(self) -> str:
-        """What the store's directories hold beside its table, in words; empty for nothing."""
+        """Describe the contents of the store's directories besides its table; empty if there are none."""
         journal = self.directories.journal
         names = [path.name for path in journal.iterdir()] if journal.is_dir() else []
         return describe_files(len(self.segment_names()), sum(name.endswith(JOURNAL_SUFFIX) for name in names))
 
     def segment_names(self) -> dict[int, str]:
-        """Files by ledger id, rising."""
+        """Return files by ascending ledger id."""
         return _by_number(self.directories.ledgers, parse_segment_name)
 
     def open_database(self, name: str) -> sqlite3.Connection:
-        """The copy of a database. Raises sqlite3.Error."""
+        """Open the copy of a database. Raises sqlite3.Error."""
         return sqlite3.connect(self._copies / name, isolation_level=None)
 
     def copy_of(self, name: str) -> Path:
-        """Where the copy of a database lies."""
         return self._copies / name
 
     def told(self, error: StoreError) -> str:
-        """What an error about a copy says of the file that was copied."""
+        """Return the error's text with the copy's path replaced by the original file."""
         return str(error).replace(str(self._copies), str(self._directory))
 
     def content_of(self, name: str) -> bytes:
-        """Return the content of a file in the directory itself; empty if it does not exist."""
+        """Return the content of a file; empty if it does not exist."""
         path = self._directory / name
         return path.read_bytes() if path.exists() else b""
 
     def log_of(self, name: str) -> bytes:
-        """The write-ahead log of a database as the last process left it; empty for none."""
+        """Return the write-ahead log of a database as the last process left it; empty if there is none."""
         return self.content_of(name + LOG_SUFFIX)
 
     def has(self, name: str) -> bool:
         return (self._directory / name).exists()
 
     def known_data(self) -> KnownData:
-        """Return the store's data according to the metadata; nothing if these are missing or damaged (reported
-        elsewhere)."""
+        """Return the store's data according to the metadata; nothing if the metadata is missing or damaged, which is
+        reported elsewhere.
+        """
         if not self.has(METADATA_FILE):
             return NOTHING_KNOWN
         try:
@@ -104,7 +104,7 @@ class DataFiles:
             return NOTHING_KNOWN
 
     def load_topics(self) -> tuple[list[TopicLedgers], list[tuple[str, str]]]:
-        """What metadata names, and paths with the reasons why they cannot be read. Raises StoreError."""
+        """Return the topics in the metadata, and unreadable paths with reasons. Raises StoreError."""
         topics: list[TopicLedgers] = []
         failures: list[tuple[str, str]] = []
         for path, value in asyncio.run(_load_values(self._copies / METADATA_FILE)):
@@ -129,7 +129,7 @@ def opened(directory: Path) -> Iterator[DataFiles]:
         directories = StoreDirectories.below(directory)
         table = directories.table
         if not table.exists() and not any(_has_files(path) for path in (directories.ledgers, directories.journal)):
-            raise NotUsable(f"{directory} holds no {table.name}: no broker with ledgerStore=local ever ran on it")
+            raise NotUsable(f"{directory} holds no {table.name}: no broker with ledgerStore=local has used it")
         with tempfile.TemporaryDirectory(prefix="pybroker-") as copies:
             try:
                 for name in (table.name, METADATA_FILE):
@@ -164,7 +164,7 @@ async def _load_known_data(path: Path) -> KnownData:
 
 
 async def _load_values(path: Path) -> list[tuple[str, bytes]]:
-    """Every managed ledger's path and document."""
+    """Return path and document of every managed ledger info."""
     store = await SqliteMetadataStore.open(path, mark=path.with_name(METADATA_MARK))
     try:
         return [document async for document in managed_ledger_documents(store)]

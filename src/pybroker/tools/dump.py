@@ -1,6 +1,6 @@
-"""Shows what is stored: ledgers, their entries, cursors and the live journal, as lines for people or as JSON for programs.
+"""`pybroker ledger dump`: prints ledgers, entries, cursors and the live journal as text or JSON.
 
-Damaged things are named and passed over; `verify` says more about them.
+Damaged data is named and skipped; `verify` reports details.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _READ_ENTRIES = 1000
 _READ_BYTES = 1 << 20
 _EXIT_NOT_USABLE = 2
 
-Item = dict[str, Any]  # "kind" first; what a line of output says
+Item = dict[str, Any]  # One line of output; "kind" comes first.
 
 
 def main(directory: Path, ledger_id: int | None, *, with_payloads: bool, is_json: bool) -> int:
-    """Write everything, or what concerns one ledger, to the standard output; return the exit code."""
+    """Print everything, or one ledger. Return the exit code."""
     try:
         with opened(directory) as files:
             for item in Dump(files, ledger_id, with_payloads=with_payloads).items():
@@ -60,7 +60,7 @@ class Dump:
         self._topics: list[TopicLedgers] = []
 
     def items(self) -> Iterator[Item]:
-        """Damage met on the way is in its place."""
+        """Yield all items. Damage is reported where it is found."""
         self._state.load_table()
         self._load_topics()
         yield from self._take_damages()
@@ -221,7 +221,7 @@ class Dump:
             yield item
 
     def _ledgers_as_stored(self, topic: TopicLedgers) -> LedgerList:
-        """The topic's list with what its open ledgers hold, which metadata does not say."""
+        """Return the topic's ledger list, with the stored size of open ledgers, which the metadata lacks."""
         for ledger_id in topic.ledgers.open_ledger_ids():
             extent = self._state.extents.get(ledger_id, EMPTY_EXTENT)
             missing = (
@@ -232,7 +232,7 @@ class Dump:
 
 
 def _delayed_item(record_id: str, records: list[bytes]) -> Item:
-    """Of the stored index of delayed entries, of which some may be acknowledged."""
+    """Describe the stored index of delayed entries, some of which may be acknowledged."""
     item: Item = {"kind": "delayed_entries", "cursor": record_id, "records": len(records)}
     try:
         item["entries"] = sum(len(run.packed) for run in stored_runs(records))
@@ -242,7 +242,7 @@ def _delayed_item(record_id: str, records: list[bytes]) -> Item:
 
 
 def _transactions_item(record_id: str, records: list[bytes]) -> Item:
-    """Of the newest snapshot of a topic's transactions; what came behind it is read from the topic."""
+    """Describe the newest snapshot of a topic's transactions. Later changes are in the topic's entries."""
     item: Item = {"kind": "transactions", "cursor": record_id, "records": len(records)}
     try:
         if records:
@@ -256,7 +256,7 @@ def _transactions_item(record_id: str, records: list[bytes]) -> Item:
 
 
 def _describe(payload: bytes) -> Item:
-    """What the client wrote about the entry; nothing when it is not a message."""
+    """Return the client's metadata of the entry; empty if it is not a message."""
     try:
         metadata = message_metadata(payload)
     except ProtocolViolation:
@@ -279,7 +279,7 @@ def _text(item: Item) -> str:
 
 
 def _value(value: object) -> str:
-    """Without spaces as it is, else quoted; clients' bytes never reach the terminal as they are."""
+    """Quote values with spaces or control characters, so that bytes from clients never reach the terminal unescaped."""
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str) and value.isprintable() and value and " " not in value:

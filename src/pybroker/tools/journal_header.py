@@ -1,8 +1,8 @@
-"""Recovers the damaged header of a journal file from the batches behind it. Pure.
+"""Recovery of a journal file's damaged header from its batches. Pure.
 
-The generation is in the file name and in each batch. The salt, the start value of every checksum, is in the header
-only. A CRC is linear in its start value, so one undamaged batch determines the salt, and a second batch confirms it. A
-single flipped bit is found with the header's own checksum, without any batch.
+The generation is in the file name and in each batch. The salt, the start value of all checksums, is only in the
+header. A CRC is linear in its start value, so one undamaged batch determines the salt, and a second confirms it. A
+single flipped bit is found with the header's own checksum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pybroker.storage_format.journal_layout import (
 
 _BITS = 32
 _MOST_TRIED = 64
-"""Maximum number of batches that are tried to determine the salt."""
+"""Maximum batches that are tried."""
 
 
 def with_new_header(data: bytes, generation: int) -> bytes | None:
@@ -59,8 +59,7 @@ def _is_header_of(data: bytes, generation: int) -> bool:
 
 
 def _salt_of(data: memoryview, offset: int) -> int | None:
-    """Return the salt that makes the checksum of the batch at `offset` correct; None if the file ends before the batch
-    ends."""
+    """Return the salt that makes the checksum of the batch at `offset` correct; None if the file ends within it."""
     stored = batch_crc_from(data, offset)
     if stored is None:
         return None

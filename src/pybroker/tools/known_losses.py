@@ -1,7 +1,7 @@
-"""Stored data that is missing from a data directory, and the positions that are certain without it.
+"""Detection of missing stored data, and the positions that are certain without it.
 
-The broker does not start with such a directory, and a repair continues without the data only with `--accept-loss`: the
-files may be on a disk that is not mounted, or in a newer copy.
+The broker does not start with missing data, and a repair requires `--accept-loss`: the files may be on an unmounted
+disk or in a newer copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def missing_ledgers(files: DataFiles, state: StoredState, named: Mapping[int, in
     """Return the entries that a start would report as missing, of the ledgers in `named` (see `KnownData`) and in
     `checkpoint.db`.
 
-    Return an empty list if facts or extents are lost, because the sealed ledgers are unknown then. Call it after the
+    Returns an empty list if facts or extents are lost, because the sealed ledgers are unknown then. Call it after the
     journal was read.
     """
     if not (state.are_facts_known and state.are_extents_known):
@@ -73,13 +73,12 @@ def places_of_absent(
 def certain_lines(
     topics: Mapping[str, RepairedTopic], lost: Mapping[int, list[Piece]], cursors: CursorRecords
 ) -> list[str]:
-    """Return a line with the last certain position for each topic and cursor. `lost` holds the positions without
-    entries."""
+    """Return a line with the last certain position for each topic and cursor. `lost`: positions without entries."""
     lines = []
     for path, topic in sorted(topics.items()):
         last = _last_entry(topic.ledgers, lost)
         entries = "no entry" if last is None else f"entries up to {last}"
-        lines.append(f"{path}: {entries}; what followed is missing")
+        lines.append(f"{path}: {entries}; later entries are missing")
         for name, cursor in sorted(topic.info.cursors.items()):
             if name == TRANSACTIONS_CURSOR:
                 continue
@@ -90,13 +89,13 @@ def certain_lines(
                 lines.append(f"{path}, {name!r}: no acknowledgement ({error})")
                 continue
             behind = sum(len(part.deleted) for part in state.acknowledged_behind())
-            more = f" and of {behind} entries behind it" if behind else ""
+            more = f" and of {behind} entries after it" if behind else ""
             lines.append(f"{path}, {name!r}: acknowledgements up to {state.mark_delete_position}{more}")
     return lines
 
 
 def _last_entry(ledgers: LedgerList, lost: Mapping[int, list[Piece]]) -> Position | None:
-    """Return the last entry that is stored in a file, although earlier ones may be missing."""
+    """Return the last entry that is stored in a file, even if earlier ones are missing."""
     for row in reversed(ledgers.rows()):
         end = row.entry_count
         for piece in reversed(lost.get(row.ledger_id, [])):

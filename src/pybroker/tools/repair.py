@@ -1,14 +1,15 @@
-"""`pybroker ledger repair`: makes a directory that a broker can start with from the undamaged data of a damaged one.
+"""`pybroker ledger repair`: makes a damaged data directory usable from its undamaged data.
 
-The repair deletes nothing: it moves replaced files to `taken-away-<time>` in the directory, and copies a segment file
-there before it changes the file. It does not change segments, since readers are notified of the gaps in damaged ones.
-Only the logs of transaction coordinators are rewritten, because a coordinator cannot serve with gaps in its log.
-`checkpoint.db`, and if necessary `metadata.db`, are rewritten. Entries of the journal are appended to their segment.
-Lost entries in between keep their positions, and readers are notified that these are damaged. `repair_cursors.py` makes
-cursors and transactions consistent.
+Nothing is deleted: replaced files move to `taken-away-<time>` in the directory, and a segment file is copied there
+before it changes. `checkpoint.db` and, if necessary, `metadata.db` are rewritten. The journal's entries are appended
+to their segments; lost entries keep their positions, and readers are notified that these are damaged. Gaps in
+segments stay, except in logs of transaction coordinators, which cannot have gaps and are rewritten.
+`repair_cursors.py` makes cursors and transactions consistent.
 
 Memory: the entries of the journal, and the file and log of a damaged database.
+
 Failure: after an interruption, move the files in `taken-away-<time>` back and run the repair again.
+
 Concurrency: the repair locks the directory.
 """
 
@@ -63,7 +64,7 @@ from pybroker.tools.transaction_ends import record_of_nothing
 EXIT_OK = 0
 EXIT_NEEDED = 1
 EXIT_NOT_USABLE = 2
-LAST_RECORDS = f"{JOURNAL_END_NAME}: perhaps the last entries and acknowledgements of any topic, behind what is there"
+LAST_RECORDS = f"{JOURNAL_END_NAME}: perhaps the last entries and acknowledgements of any topic"
 _LOST_PLACES_IN_A_BLOCK = 4096
 
 
@@ -83,9 +84,9 @@ def main(directory: Path, *, applies: bool, accepts_loss: bool = False) -> int:
                 sys.stdout.write(f"{NOT_ACCEPTED}\n")
                 return EXIT_NEEDED
             if not applies:
-                sys.stdout.write("nothing was changed: with --apply it is done\n")
+                sys.stdout.write("nothing was changed: use --apply to repair\n")
                 return EXIT_NEEDED
-            sys.stdout.write(f"done; what was replaced is in {repair.apply()}\n")
+            sys.stdout.write(f"done; the replaced files are in {repair.apply()}\n")
             return EXIT_OK
     except (NotUsable, StoreError, OSError) as error:
         sys.stderr.write(f"pybroker: {error}\n")
@@ -93,7 +94,7 @@ def main(directory: Path, *, applies: bool, accepts_loss: bool = False) -> int:
 
 
 class Repair:
-    """One repair of a directory that is locked: `plan`, which changes nothing, and then `apply`."""
+    """One repair of a locked directory: `plan`, which changes nothing, then `apply`."""
 
     def __init__(self, directory: Path, files: DataFiles) -> None:
         self._directory = directory
@@ -103,13 +104,13 @@ class Repair:
         self._state = StoredState(files, self._found, lambda _: None)
         self._rows: list[Row] = []
         self._cursors: dict[str, tuple[bytes | None, list[bytes]]] = {}
-        self._documents: dict[str, tuple[ManagedLedgerInfo, LedgerList]] = {}  # by path, of topics that are not deleted
+        self._documents: dict[str, tuple[ManagedLedgerInfo, LedgerList]] = {}  # by path, without deleted topics
         self._topic_of: dict[int, str] = {}
         self._topics: set[str] = set()
         self._sealed_entries: dict[int, int] = {}
         self._last_ledgers: dict[str, int] = {}  # by topic
         self._listed: set[int] = set()  # ledgers that topics read from
-        self._stated: dict[int, int] = {}  # entries that metadata says are in a ledger, of those that were closed
+        self._stated: dict[int, int] = {}  # entry counts of closed ledgers according to the metadata
         self._has_entries = False
         self._max_sequence = 0
         self._max_ledger_id = 0
@@ -125,7 +126,7 @@ class Repair:
         self._read_metadata()
         for ledger_id in sorted((held.keys() | runs.keys() | state.extents.keys() | self._created) - state.deleted):
             if held.get(ledger_id, EMPTY_EXTENT) is None:
-                continue  # sealed: whole in its file
+                continue  # sealed: complete in its file
             extent = held.get(ledger_id) or EMPTY_EXTENT
             recorded = state.extents.get(ledger_id, EMPTY_EXTENT)
             pieces = continue_ledger(max(extent.entry_count, recorded.entry_count), runs.get(ledger_id, ()))
@@ -134,7 +135,8 @@ class Repair:
             plan.extents[ledger_id] = extent
             end = max(extent.entry_count, *(piece.first_entry_id + piece.count for piece in pieces), 0)
             if (stated := self._stated.get(ledger_id, 0)) > end:
-                # Its topic counts on them: what is not there must be told to readers as lost, and not as what may come yet.
+                # The topic counts these entries, so readers must be notified that they are lost; otherwise they wait
+                # for them.
                 pieces.append(Piece(end, stated - end, None, ()))
             if pieces:
                 plan.pieces[ledger_id] = pieces
@@ -166,18 +168,18 @@ class Repair:
         if not plan.rebuilds_table:
             return plan
         for ledger_id in state.deleted & held.keys():
-            plan.taken_ledgers.setdefault(ledger_id, "the journal says that it was deleted")
+            plan.taken_ledgers.setdefault(ledger_id, "it was deleted according to the journal")
         self._take_unnamed(unnamed, held)
         plan.lost += lost_places(self._topic_of, plan.pieces)
         for ledger_id in sorted(self._listed - state.deleted):
             reached = plan.extents.get(ledger_id)
             pieces = plan.pieces.get(ledger_id, [])
-            # What a damaged journal held last is not known; of a sealed ledger everything is in its file.
+            # The end of a damaged journal is unknown. A sealed ledger has all of its entries in its file.
             is_certain = not (state.lacks_journal or state.is_end_unknown) and state.are_extents_known
             if (reached is not None and not is_certain) or (reached is None and ledger_id not in held):
                 end = (reached or EMPTY_EXTENT).entry_count + sum(piece.count for piece in pieces)
                 topic = self._topic_of[ledger_id]
-                plan.lost.append(f"{topic}, perhaps positions from {ledger_id}:{end} on: what no file holds any more")
+                plan.lost.append(f"{topic}, perhaps positions from {ledger_id}:{end} on, if no file contains them")
         self._repair_cursors(cursors)
         if plan.missing:
             plan.certain = certain_lines(cursors.topics, plan.pieces, self._cursors)
@@ -210,7 +212,7 @@ class Repair:
         return CursorRepair(self._state, topics, self._entries_of, LAST_CHANGES in self._plan.lost)
 
     def _repaired_ledgers(self, stored: LedgerList) -> LedgerList:
-        """Return the ledgers of a topic with their entry counts after the repair."""
+        """Return a topic's ledgers with their entry counts after the repair."""
         ledgers = LedgerList()
         for row in stored.rows():
             count = row.entry_count if row.is_sealed else self._entry_count_of(row.ledger_id)
@@ -225,7 +227,7 @@ class Repair:
         return extent.entry_count + sum(piece.count for piece in self._plan.pieces.get(ledger_id, ()))
 
     def _entries_of(self, ledger_id: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the readable entries of a ledger as they are after the repair."""
+        """Yield the readable entries of a ledger as after the repair."""
         path = segment_path(self._files.directories.ledgers, ledger_id)
         extent = self._plan.extents.get(ledger_id)
         if path.exists() and extent != EMPTY_EXTENT:
@@ -260,12 +262,11 @@ class Repair:
             self._rows = list(rows.values())
 
     def _fill_log(self, cursors: CursorRepair, log: RepairedTopic) -> None:
-        """Rewrite the ledgers of a transaction log that lack records: a coordinator cannot serve with gaps in its
-        log."""
+        """Rewrite the ledgers of a transaction log that lack records, because a coordinator's log cannot have gaps."""
         coordinator = int(log.path.removeprefix(LOG_PREFIX))
         nothing = record_of_nothing(cursors.ends.highest_id(coordinator))
         self._plan.lost.append(
-            f"{log.path}: records; transactions of coordinator {coordinator} that they say are open are aborted"
+            f"{log.path}: records; transactions of coordinator {coordinator} that are open according to them are aborted"
         )
         for row in log.ledgers.rows():
             found = dict(self._entries_of(row.ledger_id))
@@ -275,8 +276,9 @@ class Repair:
                 self._plan.pieces[row.ledger_id] = [Piece(0, len(payloads), payloads, (1,) * len(payloads))]
 
     def _remember_ids(self, cursors: CursorRepair, coordinator: int, highest_id: int) -> None:
-        """Record `highest_id` as assigned in a coordinator's log: topics would refuse the ids of transactions that
-        ended there."""
+        """Record `highest_id` as assigned in a coordinator's log, because topics refuse the ids of ended
+        transactions.
+        """
         path = f"{LOG_PREFIX}{coordinator}"
         if path not in self._documents:
             document = ManagedLedgerInfo(FORMAT_VERSION, msgspec.Raw(LedgerList().encode()), {}, 0)
@@ -294,7 +296,7 @@ class Repair:
             self._plan.extents[ledger_id] = EMPTY_EXTENT
         piece = Piece(self._entry_count_of(ledger_id), 1, [record_of_nothing(highest_id)], (1,))
         self._plan.pieces.setdefault(ledger_id, []).append(piece)
-        self._plan.done.append(f"have {path} say that transaction ids up to {highest_id} were given")
+        self._plan.done.append(f"record in {path} that transaction ids up to {highest_id} are assigned")
 
     def _known_ledger_ids(self) -> Collection[int]:
         return {0, *self._plan.extents, *self._topic_of, *self._plan.taken_ledgers}
@@ -325,7 +327,7 @@ class Repair:
         return runs
 
     def _look_at_segments(self) -> dict[int, LedgerExtent | None]:
-        """How far each file reaches; None for those of sealed ledgers."""
+        """Return the extent of each segment file; None for sealed ledgers."""
         held: dict[int, LedgerExtent | None] = {}
         for ledger_id, name in self._files.segment_names().items():
             with self._files.disk.open_for_read(self._files.directories.ledgers / name) as file:
@@ -345,7 +347,10 @@ class Repair:
                 if recorded is not None and extent.entry_count > end:
                     self._found(
                         Finding(
-                            name, None, span(ledger_id, end, extent.entry_count - end), "in no table, in no journal"
+                            name,
+                            None,
+                            span(ledger_id, end, extent.entry_count - end),
+                            "it is neither in checkpoint.db nor in the journal",
                         )
                     )
         return held
@@ -353,7 +358,7 @@ class Repair:
     # Metadata
 
     def _read_metadata(self) -> None:
-        """Fill rows, topics and cursors with what is whole."""
+        """Load rows, topics and cursors from the undamaged metadata."""
         plan, found = self._plan, read_metadata(self._files)
         plan.findings += found.findings
         plan.lost += found.lost
@@ -363,7 +368,7 @@ class Repair:
             if path.startswith(f"{MANAGED_LEDGERS}/") and not self._add_topic(path, value):
                 plan.rebuilds_metadata = True
                 plan.dropped_documents.append(path)
-                plan.lost.append(f"{path}: its document, so all of the topic")
+                plan.lost.append(f"{path}: its managed ledger info, so the whole topic")
                 continue
             self._rows.append((path, value, version))
         if not self._topics and self._has_entries and not found.is_damaged:
@@ -373,14 +378,14 @@ class Repair:
             plan.lost.append(lost_values(None))
 
     def _name_lost_topics(self) -> None:
-        """Those of which a cursor is left."""
+        """Report topics of which only a cursor is left."""
         for cursor_id in self._state.cursor_ids():
             if not any(self._state.cursor_records(cursor_id)):
                 continue  # deleted
             path = cursor_id.removesuffix("/delayed").rpartition("/")[0]
             if path not in self._topics:
                 self._topics.add(path)
-                self._plan.lost.append(f"{path}: which ledgers it had, so all of the topic")
+                self._plan.lost.append(f"{path}: its list of ledgers, so the whole topic")
 
     def _add_topic(self, path: str, value: bytes) -> bool:
         try:
@@ -403,23 +408,25 @@ class Repair:
     def _tell_what_topics_may_have_had(self) -> None:
         for path, last in sorted(self._last_ledgers.items()):
             self._plan.lost.append(
-                f"{path}, perhaps everything behind ledger {last}: ledgers of its own that it does not name"
+                f"{path}, perhaps all entries after ledger {last}, in ledgers that the metadata does not list"
             )
 
     def _find_deleted_ledgers(self) -> bool:
-        """Whether a topic reads from ledgers that were deleted: metadata names such only as those to be deleted."""
+        """Return whether a topic reads from deleted ledgers. This shows that the metadata is older."""
         found = sorted(self._listed & self._state.deleted)
         for ledger_id in found:
-            reason = "was deleted before this, so the document is older"
+            reason = "was deleted, so the managed ledger info is older"
             where = f"ledger {ledger_id} of {self._topic_of[ledger_id]}"
             self._plan.findings.append(Finding(METADATA_FILE, None, where, reason).line())
         return bool(found)
 
     def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
-        """Entries, by ledger, of those without a name that no start takes; of all without one, if metadata is written anew."""
+        """Return entry counts of ledgers without a topic that a start refuses; of all without a topic, if the
+        metadata is rewritten.
+        """
         plan, state = self._plan, self._state
         if not self._files.has(METADATA_FILE) and not plan.rebuilds_metadata:
-            return {}  # they were in memory
+            return {}  # the metadata was in memory
         found = {}
         for ledger_id in sorted((held.keys() | plan.extents.keys()) - self._topic_of.keys() - state.deleted):
             extent = plan.extents.get(ledger_id)
@@ -443,19 +450,17 @@ class Repair:
             plan.extents.pop(ledger_id, None)
             self._max_ledger_id = max(self._max_ledger_id, ledger_id)
             if ledger_id in held:
-                plan.taken_ledgers.setdefault(ledger_id, "no topic names it")
+                plan.taken_ledgers.setdefault(ledger_id, "no topic refers to it")
             if count or ledger_id in held:
                 which = span(ledger_id, 0, count) if count else f"ledger {ledger_id}"
-                plan.lost.append(f"no topic, {which}: whose they are is lost")
+                plan.lost.append(f"no topic, {which}: their topic is unknown")
             if self._is_damaged:
-                plan.lost.append(
-                    f"no topic, perhaps positions from {ledger_id}:{count} on: what no file holds any more"
-                )
+                plan.lost.append(f"no topic, perhaps positions from {ledger_id}:{count} on, if no file contains them")
 
-    # Doing it
+    # Application of the plan
 
     def apply(self) -> Path:
-        """Do what was planned; where the replaced files are. Raises StoreError, OSError."""
+        """Apply the plan. Return the directory of the replaced files. Raises StoreError, OSError."""
         plan = self._plan
         taken = self._directory / time.strftime("taken-away-%Y%m%d-%H%M%S", time.gmtime())
         taken.mkdir(mode=0o700)
@@ -529,7 +534,7 @@ class Repair:
 
 
 def _continue_file(path: Path, ledger_id: int, extent: LedgerExtent, pieces: list[Piece]) -> LedgerExtent:
-    """Write pieces behind the extent of a segment file, durably; how far it reaches then."""
+    """Append pieces to a segment file durably. Return its new extent."""
     if not pieces and not path.exists():
         return EMPTY_EXTENT
     data: list[bytes | memoryview] = []
@@ -539,7 +544,10 @@ def _continue_file(path: Path, ledger_id: int, extent: LedgerExtent, pieces: lis
             for start in range(0, piece.count, _LOST_PLACES_IN_A_BLOCK):
                 count = min(piece.count - start, _LOST_PLACES_IN_A_BLOCK)
                 head, *_ = encode_block(ledger_id, piece.first_entry_id + start, [b"\0"] * count, [1] * count)
-                data += [head, b"\1" * count]  # not what the checksums say: readers are told that they are damaged
+                data += [
+                    head,
+                    b"\1" * count,
+                ]  # Deliberately wrong checksums, so that readers are notified of damaged entries.
             messages += piece.count
             size_bytes += piece.count
         else:

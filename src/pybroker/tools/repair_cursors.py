@@ -1,12 +1,11 @@
-"""Makes the cursors of a damaged directory consistent with each other, with the entries and with the transaction logs.
+"""Repair of cursors and transactions: makes them consistent with the entries and with the transaction logs.
 
-Operation: the undamaged records of a cursor are used. If records are lost, the others are kept, and the report states
-up to which position acknowledgements are certain. The transaction buffer of a topic is recomputed from its entries if
-it may be older than they are. If a topic or subscription has a transaction open that its coordinator has ended, the
-repair ends it there, too: with the end in the logs or in the markers of other topics, otherwise with an abort. The
-report lists aborts by transaction and position.
+Undamaged records of a cursor are kept; if some are lost, the report states up to which position acknowledgements are
+certain. A topic's transaction buffer is recomputed from its entries if it may be older. A transaction that is open in
+a topic or subscription but ended at its coordinator is ended there, too: with the end in the logs or in markers of
+other topics, otherwise with an abort, which is reported with transaction and position.
 
-This module writes nothing. `Repair` writes `records` and the changed managed ledger infos.
+This module writes nothing; `Repair` writes `records` and the changed managed ledger infos.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ Entries = Callable[[int], Iterator[tuple[int, bytes]]]
 
 @dataclass(slots=True)
 class RepairedTopic:
-    """A topic's managed ledger info, and the entry counts of its ledgers after the repair."""
+    """A topic's managed ledger info, and its ledgers' entry counts after the repair."""
 
     path: str
     info: ManagedLedgerInfo
@@ -61,19 +60,19 @@ class RepairedTopic:
 
 @dataclass(slots=True)
 class CursorRepair:
-    """One run over all topics. `run` fills the fields with the records to be written and the texts to be reported."""
+    """One run over all topics. `run` sets the records to be written and the texts to be reported."""
 
     state: StoredState
     topics: dict[str, RepairedTopic]
     entries: Entries
     is_metadata_older: bool
-    """Whether managed ledger infos may lack later changes of their topics."""
+    """Whether managed ledger infos may lack later changes."""
     records: dict[str, tuple[bytes | None, list[bytes]]] = field(default_factory=dict)
-    """The snapshot and deltas to be stored, by record id."""
+    """Snapshot and deltas to be stored, by record id."""
     done: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     damaged_logs: dict[str, int] = field(default_factory=dict)
-    """Damaged coordinators' logs by path, with the number of unreadable entries."""
+    """Paths of damaged coordinators' logs, with the number of unreadable entries."""
     ends: TransactionEnds = field(default_factory=TransactionEnds)
     _has_all_markers: bool = False
 
@@ -92,7 +91,7 @@ class CursorRepair:
     # --- managed ledger infos that are older than their cursors ------------------------------------------------------
 
     def _name_cursors_again(self) -> None:
-        """Add cursors with records to the managed ledger infos that lack them, because the infos are older."""
+        """Add cursors that have records to managed ledger infos that lack them, because the infos are older."""
         named = {cursor.id for topic in self.topics.values() for cursor in topic.info.cursors.values()}
         for cursor_id in self.state.cursor_ids():
             own_id = cursor_id.removesuffix(_DELAYED_SUFFIX)
@@ -110,7 +109,7 @@ class CursorRepair:
                 topic.info.cursors[name] = CursorInfo(own_id, (position.ledger_id, position.entry_id))
                 topic.is_changed = True
                 named.add(own_id)
-                self.done.append(f"name the cursor {name!r} of {topic.path} again, of which there are records")
+                self.done.append(f"restore the cursor {name!r} of {topic.path} from its records")
             if cursor_id != own_id and not topic.info.cursors[name].delayed:
                 topic.info.cursors[name].delayed = topic.is_changed = True
 
@@ -118,7 +117,7 @@ class CursorRepair:
 
     @property
     def is_needed(self) -> bool:
-        """Whether stored records must be changed."""
+        """Whether stored records must change."""
         return bool(self.done or self.damaged_logs)
 
     def _read_logs(self) -> None:
@@ -154,7 +153,7 @@ class CursorRepair:
         has_ended_some = self._end_in_buffer(topic, buffer)
         if cursor is None:
             if not buffer.highest_ids():
-                return  # no entry belongs to a transaction
+                return  # no transactional entries
             ledger_id = topic.ledgers.first_position.ledger_id
             cursor = CursorInfo(f"{topic.path}/{TRANSACTIONS_CURSOR}#repaired.{ledger_id}", (ledger_id, -1))
             topic.info.cursors[TRANSACTIONS_CURSOR] = cursor
@@ -166,12 +165,12 @@ class CursorRepair:
             return
         buffer.forget_ledgers(topic.ledgers.has_ledger)
         self.records[record_id] = buffer.snapshot(), []
-        self.done.append(f"compute anew from its entries what {topic.path} knows of its transactions")
+        self.done.append(f"recompute the transactions of {topic.path} from its entries")
         if not cursor.delayed:
             cursor.delayed = topic.is_changed = True
 
     def _end_in_buffer(self, topic: RepairedTopic, buffer: TransactionBuffer) -> bool:
-        """End the open transactions of `buffer` that their coordinators do not end. Return whether there were any."""
+        """End open transactions of `buffer` that their coordinators do not end. Return whether there were any."""
         forgotten = [txn for txn in buffer.open if not self.ends.will_end(txn)]
         for txn in forgotten:
             places = _spans(buffer.open[txn].entries)
@@ -186,7 +185,7 @@ class CursorRepair:
             if self.ends.is_open(txn):
                 self.lost.append(
                     f"{topic.path}, {_spans(buffer.open[txn].entries)}: perhaps the end of transaction {txn}: unless its client "
-                    "commits it, it is aborted in time"
+                    "commits it, it is aborted when it times out"
                 )
         return bool(forgotten)
 
@@ -198,7 +197,7 @@ class CursorRepair:
         )
 
     def _action_of(self, txn: TxnId) -> TxnAction | None:
-        """Return the end of a transaction from its coordinator's log or from a marker in any topic."""
+        """Return a transaction's end from its coordinator's log or from a marker in any topic."""
         found = self.ends.action_of(txn)
         if found is None and not self._has_all_markers:
             self._has_all_markers = True
@@ -228,8 +227,7 @@ class CursorRepair:
         state = CursorState.restore(topic.ledgers, Position(*cursor.position), snapshot, deltas)
         if _coordinator_of(topic.path) is not None:
             # A coordinator reads its log from the mark-delete position on, and the last record contains the highest
-            # assigned id. If that record is lost, or the position is not certain, the coordinator reads all remaining
-            # records.
+            # assigned id. If that record is lost, or the position is uncertain, all remaining records are read.
             if state.mark_delete_position < topic.ledgers.last_position and not self.state.may_lack_records(cursor.id):
                 self.records[cursor.id] = snapshot, deltas
             return
@@ -245,7 +243,6 @@ class CursorRepair:
             self._repair_delayed(topic, name, delayed_record_id(cursor.id))
 
     def _whole_records(self, topic: RepairedTopic, name: str, cursor: CursorInfo) -> tuple[bytes | None, list[bytes]]:
-        """Return the readable records of a cursor."""
         snapshot, deltas = self.state.cursor_records(cursor.id)
         position = Position(*cursor.position)
         try:
@@ -265,7 +262,7 @@ class CursorRepair:
         return (snapshot, kept[1:]) if kept and kept[0] is snapshot else (None, kept)
 
     def _end_holds(self, topic: RepairedTopic, name: str, state: CursorState) -> bool:
-        """End the pending transaction acks of transactions that no coordinator ends. Return whether there were any."""
+        """End pending transaction acks that no coordinator ends. Return whether there were any."""
         forgotten = [txn for txn in state.held.open if not self.ends.will_end(txn)]
         for txn in forgotten:
             places = _places_held(state.held.open[txn])
@@ -294,13 +291,13 @@ class CursorRepair:
 
 
 def _coordinator_of(path: str) -> int | None:
-    """Return the coordinator that has its log at `path`; None for other topics."""
+    """Return the coordinator whose log is at `path`; None for other topics."""
     number = path.removeprefix(LOG_PREFIX)
     return int(number) if number != path and number.isdigit() else None
 
 
 def _serial_of(cursor_id: str) -> tuple[int, ...]:
-    """Return a sort key that rises with each cursor created for a topic."""
+    """Return a sort key in the order of cursor creation."""
     return tuple(int(part) for part in cursor_id.rpartition("#")[2].split(".") if part.isdigit())
 
 
@@ -324,7 +321,7 @@ def _holds_runs(record: bytes) -> bool:
 
 
 def _acknowledge(state: CursorState, hold: Hold) -> None:
-    """Apply the held acknowledgements as a commit does."""
+    """Apply pending acknowledgements as a commit does."""
     if hold.up_to is not None:
         state.mark_delete_to(hold.up_to)
     for ledger_id, entry_ids in hold.groups:
@@ -334,14 +331,17 @@ def _acknowledge(state: CursorState, hold: Hold) -> None:
 
 
 def _certain(state: CursorState, snapshot: bytes | None, deltas: list[bytes]) -> str:
-    """Return a text: which acknowledgements are certain and which may be lost."""
+    """Describe which acknowledgements are certain and which may be lost."""
     if snapshot is None and not deltas:
-        return f"perhaps all acknowledgements behind {state.mark_delete_position}, where it began: these messages come again"
+        return (
+            f"perhaps all acknowledgements after {state.mark_delete_position}, its initial position: these messages are "
+            "delivered again"
+        )
     kept = sum(len(part.deleted) for part in state.acknowledged_behind())
-    behind = f" and of {kept} entries behind it" if kept else ""
+    behind = f" and of {kept} entries after it" if kept else ""
     return (
-        f"perhaps its last acknowledgements, or a reset: certain are those up to {state.mark_delete_position}{behind}; other "
-        "messages come again"
+        f"perhaps its last acknowledgements, or a reset: those up to {state.mark_delete_position}{behind} are certain; other "
+        "messages are delivered again"
     )
 
 
@@ -354,7 +354,6 @@ def _places_held(hold: Hold) -> str:
 
 
 def _spans(entries: dict[int, BitMap]) -> str:
-    """Return positions as text."""
     spans: list[str] = []
     for ledger_id, bitmap in sorted(entries.items()):
         first: int | None = bitmap.min() if bitmap else None

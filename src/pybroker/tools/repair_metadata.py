@@ -1,8 +1,7 @@
-"""Repair of `metadata.db`: reads the undamaged values, reports possible losses, and writes the values to a new file.
+"""Repair of `metadata.db`: reads undamaged values, reports possible losses, and writes the values to a new file.
 
-The database's own checks detect damage. A damaged database is read row by row from both ends, and then page by page
-without SQLite (`salvaged_metadata.py`). Each value with a correct checksum is used. Of the other values only the number
-is known.
+A damaged database is read row by row from both ends, then page by page without SQLite (`salvaged_metadata.py`). Each
+value with a correct checksum is used; of the others only the number is known.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from pybroker.tools.salvaged_metadata import Row, SalvagedMetadata
 from pybroker.tools.sqlite_log import find_log_damage
 from pybroker.tools.stored_state import Finding
 
-LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: what they made is gone, what they deleted may be back"
+LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: created objects are lost, and deleted ones may exist again"
 
 
 @dataclass(slots=True)
 class MetadataRows:
-    """The values that are whole."""
+    """The undamaged values."""
 
     rows: list[Row] = field(default_factory=list)
     is_damaged: bool = False
-    """It cannot be opened as it is."""
+    """The database cannot be opened."""
     is_mark_damaged: bool = False
-    """Its mark says nothing: it must go, and whether the last changes are there is not known."""
+    """The marker file is unreadable. It must be removed, and the last changes may be lost."""
     findings: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
 def read_metadata(files: DataFiles) -> MetadataRows:
-    """Everything that can be read. Raises NotUsable for a layout that this program does not know."""
+    """Read all readable values. Raises NotUsable for an unknown layout."""
     found = MetadataRows()
     if not files.has(METADATA_FILE):
         if files.has(METADATA_MARK):
@@ -51,7 +50,7 @@ def read_metadata(files: DataFiles) -> MetadataRows:
     for finding in doubts(files):
         found.findings.append(finding.line())
         found.is_mark_damaged |= finding.file == METADATA_MARK
-        found.is_damaged |= finding.file != METADATA_MARK  # a log that ends in damage is not kept
+        found.is_damaged |= finding.file != METADATA_MARK  # a damaged log is not kept
     try:
         asyncio.run(_open_and_close(files.copy_of(METADATA_FILE)))
     except StoreError as error:
@@ -65,14 +64,16 @@ def read_metadata(files: DataFiles) -> MetadataRows:
 
 
 def doubts(files: DataFiles) -> list[Finding]:
-    """What a start takes although it may hide a loss: a mark that cannot be read; and damage in the log, where there is no mark."""
+    """Return findings that a start ignores although they may hide a loss: an unreadable marker file, or a damaged log
+    without a marker file.
+    """
     has_mark = files.has(METADATA_MARK)
     found = []
     if has_mark and decode_mark(files.copy_of(METADATA_MARK).read_bytes()) is None:
         has_mark = False
-        reason = f"damaged: whether the last changes of {METADATA_FILE} are there is not known"
+        reason = f"damaged: it is unknown whether the last changes of {METADATA_FILE} exist"
         found.append(Finding(METADATA_MARK, None, "", reason))
-    # The mark knows better: what a refused commit has left in the log looks like damage, too.
+    # With a marker file, damage in the log proves nothing, because a refused commit looks the same.
     offset = None if has_mark else find_log_damage(files.log_of(METADATA_FILE))
     if offset is not None:
         found.append(Finding(f"{METADATA_FILE}{LOG_SUFFIX}", offset, "", "wrong checksum of a committed page"))
@@ -80,7 +81,7 @@ def doubts(files: DataFiles) -> list[Finding]:
 
 
 def write_metadata(path: Path, rows: list[Row]) -> None:
-    """Make a new file that holds `rows`. Raises sqlite3.Error, OSError."""
+    """Create a file with `rows`. Raises sqlite3.Error, OSError."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     connection = sqlite3.connect(path, isolation_level=None)
@@ -98,7 +99,7 @@ def write_metadata(path: Path, rows: list[Row]) -> None:
 
 
 def _require_known_layout(files: DataFiles) -> None:
-    """Raises NotUsable: values of another layout would be taken for lost."""
+    """Raise NotUsable, because values of another layout would count as lost."""
     connection = files.open_database(METADATA_FILE)
     try:
         (layout,) = connection.execute("PRAGMA user_version").fetchone()
@@ -107,11 +108,13 @@ def _require_known_layout(files: DataFiles) -> None:
     finally:
         connection.close()
     if layout not in (0, LAYOUT_VERSION):
-        raise NotUsable(f"{METADATA_FILE} has layout {layout}, this program repairs {LAYOUT_VERSION}")
+        raise NotUsable(
+            f"{METADATA_FILE} has layout {layout}, but this program supports {LAYOUT_VERSION}: use a newer pybroker"
+        )
 
 
 def _read_rows(files: DataFiles, found: MetadataRows) -> None:
-    """Those that fit their checksum, from both ends of the table as far as SQLite comes."""
+    """Read rows with correct checksums, from both ends of the table as far as SQLite can."""
     rows: dict[str, Row] = {}
     damaged: dict[str, str] = {}
     stored_count: int | None = None
@@ -130,7 +133,7 @@ def _read_rows(files: DataFiles, found: MetadataRows) -> None:
                 ((stored_count,),) = connection.execute("SELECT row_count FROM totals").fetchall()
             finally:
                 connection.close()
-        except (*SQLITE_FAILURES, ValueError) as error:  # the last: not one row
+        except (*SQLITE_FAILURES, ValueError) as error:  # ValueError: a single unreadable row
             found.findings.append(f"damage: {METADATA_FILE}: {error}")
     if found.is_damaged and _add_from_pages(files, found, rows, damaged):
         found.rows = sorted(rows.values())
@@ -142,8 +145,9 @@ def _read_rows(files: DataFiles, found: MetadataRows) -> None:
 
 
 def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row], damaged: dict[str, str]) -> bool:
-    """Add values that SQLite cannot read. Return True if these are exactly the values of the last commit: nothing is
-    lost."""
+    """Add values that SQLite cannot read. Return True if the result is exactly the last commit, so that nothing is
+    lost.
+    """
     salvaged = SalvagedMetadata(files.content_of(METADATA_FILE), files.log_of(METADATA_FILE))
     exact = salvaged.all_values({path for path in salvaged.older if repr(path) in damaged})
     mark = decode_mark(files.content_of(METADATA_MARK)) if files.has(METADATA_MARK) else None
@@ -156,14 +160,14 @@ def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row],
     for path, row in salvaged.older.items():
         if path not in rows and repr(path) in damaged:
             rows[path] = row
-            damaged[repr(path)] += f"; version {row[2]} of it counts, which is older"
+            damaged[repr(path)] += f"; version {row[2]} is used instead, which is older"
     return False
 
 
 def lost_values(count: int | None) -> str:
-    """What is lost where so many values are not found; None: nobody knows how many."""
+    """Describe the loss of `count` values; None: an unknown number."""
     how_many = "perhaps values" if count is None else f"{count} values"
-    return f"{METADATA_FILE}: {how_many} of which not even the path is left, topics among them, with all that they had"
+    return f"{METADATA_FILE}: {how_many} with unknown paths, perhaps topics with all of their data"
 
 
 async def _open_and_close(path: Path) -> None:

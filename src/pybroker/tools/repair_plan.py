@@ -1,4 +1,4 @@
-"""What a repair makes of what could be read: pure decisions, told in lines. The reading and writing is in `repair.py`."""
+"""The plan of a repair: decisions without IO, and their description. `repair.py` reads and writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.storage_format.segment_layout import LedgerExtent
 
 @dataclass(frozen=True, slots=True)
 class JournalRun:
-    """Consecutive entries as one record of the journal holds them."""
+    """Consecutive entries in one journal record."""
 
     first_entry_id: int
     payloads: list[bytes]
@@ -19,7 +19,7 @@ class JournalRun:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is put behind a segment file: entries, or, when `payloads` is None, the places of `count` that are lost."""
+    """Data to append to a segment file: entries, or `count` lost positions if `payloads` is None."""
 
     first_entry_id: int
     count: int
@@ -29,12 +29,12 @@ class Piece:
 
 @dataclass(slots=True)
 class RepairPlan:
-    """Everything that an application does, and what is lost."""
+    """All changes of an application, and the losses."""
 
     findings: list[str] = field(default_factory=list)
     rebuilds_table: bool = False
     rebuilds_metadata: bool = False
-    takes_mark: bool = False  # that of metadata.db
+    takes_mark: bool = False  # the marker file of metadata.db
     takes_journal_end: bool = False
     dropped_documents: list[str] = field(default_factory=list)
     pieces: dict[int, list[Piece]] = field(default_factory=dict)  # by ledger
@@ -42,42 +42,42 @@ class RepairPlan:
     taken_ledgers: dict[int, str] = field(default_factory=dict)  # with the reason
     done: list[str] = field(default_factory=list)  # changes of cursors and transactions
     lost: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # missing stored data, which the user must accept as lost
-    certain: list[str] = field(default_factory=list)  # the certain positions without it, by topic and cursor
+    missing: list[str] = field(default_factory=list)  # missing data, whose loss the user must accept
+    certain: list[str] = field(default_factory=list)  # the positions that are certain without it, by topic and cursor
 
     @property
     def is_needed(self) -> bool:
         return self.rebuilds_table or self.takes_mark or self.takes_journal_end
 
     def lines(self) -> list[str]:
-        """For the operator."""
+        """Return the report for the operator."""
         lines = [f"found: {finding}" for finding in self.findings]
         if not self.is_needed:
-            lines.append("nothing to repair: a start takes the directory as it is")
+            lines.append("nothing to repair: a broker can start with the directory")
             return lines + [f"lost: {text}" for text in self.lost]
         if self.rebuilds_table:
             lines.append(
-                "do: write checkpoint.db anew, from segments, journal and what of it is whole; take the journal away"
+                "do: rewrite checkpoint.db from segments, journal and its undamaged rows; move the journal away"
             )
         if self.rebuilds_metadata:
-            lines.append("do: write metadata.db anew with the values that are whole")
+            lines.append("do: rewrite metadata.db with the undamaged values")
         if self.takes_mark or self.rebuilds_metadata:
-            lines.append("do: take metadata.end away, which a start makes anew")
+            lines.append("do: move metadata.end away; a start creates it again")
         if self.takes_journal_end and not self.rebuilds_table:
-            lines.append("do: take journal.end away, which a start makes anew")
-        lines += [f"do: drop {path}, which cannot be read" for path in self.dropped_documents]
+            lines.append("do: move journal.end away; a start creates it again")
+        lines += [f"do: remove {path}, which cannot be read" for path in self.dropped_documents]
         for ledger_id, pieces in sorted(self.pieces.items() if self.rebuilds_table else ()):
             count = sum(piece.count for piece in pieces if piece.payloads is not None)
             if count:
-                lines.append(f"do: put {count} entries of the journal into ledger {ledger_id}")
+                lines.append(f"do: append {count} entries of the journal to ledger {ledger_id}")
         lines += [f"do: {text}" for text in self.done]
-        lines += [f"do: take ledger {ledger_id} away: {why}" for ledger_id, why in sorted(self.taken_ledgers.items())]
+        lines += [f"do: move ledger {ledger_id} away: {why}" for ledger_id, why in sorted(self.taken_ledgers.items())]
         lines += [f"lost: {text}" for text in self.lost]
         return lines + [f"certain: {text}" for text in self.certain]
 
 
 def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:
-    """What follows on the first `held` entries of a ledger out of the runs of the journal, which may overlap or leave gaps."""
+    """Return the pieces after the first `held` entries of a ledger. The runs may overlap or leave gaps."""
     pieces: list[Piece] = []
     end = held
     for run in sorted(runs, key=lambda run: run.first_entry_id):
@@ -94,14 +94,14 @@ def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:
 
 
 def span(ledger_id: int, first_id: int, count: int) -> str:
-    """Positions in words."""
+    """Describe positions."""
     if count == 1:
         return f"position {ledger_id}:{first_id}"
     return f"positions {ledger_id}:{first_id} to {ledger_id}:{first_id + count - 1}"
 
 
 def lost_places(topic_of: Mapping[int, str], pieces: Mapping[int, list[Piece]]) -> list[str]:
-    """The gaps between what segments and the journal hold, by topic and position."""
+    """Describe gaps between segments and journal, by topic and position."""
     return [
         f"{topic_of.get(ledger_id, 'no topic')}, {span(ledger_id, piece.first_entry_id, piece.count)}: in no file"
         for ledger_id, ledger_pieces in sorted(pieces.items())

@@ -1,7 +1,7 @@
 """Reads values from the pages of a damaged `metadata.db` without SQLite, and checks whether they are complete.
 
-The value of a path can change, so older versions of pages are used only for paths without a newer value. The totals in
-the database prove whether the values are exactly those of the last commit.
+A path's value can change, so older page versions are used only for paths without a newer value. The totals in the
+database prove whether the values are exactly those of the last commit.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Row = tuple[str, bytes, int]
 
 
 class SalvagedMetadata:
-    """The values found in the bytes of the file and its log."""
+    """The values in the bytes of the file and its log."""
 
     def __init__(self, data: bytes, log: bytes) -> None:
         self._pages = DatabasePages(data, log, lambda cells: _value_of(cells) is not None)
         self._roots = self._pages.roots()
         self.newest: dict[str, Row] = {}
-        """The values in the newest version of each page."""
+        """Values in the newest version of each page."""
         self.older: dict[str, Row] = {}
-        """The last version of values that exist in older versions of pages only. Some of them may have been deleted."""
+        """The last version of values that exist only in older page versions. Some may have been deleted."""
         for cells in self._tree("metadata"):
             if (row := _value_of(cells)) is not None:
                 self.newest[row[0]] = row
@@ -33,7 +33,7 @@ class SalvagedMetadata:
                 before = self.older.get(row[0])
                 self.older[row[0]] = row if before is None or before[2] < row[2] else before
         self.totals = next((found for cells in self._tree("totals") if (found := _totals_of(cells))), None)
-        """The totals of the last commit; None if they are damaged."""
+        """The totals of the last commit; None if damaged."""
 
     def all_values(self, damaged_paths: set[str]) -> dict[str, Row] | None:
         """Return exactly the values of the last commit; None if they cannot be determined."""
@@ -52,7 +52,7 @@ class SalvagedMetadata:
 
 
 def _value_of(cells: Cells) -> Row | None:
-    """Return the row of a value with a correct checksum, else None."""
+    """Return the row if its checksum is correct."""
     if len(cells) != len(("path", "value", "version", "checksum")):
         return None
     path, value, version, checksum = cells

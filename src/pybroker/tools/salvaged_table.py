@@ -1,7 +1,7 @@
-"""Reads the undamaged rows of a damaged `checkpoint.db`, and determines which cursors may have lost rows.
+"""Reads undamaged rows of a damaged `checkpoint.db`, and determines which cursors may have lost rows.
 
-Every row with a correct checksum is used, also from older versions of pages, because a cursor's record never changes
-under its number. The digests show whether rows are missing. The b-trees show between which keys they are missing.
+Every row with a correct checksum is used, also from older page versions, because a cursor's record never changes
+under its number. The digests show whether rows are missing; the b-trees show between which keys.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ CURSOR_TABLES = ("snapshots", "deltas")
 _CURSOR_COLUMNS = 4
 _COLUMNS = {"facts": 3, "unsealed": 6, "snapshots": _CURSOR_COLUMNS, "deltas": _CURSOR_COLUMNS, "digests": 4}
 _KIND_OFFSET, _WHOLE = 1, 0
-"""Offset and value of the kind of a whole state, in records of cursors and of delayed entries."""
+"""Offset and value of the record kind "whole state" in records of cursors and delayed entries."""
 
 Key = tuple[str, int]
-"""Cursor id and number of a record."""
+"""Cursor id and record number."""
 
 
 @dataclass(slots=True)
@@ -35,13 +35,13 @@ class CursorRows:
     records: dict[tuple[int, bool], bytes] = field(default_factory=dict)
 
     def add(self, number: int, data: bytes, *, is_snapshot: bool) -> None:
-        """Add a record. A row of the snapshot table replaces another row with the same number."""
+        """Add a record. A snapshot row replaces another row with the same number."""
         is_whole = is_snapshot or is_whole_record(data)
         if is_snapshot or (number, is_whole) not in self.records:
             self.records[number, is_whole] = data
 
     def stored(self) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Return the last whole state, or None, and the records after it, as the table would return them."""
+        """Return the last whole state or None, and the later records, as the table would."""
         keys = sorted(self.records)
         whole = max((index for index, (_, is_whole) in enumerate(keys) if is_whole), default=-1)
         snapshot = None if whole < 0 else (keys[whole][0], self.records[keys[whole]])
@@ -49,7 +49,7 @@ class CursorRows:
 
 
 class SalvagedTable:
-    """The rows found in the bytes of the file and its log."""
+    """The rows in the bytes of the file and its log."""
 
     def __init__(self, data: bytes, log: bytes) -> None:
         self.facts: dict[str, int] = {}
@@ -57,9 +57,9 @@ class SalvagedTable:
         self.cursors: dict[str, CursorRows] = {}
         self.has_all_extents = True
         self.lost: list[tuple[Key | None, Key | None]] = []
-        """Keys between which records of cursors are lost, both excluded; None stands for the end of the table."""
+        """Pairs of keys (exclusive) between which cursor records are lost; None: the end of the table."""
         self.lost_records: int | None = 0
-        """The number of lost records of cursors; None if it is unknown."""
+        """The number of lost cursor records; None if unknown."""
         self._pages = DatabasePages(data, log, _is_whole)
         self._roots = self._pages.roots()
         self._copies = list(self._pages.every_row())
@@ -83,7 +83,7 @@ class SalvagedTable:
         return [row if row is not None and len(row) == _COLUMNS[table] else None for row in self._pages.tree(root)]
 
     def _read_facts(self) -> None:
-        # Facts only rise, so the highest value in all versions is the newest one.
+        # Facts only increase, so the highest value of all versions is the newest.
         for row in self._copies:
             if len(row) == _COLUMNS["facts"] and isinstance(row[0], str) and isinstance(row[1], int):
                 self.facts[row[0]] = max(row[1], self.facts.get(row[0], 0))
@@ -125,7 +125,7 @@ class SalvagedTable:
         self.cursors.setdefault(cursor_id, CursorRows()).add(number, data, is_snapshot=is_snapshot)
 
     def _missing(self, table: str, rows: list[Row]) -> int | None:
-        """Return how many rows of the last commit are not in `rows`; None if that is unknown."""
+        """Return how many rows of the last commit are missing in `rows`; None if unknown."""
         digest = next((row for row in self._tree("digests") if row is not None and row[0] == table), None)
         if digest is None:
             return None
@@ -138,7 +138,7 @@ class SalvagedTable:
         return count - len(rows) if isinstance(count, int) and count > len(rows) else None
 
     def _healed(self, row: Row | None) -> Row | None:
-        """Return the row if it is undamaged, otherwise an undamaged copy of it; None without one."""
+        """Return the row or an undamaged copy of it; None if there is none."""
         if row is None or not _is_cursor_row(row):
             return None
         if _is_whole(row):
@@ -166,7 +166,7 @@ def _spans(rows: list[Row | None]) -> list[tuple[Key | None, Key | None]]:
 
 
 def is_whole_record(data: bytes) -> bool:
-    """Return whether a record of a cursor or of its delayed entries replaces all earlier records."""
+    """Return whether a record replaces all earlier records of the cursor or of its delayed entries."""
     return data[_KIND_OFFSET : _KIND_OFFSET + 1] == bytes((_WHOLE,))
 
 
@@ -188,7 +188,7 @@ def _is_cursor_row(row: Row) -> bool:
 
 
 def _is_whole(row: Row) -> bool:
-    """Return whether a row has a correct checksum. Rows of `digests` have no checksum and are always accepted."""
+    """Return whether the checksum is correct. Rows of `digests` have none and are always accepted."""
     if len(row) not in _COLUMNS.values() or not isinstance(row[-1], int):
         return False
     if len(row) == _COLUMNS["digests"] and row[0] in DIGESTED_TABLES:

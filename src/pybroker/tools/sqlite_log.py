@@ -1,9 +1,9 @@
-"""Damage in the write-ahead log of a SQLite file. Pure.
+"""Detection of damage in a SQLite write-ahead log. Pure.
 
-SQLite takes the first frame with a wrong checksum for the end of the log, so damage in the middle silently undoes what was
-committed behind it. Checksums are chained: a frame that fits the one before it, which does not fit, proves that the log went
-on. But a crash may leave any frames of a transaction that was never committed, later ones without earlier ones too; the next
-transaction begins only when the one before it is on the device. So damage is proved by a frame of a transaction behind it.
+SQLite treats the first frame with a wrong checksum as the end of the log, so damage in the middle silently undoes
+later commits. Checksums are chained, so a later frame that continues the chain shows that the log went on. A crash
+may also leave any frames of an uncommitted transaction, but the next transaction begins only when the previous one is
+durable. So damage is proved by a frame of a later transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LogFrame(NamedTuple):
     is_commit: bool
     """Whether the frame ends a transaction."""
     is_whole: bool
-    """Whether the checksum is correct. The page number of a damaged frame may be wrong."""
+    """Whether the checksum is correct. A damaged frame's page number may be wrong."""
 
 
 def log_page_size(data: bytes) -> int:
@@ -36,18 +36,19 @@ def log_page_size(data: bytes) -> int:
 
 
 def log_frames(data: bytes, page_size: int) -> list[LogFrame]:
-    """Return the frames since the log was last restarted, including damaged ones, up to the last undamaged one."""
+    """Return the frames since the last restart of the log, including damaged ones, up to the last undamaged one."""
     frame_bytes = _FRAME.size + page_size
     if len(data) < _HEADER.size + frame_bytes:
         return []
     magic, _, _, _, *salts, first, second = _HEADER.unpack_from(data)
     order = "<" if magic == _MAGIC_LITTLE else ">"
-    # A checksum continues that of the frame before. If that frame is damaged, try its stored and its computed checksum.
+    # A checksum continues that of the previous frame. If that frame is damaged, try its stored and its computed
+    # checksum.
     sums: list[_Sums] = [(first, second)]
     if _add(order, (0, 0), data[: _HEADER.size - 8]) != sums[0]:
         salts = list(_FRAME.unpack_from(data, _HEADER.size)[2:4])
     frames: list[LogFrame] = []
-    end = 0  # behind the last undamaged frame
+    end = 0  # after the last undamaged frame
     for offset in range(_HEADER.size, len(data) - frame_bytes + 1, frame_bytes):
         page_number, database_pages, *_, first, second = _FRAME.unpack_from(data, offset)
         checked = [_check(order, each, data, offset, page_size, salts) for each in sums]
@@ -63,7 +64,7 @@ def log_frames(data: bytes, page_size: int) -> list[LogFrame]:
 
 
 def find_log_damage(data: bytes) -> int | None:
-    """The offset of the first damaged frame, 0 for the header, None when the log is sound."""
+    """Return the offset of the first damaged frame, 0 for the header, None if the log is undamaged."""
     if len(data) < _HEADER.size:
         return None
     magic, _, page_size, _, *salts, first, second = _HEADER.unpack_from(data)
@@ -76,7 +77,7 @@ def find_log_damage(data: bytes) -> int | None:
     while offset + frame_bytes <= len(data):
         computed, is_right = _check(order, sums, data, offset, page_size, salts)
         if not is_right:
-            # Either part may be what is damaged: the frame, or its checksum.
+            # Either the frame or its checksum may be damaged.
             stored = _FRAME.unpack_from(data, offset)[4:6]
             goes_on = any(
                 _has_later_transaction(order, chain, data, offset, page_size, salts) for chain in (stored, computed)
@@ -88,7 +89,7 @@ def find_log_damage(data: bytes) -> int | None:
 
 
 def _has_later_transaction(order: str, sums: _Sums, data: bytes, offset: int, page_size: int, salts: list[int]) -> bool:
-    """Whether the frames that fit behind the one at `offset`, with these checksums behind it, reach into another transaction."""
+    """Return whether the frames that continue the chain after the one at `offset` reach into another transaction."""
     frame_bytes = _FRAME.size + page_size
     has_commit = False
     while offset + 2 * frame_bytes <= len(data):
@@ -101,7 +102,7 @@ def _has_later_transaction(order: str, sums: _Sums, data: bytes, offset: int, pa
 
 
 def _check(order: str, sums: _Sums, data: bytes, offset: int, page_size: int, salts: list[int]) -> tuple[_Sums, bool]:
-    """The checksums behind a frame, and whether it is one of this log that fits."""
+    """Return the checksums after a frame, and whether it is a valid frame of this log."""
     start = offset + _FRAME.size
     computed = _add(order, _add(order, sums, data[offset : offset + 8]), data[start : start + page_size])
     fields = _FRAME.unpack_from(data, offset)

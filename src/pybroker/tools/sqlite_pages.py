@@ -1,15 +1,13 @@
-"""The rows of a damaged SQLite file, read page by page without SQLite. Pure.
+"""Reading of a damaged SQLite file page by page, without SQLite. Pure.
 
-SQLite stops at the first unreadable page or cell and does not return the rows behind it. This module reads each page
-separately, in the database file and in its write-ahead log, and returns each row that the caller accepts by its
-checksum.
+SQLite stops at the first unreadable page or cell. This module reads each page of the file and of its write-ahead log
+separately, and returns each row that the caller accepts by its checksum.
 
-Operation: `every_row` yields the undamaged rows of all pages, including older versions of pages. `tree` follows one
-b-tree through the newest version of each page. It returns the rows in key order, with None in the position of
-unreadable parts.
+Operation: `every_row` yields the undamaged rows of all pages, including older versions. `tree` returns the rows of
+one b-tree in the newest version of each page in key order, with None for unreadable parts.
 
-Limitations: no UTF-16 databases, no encryption. Rows on pages that SQLite has freed are also returned: the caller
-decides by their keys whether to use them.
+Limitations: no UTF-16 databases, no encryption. Rows on freed pages are also returned; the caller decides by their
+keys.
 """
 
 from __future__ import annotations
@@ -49,23 +47,23 @@ class _Cell(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A parsed page. None stands for an unreadable cell."""
+    """A parsed page. None: an unreadable cell."""
 
     cells: list[_Cell | None]
     last_child: int
 
 
 class DatabasePages:
-    """The pages in the bytes of a database file and its log. `is_whole` returns whether a row is undamaged."""
+    """The pages of a database file and its log. `is_whole` returns whether a row is undamaged."""
 
     def __init__(self, data: bytes, log: bytes, is_whole: IsWhole) -> None:
         self._is_whole = is_whole
         self._page_bytes = _page_bytes(data, log)
-        # SQLite can reserve bytes at the end of each page. The broker's databases do not use that.
+        # SQLite can reserve bytes at the end of each page; the broker's databases do not.
         self._usable_bytes = self._page_bytes
         frames = log_frames(log, self._page_bytes)
         self.has_damaged_log = any(not frame.is_whole for frame in frames)
-        """Whether a page in the log is damaged. Then any page may be an older version than it should be."""
+        """Whether a page in the log is damaged, so that any page may be outdated."""
         self._versions: dict[int, list[bytes]] = {}  # by page number, oldest first
         self._overflow: set[int] = set()  # pages that hold the ends of long rows
         for number in range(1, len(data) // self._page_bytes + (len(data) % self._page_bytes > 0) + 1):
@@ -80,7 +78,7 @@ class DatabasePages:
             if index <= committed:
                 versions.append(frame.data)
             else:
-                versions.insert(0, frame.data)  # Never committed: only its rows may be used.
+                versions.insert(0, frame.data)  # Not committed: only its rows may be used.
 
     def roots(self) -> dict[str, int]:
         """Return the root page of each table in the readable part of the schema."""
@@ -105,8 +103,7 @@ class DatabasePages:
             yield from self._schema_rows(page.last_child, seen)
 
     def tree(self, root: int) -> list[Row | None]:
-        """Return the rows below `root` in key order, including damaged ones; None stands for an unreadable cell or
-        page."""
+        """Return the rows below `root` in key order, including damaged ones; None: an unreadable cell or page."""
         found: list[Row | None] = []
         self._walk(root, found, set())
         return found
@@ -129,7 +126,7 @@ class DatabasePages:
             self._walk(page.last_child, found, seen)
 
     def every_row(self) -> Iterator[Row]:
-        """Yield each undamaged row of each version of each page. A row may be repeated."""
+        """Yield each undamaged row of each page version. Rows may repeat."""
         unsound: list[tuple[int, bytes]] = []
         for number, versions in self._versions.items():
             for data in versions:
@@ -153,8 +150,7 @@ class DatabasePages:
         return whole, len(whole) == len(rows) and None not in cells
 
     def _rows_anywhere(self, number: int, data: bytes) -> Iterator[Row]:
-        """Yield the undamaged rows of a page with a damaged header, pointer or row, by trying to parse a row at each
-        offset."""
+        """Yield the undamaged rows of a damaged page, by trying to parse a row at each offset."""
         for offset in range(_FILE_HEADER_BYTES if number == 1 else 0, self._page_bytes):
             for read in (self._index_row, self._table_row):
                 try:
@@ -167,7 +163,7 @@ class DatabasePages:
     # --- pages -------------------------------------------------------------------------------------------------------
 
     def _parsed(self, number: int) -> _Page | None:
-        """Return the newest version of a page; None if it is unreadable."""
+        """Return the newest version of a page; None if unreadable."""
         versions = self._versions.get(number)
         if not versions:
             return None
@@ -177,7 +173,7 @@ class DatabasePages:
             return None
 
     def _parse(self, number: int, data: bytes) -> _Page:
-        """Raises Unreadable."""
+        """Raise Unreadable."""
         start = _FILE_HEADER_BYTES if number == 1 else 0
         kind, _, count, _, _ = struct.unpack_from(">BHHHB", data, start)
         if kind not in _KINDS:
@@ -212,12 +208,12 @@ class DatabasePages:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def _index_row(self, data: bytes, offset: int) -> Row:
-        """Raises Unreadable."""
+        """Raise Unreadable."""
         size, offset = _varint(data, offset)
         return self._record(data, offset, size, (self._usable_bytes - 12) * 64 // 255 - 23)
 
     def _table_row(self, data: bytes, offset: int) -> Row:
-        """Return the row with its row id as the value of the integer primary key. Raises Unreadable."""
+        """Return the row with its row id as the integer primary key. Raises Unreadable."""
         size, offset = _varint(data, offset)
         row_id, offset = _varint(data, offset)
         values = self._record(data, offset, size, self._usable_bytes - 35)
@@ -237,7 +233,7 @@ class DatabasePages:
         return tuple(values)
 
     def _payload(self, data: bytes, offset: int, size: int, most_bytes: int) -> bytes:
-        """Return the bytes of a record. The end of a long record is on overflow pages."""
+        """Return the bytes of a record, which may continue on overflow pages."""
         if size <= most_bytes:
             if offset + size > len(data):
                 raise Unreadable

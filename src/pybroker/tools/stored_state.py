@@ -1,7 +1,7 @@
-"""What checkpoint table and journal say together, read without changing anything, and all damage met on the way.
+"""The combined state of checkpoint table and journal, read without changes, with all damage found.
 
-The same rules as those of a start: batches from the table's sequence number on count, in order, and records behind extents.
-But where a start refuses, this notes the damage and goes on as far as something can be told.
+The rules are those of a start: batches apply in order from the table's sequence number on, and records after extents.
+Where a start refuses, this module records the damage and continues as far as possible.
 """
 
 from __future__ import annotations
@@ -47,20 +47,18 @@ from pybroker.tools.journal_header import with_new_header
 from pybroker.tools.salvaged_table import SalvagedTable, is_whole_record
 from pybroker.tools.sqlite_log import find_log_damage
 
-NO_NAME = "no topic names it, so metadata is lost"
-"""Of a ledger with entries."""
-NO_TOPIC = "names no topic, although there are ledgers with entries"
-NO_METADATA = (
-    "is missing, although there are ledgers with entries (only with metadataStore=memory that is as it should be)"
-)
+NO_NAME = "no topic refers to it, so metadata is lost"
+"""Reason for a ledger with entries."""
+NO_TOPIC = "contains no topic, although there are ledgers with entries"
+NO_METADATA = "is missing, although there are ledgers with entries (this is normal only with metadataStore=memory)"
 ANY_SEQUENCE = 1 << 63
-"""Higher than the sequence number of any batch."""
+"""Higher than any batch's sequence number."""
 JournalItem = AppendRecord | LedgerRecord | CursorRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong, or, when it is no damage, worth a line."""
+    """Damage, or a note if `is_damage` is False."""
 
     file: str
     offset: int | None
@@ -84,24 +82,26 @@ class LiveBatch:
 
 
 class StoredState:
-    """Filled by `load`; `report` hears of every finding at once, `advance` of every file's bytes that are done."""
+    """The state, filled by `load_table` and `read_journal`. `report` is called for each finding, `advance` with each
+    file's processed bytes.
+    """
 
     def __init__(self, files: DataFiles, report: Callable[[Finding], None], advance: Callable[[int], None]) -> None:
         self.facts = Facts()
-        self.extents: dict[int, LedgerExtent] = {}  # of ledgers without index, as committed
+        self.extents: dict[int, LedgerExtent] = {}  # ledgers without index, as committed
         self.deleted: set[int] = set()  # by the journal
-        self.appended: dict[int, int] = {}  # entries that are in the journal only
+        self.appended: dict[int, int] = {}  # entries that only the journal has
         self.are_extents_known = True
         self.lacks_journal = False
         """Whether durable batches are lost or damaged."""
         self.is_end_unknown = False
-        """Whether it is unknown if the last batches and the last transactions of the table exist."""
+        """Whether it is unknown if the last batches and the table's last transactions exist."""
         self.known = NOTHING_KNOWN
         """The store's data according to the metadata."""
         self.known_end: JournalEnd | None = None
-        """The end of the durable journal, the latest of all marks."""
+        """The latest recorded end of the durable journal."""
         self.missing: list[str] = []
-        """Texts that describe the missing parts of the journal and of all ledgers."""
+        """Descriptions of the missing parts of the journal and of all ledgers."""
         self._files = files
         self._report_to = report
         self._advance = advance
@@ -120,18 +120,18 @@ class StoredState:
 
     @property
     def next_ledger_id(self) -> int:
-        """As facts and journal say: ids from it on were never given."""
+        """Return the lowest id that was never assigned, according to facts and journal."""
         return max(self.facts.ledger_id, self._max_created_id + 1)
 
     def cursor_ids(self) -> list[str]:
         return sorted(self._stored_cursors.keys() | self._touched_cursors)
 
     def cursor_records(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
-        """Snapshot and deltas of a cursor as a start would find them."""
+        """Return snapshot and deltas of a cursor as a start would find them."""
         return merge(self._stored_cursors.get(cursor_id, (None, [])), self._shelf.shelved(cursor_id))
 
     def may_lack_records(self, cursor_id: str, *, is_each_whole: bool = False) -> bool:
-        """Return whether records may be lost that the state of the cursor depends on.
+        """Return whether records may be lost on which the cursor's state depends.
 
         `is_each_whole`: each record replaces the earlier ones, as transaction buffer records do.
         """
@@ -149,7 +149,7 @@ class StoredState:
         """Read checkpoint.db with SQLite; if it is damaged, also page by page. Raises NotUsable for a newer version."""
         name = self._files.directories.table.name
         if not self._files.has(name):
-            self._lose_facts(name, f"is missing, beside {self._files.what_is_there()}")
+            self._lose_facts(name, f"is missing, although there are {self._files.what_is_there()}")
             return
         offset = find_log_damage(self._files.log_of(name))
         if offset is not None:
@@ -162,9 +162,9 @@ class StoredState:
                         self._report(Finding(name, None, "", str(text)))
                 self._version = schema_version(connection)
                 if self._version == 0:
-                    # Alone it was cut off in its first start, and the next one makes it.
+                    # Without other files: interrupted in its first start, and created by the next one.
                     if what_is_there := self._files.what_is_there():
-                        self._lose_facts(name, f"is empty, beside {what_is_there}")
+                        self._lose_facts(name, f"is empty, although there are {what_is_there}")
                 else:
                     self._load_facts(connection, name)
                     self._load_extents(connection, name)
@@ -188,10 +188,11 @@ class StoredState:
         self._report(finding)
 
     def _salvage(self, name: str) -> None:
-        """Use the undamaged rows of all pages."""
         found = self._salvaged = SalvagedTable(self._files.content_of(name), self._files.log_of(name))
         if (version := found.facts.get("version", TABLE_VERSION)) > TABLE_VERSION:
-            raise NotUsable(f"{name} has version {version}, this program knows {TABLE_VERSION}")
+            raise NotUsable(
+                f"{name} has version {version}, but this program supports {TABLE_VERSION}: use a newer pybroker"
+            )
         for fact, value in found.facts.items():
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
@@ -214,7 +215,9 @@ class StoredState:
         for fact, value in self._rows(connection, name, "facts"):
             found.add(fact)
             if fact == "version" and value != self._version:
-                raise NotUsable(f"{name} has version {value}, this program knows {TABLE_VERSION}")
+                raise NotUsable(
+                    f"{name} has version {value}, but this program supports {TABLE_VERSION}: use a newer pybroker"
+                )
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
         if found and "first_named_ledger_id" not in found:
@@ -222,7 +225,7 @@ class StoredState:
         if self._are_facts_known and (missing := missing_facts(found)):
             what_is_there = self._files.what_is_there()
             if found or what_is_there:
-                self._lose_facts(name, f"{missing}, beside {what_is_there}")
+                self._lose_facts(name, f"{missing}, although there are {what_is_there}")
 
     def _load_extents(self, connection: sqlite3.Connection, name: str) -> None:
         for ledger_id, *values in self._rows(connection, name, "unsealed"):
@@ -261,12 +264,12 @@ class StoredState:
     # The journal
 
     def live_journal(self) -> dict[int, str]:
-        """The files that a start would read."""
+        """Return the files that a start would read."""
         names = self._files.journal_names()
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
     def read_journal(self) -> Iterator[LiveBatch]:
-        """Apply every live batch, each given to the caller as well. Payloads are valid until the next file is read."""
+        """Apply and yield every live batch. Payloads are valid until the next file is read."""
         order = BatchOrder(self.facts.sequence, is_synced=True)
         for generation, name in self.live_journal().items():
             data = self._read(name)
@@ -290,7 +293,7 @@ class StoredState:
             except DamagedJournal as error:
                 self._lose_batches(Finding(name, error.offset or scanned.end_offset, "", str(error)))
             if self.lacks_journal or not self._are_facts_known:
-                # All undamaged batches are used, also those behind damaged ones.
+                # All undamaged batches are used, even after damaged ones.
                 live = [each for each in scan_file(data, generation, ANY_SEQUENCE).batches if self._counts(each)]
                 next_sequence = live[-1].sequence + 1 if live else order.next_sequence
                 order = BatchOrder(max(next_sequence, order.next_sequence), is_synced=True)
@@ -307,11 +310,12 @@ class StoredState:
 
     def _counts(self, batch: BatchHeader) -> bool:
         """Return whether a batch is used. Without the table's facts, any batch may hold data that is stored nowhere
-        else."""
+        else.
+        """
         return not self._are_facts_known or batch.sequence >= self.facts.sequence
 
     def _check_journal_end(self, order: BatchOrder) -> None:
-        """As a start does: whether the journal goes as far as it was durable, and what of its end is cut."""
+        """Check as a start does whether the journal is complete, and which part of its end is cut."""
         directories = self._files.directories
         directory, facts = directories.journal, self.facts
         self.known = self._files.known_data()
@@ -320,7 +324,7 @@ class StoredState:
         end = self.known_end = latest_end((*noted, in_table, in_metadata))
         self._require_ledger_files()
         if noted == [None, None] and _is_written(directory / JOURNAL_END_NAME):
-            reason = "damaged: whether the last that was stored is there is not known"
+            reason = "damaged: it is unknown whether the last stored data exists"
             self._report(Finding(JOURNAL_END_NAME, None, "", reason))
             self.is_end_unknown = True
         if end is not None and self.facts.commit < end.commit and self._are_facts_known:
@@ -338,7 +342,7 @@ class StoredState:
             self._miss(error.file_name, error.offset, str(error))
             return
         for cut in order.cut_tails:
-            reason = f"{cut.reason}: a start cuts {cut.size_bytes} bytes"
+            reason = f"{cut.reason}: a start removes {cut.size_bytes} bytes"
             self._report(Finding(cut.file_name, cut.offset, "", reason, is_damage=False))
 
     def _apply(self, name: str, view: memoryview, batch: BatchHeader) -> list[JournalItem]:
@@ -368,7 +372,7 @@ class StoredState:
             self.appended.pop(record.ledger_id, None)
 
     def _append(self, record: AppendRecord) -> str:
-        """Apply the record. Return a text that describes the problem with it, empty if there is none."""
+        """Apply the record. Return a description of its problem; empty if there is none."""
         ledger_id = record.ledger_id
         extent = self.extents.get(ledger_id)
         if extent is None:
@@ -386,5 +390,5 @@ class StoredState:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether anything ever was: a process may die behind the creation of a file."""
+    """Return whether the file has content: a process may crash right after creating it."""
     return path.exists() and any(path.read_bytes())

@@ -1,7 +1,7 @@
-"""The ends of transactions, recovered from coordinators' logs and topics' markers in a damaged data directory. Pure.
+"""Recovery of transactions' ends from coordinators' logs and topics' markers. Pure.
 
-A coordinator deletes a transaction only when all participants have durably ended it. If a participant has a transaction
-open that its coordinator does not know, the participant has lost the end and must take it from another source.
+A coordinator deletes a transaction only when all participants have durably ended it. A participant with an open
+transaction that its coordinator does not know has lost the end.
 """
 
 from __future__ import annotations
@@ -47,21 +47,20 @@ class TransactionEnds:
         return unreadable
 
     def marked(self, txn: TxnId, action: TxnAction) -> None:
-        """Record the end of a transaction that a marker in a topic contains."""
+        """Record a transaction's end from a marker."""
         self._actions.setdefault(txn, action)
 
     def seen(self, txn: TxnId) -> None:
-        """Record that the transaction existed: its id must not be assigned again."""
+        """Record that the transaction existed, so its id must not be assigned again."""
         self._highest[txn.most] = max(txn.least, self._highest.get(txn.most, 0))
 
     def will_end(self, txn: TxnId) -> bool:
-        """Return whether the coordinator knows the transaction and will end it consistently with the markers in
-        topics."""
+        """Return whether the coordinator knows the transaction and will end it consistently with topics' markers."""
         state = self._coordinators.get(txn.most)
         transaction = None if state is None else state.find(txn.least)
         if transaction is None:
             return False
-        # If the transaction is open and a participant knows its end, the coordinator has lost the record of the end.
+        # If the transaction is open and a participant knows its end, the coordinator has lost its record of the end.
         return transaction.status is not Status.OPEN or txn not in self._actions
 
     def is_open(self, txn: TxnId) -> bool:
@@ -71,12 +70,11 @@ class TransactionEnds:
         return transaction is not None and transaction.status is Status.OPEN
 
     def action_of(self, txn: TxnId) -> TxnAction | None:
-        """Return the end of the transaction; None if no log and no marker contains it."""
+        """Return the transaction's end from any log or marker; None if unknown."""
         return self._actions.get(txn)
 
     def forgotten_ids(self) -> dict[int, int]:
-        """Return, by coordinator, the highest id that participants use, if it is above all ids in the coordinator's
-        log."""
+        """Return, by coordinator, the highest id of participants that is above all ids in the coordinator's log."""
         return {
             coordinator: highest
             for coordinator, highest in self._highest.items()

@@ -1,8 +1,8 @@
-"""Is what is stored what was written? Reads every live byte of a data directory and tells each damage with its place.
+"""`pybroker ledger verify`: reads every live byte of a data directory and reports all damage with its location.
 
-Checked: the checkpoint table's rows, the live batches of the journal, every block, payload and index of every segment, the
-records of every cursor, and that what metadata names exists and holds as much as it says. A batch at the journal's very end
-that does not hold is a torn tail, as a start takes it: a crash leaves such, and nothing of it was receipted.
+Checks: the checkpoint table's rows, the journal's live batches, all blocks, payloads and indexes of segments, the
+records of cursors, and whether everything in the metadata exists with the recorded sizes. An incomplete batch at the
+end of the journal is not damage: a crash leaves such a torn tail, and nothing in it had a receipt.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXIT_NOT_USABLE = 2
 
 
 def main(directory: Path) -> int:
-    """Verify, print a line for each finding and a summary, return the exit code."""
+    """Verify, print a line for each finding and a summary, and return the exit code."""
     findings: list[Finding] = []
 
     def report(finding: Finding) -> None:
@@ -65,7 +65,7 @@ def main(directory: Path) -> int:
 
 
 class Verifier:
-    """One pass over a directory. `progress` gets bytes done and bytes in all."""
+    """One pass over a directory. `progress` receives processed bytes and total bytes."""
 
     def __init__(
         self, files: DataFiles, report: Callable[[Finding], None], progress: Callable[[int, int], None]
@@ -126,7 +126,9 @@ class Verifier:
                 self._verify_leftovers(file, ledger_id, name, extent)
 
     def _verify_leftovers(self, file: DiskFile, ledger_id: int, name: str, extent: LedgerExtent) -> None:
-        """A start writes what the journal has over them, and refuses those that it has not."""
+        """Check the entries after the extent. A start overwrites them with those of the journal, and refuses entries
+        that the journal lacks.
+        """
         end_entry_id = extent.entry_count + self._state.appended.get(ledger_id, 0)
         for held in held_entries(file, extent):
             if held.ledger_id != ledger_id or held.entry_id >= end_entry_id:
@@ -138,7 +140,7 @@ class Verifier:
             loaded = load_sealed(file, ledger_id, no_publish_time)
         except StoreError as error:
             raise NotUsable(f"{name}: {error}") from error
-        if self._state.are_extents_known:  # else it may be one without index
+        if self._state.are_extents_known:  # otherwise it may be a ledger without index
             for offset, reason in loaded.faults:
                 self._damage(name, offset, f"ledger {ledger_id}", reason)
         self._verify_blocks(file, ledger_id, name, loaded.place)
@@ -160,9 +162,7 @@ class Verifier:
             if point is not None and is_whole:
                 wanted = (index.place_of(point)[1], *index.totals_of(point))
                 if wanted != (step.block.first_entry_id, messages, size_bytes):
-                    self._damage(
-                        name, step.offset, f"ledger {ledger_id}", "the index says something else of this block"
-                    )
+                    self._damage(name, step.offset, f"ledger {ledger_id}", "the index does not match this block")
             self._verify_payloads(walk, step, ledger_id, name)
             messages += sum(step.block.message_counts)
             size_bytes += step.block.payload_bytes
@@ -170,10 +170,12 @@ class Verifier:
         extent = place.extent
         if is_whole and place.is_end_known:
             if (messages, size_bytes) != (extent.message_count, extent.size_bytes):
-                reason = f"blocks hold {messages} messages of {size_bytes} bytes, recorded are {extent}"
+                reason = f"blocks hold {messages} messages of {size_bytes} bytes, but {extent} is recorded"
                 self._damage(name, walk.offset, f"ledger {ledger_id}", reason)
             if points:
-                self._damage(name, min(points), f"ledger {ledger_id}", "the index names a block that does not exist")
+                self._damage(
+                    name, min(points), f"ledger {ledger_id}", "the index refers to a block that does not exist"
+                )
 
     def _verify_payloads(self, walk: BlockWalk, found: FoundBlock, ledger_id: int, name: str) -> None:
         count = len(found.block.lengths)
@@ -189,7 +191,7 @@ class Verifier:
     # Metadata and cursors
 
     def _load_topics(self) -> list[TopicLedgers] | None:
-        """What metadata names; None when there is none to ask."""
+        """Return the topics in the metadata; None if it is unavailable."""
         if not self._files.has(METADATA_FILE):
             if self._files.has(METADATA_MARK):
                 self._damage(METADATA_FILE, None, "", "is missing")
@@ -231,7 +233,7 @@ class Verifier:
             if count and ledger_id >= state.facts.first_named_ledger_id:
                 self._damage(name, None, _span(ledger_id, 0, count), NO_NAME)
             else:
-                self._note(name, f"ledger {ledger_id}", "left over: no topic names it")
+                self._note(name, f"ledger {ledger_id}", "orphaned: no topic refers to it")
 
     def _verify_ledger_list(self, topic: TopicLedgers, segments: dict[int, str]) -> None:
         state = self._state
@@ -250,7 +252,7 @@ class Verifier:
             found = self._ledgers.get(ledger_id)
             stored = (0 if found is None else found.entry_count) + state.appended.get(ledger_id, 0)
             if ledger_id not in open_ids and stored != summary.entry_count:
-                reason = f"holds {stored} entries, metadata says {summary.entry_count}"
+                reason = f"holds {stored} entries, but {summary.entry_count} according to the metadata"
                 self._damage(segments.get(ledger_id, METADATA_FILE), None, where, reason)
 
     def _verify_cursors(self, topics: list[TopicLedgers] | None) -> None:
@@ -283,7 +285,7 @@ class Verifier:
                     CursorState.restore(topic.ledgers, Position(*info.position), snapshot, deltas)
                 elif topics is not None:
                     self._note(
-                        self._files.directories.table.name, f"cursor {cursor_id}", "left over: no topic names it"
+                        self._files.directories.table.name, f"cursor {cursor_id}", "orphaned: no topic refers to it"
                     )
             except StoreError as error:
                 self._damage(self._files.directories.table.name, None, f"cursor {cursor_id}", str(error))
@@ -308,7 +310,7 @@ def _span(ledger_id: int, first_id: int, end_id: int) -> str:
 
 
 def _show_nothing(_done_bytes: int, _total_bytes: int) -> None:
-    """The progress when there is no bar."""
+    """The progress callback without a progress bar."""
 
 
 @contextmanager
@@ -317,7 +319,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield _show_nothing
         return
-    # Imported here: a broker never needs it.
+    # Imported here, because it is optional.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 

@@ -191,12 +191,12 @@ def test_a_separated_key_is_a_typed_column_beside_the_raw_one() -> None:
 @pytest.mark.parametrize(
     ("declared", "reason"),
     [
-        ([("idd", pa.int64())], "no column 'idd'; there are id, name, tags, __key"),
+        ([("idd", pa.int64())], "column 'idd' does not exist. Available columns: id, name, tags, __key"),
         ([("id", pa.int32())], "declared as int32, the topic has int64"),
         ([("id", pa.int64()), ("id", pa.int64())], "declared twice"),
         ([("tags", pa.list_(pa.binary()))], "the topic has list"),
         ([("__eventTime", pa.timestamp("us"))], "__eventTime"),
-        ([("__error", pa.string())], "badRecords=column only"),
+        ([("__error", pa.string())], "only with badRecords=column"),
     ],
 )
 def test_columns_that_the_topic_has_not_are_refused(declared: list[tuple[str, pa.DataType]], reason: str) -> None:

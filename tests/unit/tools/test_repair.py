@@ -36,7 +36,7 @@ def payloads(directory: Path) -> list[str]:
 def test_nothing_is_done_to_what_a_start_takes(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = file_bytes(killed)
     assert main(["ledger", "repair", str(killed), "--apply"]) == 0
-    assert capsys.readouterr().out == "nothing to repair: a start takes the directory as it is\n"
+    assert capsys.readouterr().out == "nothing to repair: a broker can start with the directory\n"
     assert file_bytes(killed) == before
 
 
@@ -46,7 +46,7 @@ def test_it_shows_first_and_changes_nothing(killed: Path, capsys: pytest.Capture
     assert main(["ledger", "repair", str(killed)]) == 1
     said = capsys.readouterr().out
     assert "checkpoint.db: is missing" in said
-    assert "do: write checkpoint.db anew" in said
+    assert "do: rewrite checkpoint.db" in said
     assert "nothing was changed" in said
     assert file_bytes(killed) == before
 
@@ -81,7 +81,7 @@ def test_a_lost_metadata_file_takes_the_ledgers_away_and_names_the_topics(
     assert main(["ledger", "repair", str(killed), "--apply"]) == 0
     said = capsys.readouterr().out
     for topic in TOPICS:
-        assert f"lost: {topic}: which ledgers it had, so all of the topic" in said
+        assert f"lost: {topic}: its list of ledgers, so the whole topic" in said
     assert {path.name for path in killed.glob("taken-away-*/ledgers/*")} == ledgers
     assert damages(killed) == []
 
@@ -93,7 +93,7 @@ def test_no_metadata_and_no_mark_is_told_as_well(killed: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert "found: damage: metadata.db: is missing, although there are ledgers with entries" in said
     for topic in TOPICS:
-        assert f"lost: {topic}: which ledgers it had, so all of the topic" in said
+        assert f"lost: {topic}: its list of ledgers, so the whole topic" in said
     assert damages(killed) == []
     assert not list(killed.glob("ledgers/*"))
 
@@ -126,8 +126,8 @@ def test_a_mark_that_cannot_be_read_goes_alone(killed: Path, capsys: pytest.Capt
     assert main(["ledger", "repair", str(killed), "--apply"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[1:3] == [
-        "do: take metadata.end away, which a start makes anew",
-        "lost: metadata.db: perhaps its last changes: what they made is gone, what they deleted may be back",
+        "do: move metadata.end away; a start creates it again",
+        "lost: metadata.db: perhaps its last changes: created objects are lost, and deleted ones may exist again",
     ]
     after = {name: data for name, data in file_bytes(killed).items() if not name.startswith("taken-away")}
     assert before.pop("metadata.end") == file_bytes(next(killed.glob("taken-away-*")))["metadata.end"]
@@ -152,7 +152,7 @@ def test_a_lost_mark_and_older_metadata_are_told_by_the_ledgers(
     assert main(["ledger", "repair", str(killed), "--apply"]) == 0
     said = capsys.readouterr().out
     assert "lost: metadata.db: perhaps its last changes" in said
-    assert f"lost: no topic, positions {last}:0 to {last}:89: whose they are is lost" in said
-    assert f"lost: {TOPICS[0]}: which ledgers it had, so all of the topic" in said
-    assert f"lost: {path}, perhaps everything behind ledger " in said
+    assert f"lost: no topic, positions {last}:0 to {last}:89: their topic is unknown" in said
+    assert f"lost: {TOPICS[0]}: its list of ledgers, so the whole topic" in said
+    assert f"lost: {path}, perhaps all entries after ledger " in said
     assert damages(killed) == []

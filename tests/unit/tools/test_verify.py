@@ -146,7 +146,7 @@ def test_a_receipted_batch_at_the_end_of_the_journal_is_damage_and_a_torn_one_is
             (directory / "journal.end").unlink()  # without it nobody knows that it was receipted
         (finding,) = verify(killed)
         assert (finding.file, finding.offset, finding.is_damage) == (path.name, live_journal[2], False)
-        assert "a start cuts" in finding.reason
+        assert "a start removes" in finding.reason
 
 
 def test_a_missing_or_shorter_journal_file_is_damage(killed: Path, live_journal: tuple[Path, int, int]) -> None:
@@ -283,7 +283,7 @@ def test_a_mark_that_cannot_be_read_is_damage_and_one_that_was_never_written_is_
         mark.write_bytes(data)
         (finding,) = damages(killed)
         assert finding.line() == (
-            "damage: metadata.end: damaged: whether the last changes of metadata.db are there is not known"
+            "damage: metadata.end: damaged: it is unknown whether the last changes of metadata.db exist"
         )
 
 

@@ -1,4 +1,4 @@
-"""Metadata of entries to records, in plain Python: the first half of the twin of `_scanner.c`."""
+"""Scan of entry metadata into records: the first half of the pure Python version of `_scanner.c`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ _REQUIRED = 7  # producer_name, sequence_id, publish_time
 
 
 def scan_entries(data: Buffer, starts: Int64s, lengths: Int64s, entries: Records) -> None:
-    """Write a record for each entry `data[start : start + length]` into `entries`."""
     view = memoryview(data).cast("B")
     rows = [
         _entry_record(view, start, start + length)
@@ -74,7 +73,9 @@ def _entry_record(view: memoryview, start: int, end: int) -> tuple[int, ...]:
 
 
 def _metadata_record(data: bytes, at: int, flags: int, index: int, entry_end: int) -> tuple[int, ...]:  # noqa: C901, PLR0912, PLR0915
-    """The record of the MessageMetadata `data`, which stands at `at` of its source. One scanner without calls for each field."""
+    """Return the record of the MessageMetadata `data`, which is at `at` of its source. One function, because a call
+    for each field is slow.
+    """
     pos, end = 0, len(data)
     seen = 0
     publish_time = event_time = sequence_id = uncompressed = compression = chunk_id = chunk_count = 0
@@ -104,7 +105,7 @@ def _metadata_record(data: bytes, at: int, flags: int, index: int, entry_end: in
         elif tag == 64:
             value, pos = decode(data, pos, end)
             value = signed32(value)
-            compression = value if 0 <= value <= 4 else compression  # protobuf passes over unknown ones
+            compression = value if 0 <= value <= 4 else compression  # protobuf ignores unknown enum values
         elif tag == 72:
             value, pos = decode(data, pos, end)
             uncompressed = value & 0xFFFF_FFFF

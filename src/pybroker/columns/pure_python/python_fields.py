@@ -1,4 +1,4 @@
-"""What both halves of the plain Python scanner read fields with."""
+"""Reading of protobuf fields for the pure Python scanner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pybroker.columns.scanner_layout import Flag
 from pybroker.errors import ProtocolViolation
 from pybroker.wire.varint import decode
 
-# Plain numbers: operations on members of an IntFlag take a microsecond each.
+# Plain numbers, because IntFlag operations take a microsecond each.
 EVENT_TIME = int(Flag.EVENT_TIME)
 NULL_VALUE = int(Flag.NULL_VALUE)
 NULL_KEY = int(Flag.NULL_KEY)
@@ -22,11 +22,11 @@ MAX_SIZE = 0x7FFF_FFFF
 
 
 class MissingField(Exception):
-    """A field that must be there is not."""
+    """A required field is missing."""
 
 
 def signed(value: int) -> int:
-    """A 64-bit varint as the signed number that it is."""
+    """Convert a 64-bit varint to a signed number."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -36,7 +36,7 @@ def signed32(value: int) -> int:
 
 
 def span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
-    """Start and size of the bytes field whose tag was just read, and where it ends."""
+    """Return start, size and end of the bytes field after the tag."""
     if pos < end and data[pos] < 0x80:
         size, start = data[pos], pos + 1
     else:

@@ -1,4 +1,4 @@
-"""Pieces of memory to Arrow arrays of bytes, in plain Python: the twin of what `_scanner.c` copies."""
+"""Copying of memory locations into Arrow arrays: the pure Python version of the copying in `_scanner.c`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_SIZE = 0x7FFF_FFFF
 def gather(
     sources: Sequence[Buffer], source: Int32s, at: Int64s, sizes: Int32s
 ) -> tuple[bytes | None, int, bytes, bytes]:
-    """The pieces as an Arrow array of bytes: validity bits (None: all valid), how many are null, offsets, data.
+    """Return an Arrow bytes array: validity bits (None: all valid), null count, offsets, data.
 
-    ValueError for a piece that is not inside of its source, or when all come to more than an Arrow array can hold.
+    Raises ValueError for a location outside its source, or if the total exceeds an Arrow array.
     """
     views = [memoryview(each).cast("B") for each in sources]
     pieces = []
@@ -31,7 +31,7 @@ def gather(
     for number, (which, start, size) in enumerate(zip(source.tolist(), at.tolist(), sizes.tolist(), strict=True)):
         if size >= 0:
             if not (0 <= which < len(views) and start >= 0 and start + size <= len(views[which])):
-                raise ValueError("a piece lies outside of its source")
+                raise ValueError("a location is outside its source")
             pieces.append(views[which][start : start + size])
             total += size
             if total > MAX_SIZE:
@@ -46,9 +46,9 @@ def gather(
 def message_ids(
     ledger_id: int, partition: int, entry_ids: Int64s, batch_indexes: Int32s, batch_sizes: Int32s
 ) -> tuple[bytes, bytes]:
-    """A MessageIdData for each message as clients write it, as offsets and data of an Arrow array of bytes.
+    """Return offsets and data of an Arrow array with a MessageIdData for each message, as clients encode it.
 
-    Nothing is said of a partition, a batch index or a batch size below 0.
+    A partition, batch index or batch size below 0 is omitted.
     """
     head = b"\x08" + encode(ledger_id) + b"\x10"
     middle = b"\x18" + encode(partition) if partition >= 0 else b""

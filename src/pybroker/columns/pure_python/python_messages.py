@@ -1,4 +1,4 @@
-"""Messages of scanned entries to records, in plain Python: the second half of the twin of `_scanner.c`."""
+"""Scan of messages into records: the second half of the pure Python version of `_scanner.c`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _CONVERTED_AT_ONCE = 128
 
 
 class _Entry(NamedTuple):
-    """A record of ENTRY as plain numbers."""
+    """An ENTRY record as plain numbers."""
 
     publish_time_ms: int
     event_time_ms: int
@@ -100,12 +100,12 @@ def scan_messages(
     messages: Records,
     properties: Records,
 ) -> tuple[int, int]:
-    """Write records of the messages of `entries` from `state` on, and move `state`; how many messages and properties.
+    """Write records of the messages from `state`, and advance `state`. Return the numbers of messages and properties.
 
-    Ends when `messages` or `properties` is full, behind the message with which the wanted fields come to `max_bytes`, or when
-    nothing is left: `state["entry"]` is then the number of entries. A message whose properties alone do not fit into
-    `properties` gives (0, how many it has), and `state` stands in front of it. Of a batch with an error in it the messages in
-    front of it are there, then one record with the error; an entry with an error has one record, with it.
+    Stops when `messages` or `properties` is full, after the message at which the wanted fields reach `max_bytes`, or
+    at the end, where `state["entry"]` is the number of entries. If the properties of the first message alone exceed
+    `properties`, returns (0, their number) and leaves `state` before it. A batch with an error gives the messages
+    before the error, then one error record; an unreadable entry gives one error record.
     """
     return _MessageScan(sources, entries, wanted, max_bytes, messages, properties).run(state)
 
@@ -154,7 +154,7 @@ class _MessageScan:
             pass
         state[0] = (number, batch_index, pos)
         if not self._rows:
-            return 0, len(self._found)  # those of the message for which there is no room
+            return 0, len(self._found)  # the properties that the first message needs
         if self._rows:
             self._messages[: len(self._rows)] = np.array(self._rows, MESSAGE)
         if self._found:
@@ -162,7 +162,7 @@ class _MessageScan:
         return len(self._rows), len(self._found)
 
     def _entries_from(self, number: int) -> Iterator[_Entry]:
-        """The entries from that one on as plain numbers, a few at a time: most calls end after some hundred."""
+        """Yield entries as plain numbers, converted in small groups, because most calls end after a few hundred."""
         for first in range(number, len(self._entries), _CONVERTED_AT_ONCE):
             yield from map(_Entry._make, self._entries[first : first + _CONVERTED_AT_ONCE].tolist())
 
@@ -170,7 +170,7 @@ class _MessageScan:
         return (0, 0, 0, 0, 0, -1, -1, -1, 0, 0, number, batch_index, 0, 0, 0, int(error), 0)
 
     def _add(self, row: tuple[int, ...], size_bytes: int, found: list[tuple[int, int, int, int]]) -> None:
-        """Raises _Full when it does not fit. The first one always fits in bytes."""
+        """Raise _Full if the message does not fit. The first message may exceed the byte limit."""
         if len(self._rows) == len(self._messages):
             raise _Full
         if self._rows and size_bytes > self._left_bytes:
@@ -246,7 +246,7 @@ class _MessageScan:
         self._add(row, self._size(entry, value_size, key_size, entry.ordering_key_bytes, found), found)
 
     def _next_of_batch(self, number: int, entry: _Entry, batch_index: int, pos: int) -> tuple[int, int]:
-        """Add the next message of a batch; the number of the one after it and where that begins."""
+        """Add the next message of a batch. Return the number and offset of the following one."""
         source, at, size = entry.payload_source, entry.payload_at, entry.payload_bytes
         count = entry.message_count
         if not self._is_inside(source, at, size):
@@ -280,7 +280,9 @@ class _MessageScan:
     def _add_of_batch(  # noqa: C901, PLR0912
         self, data: bytes, at: int, metadata_end: int, end: int, number: int, entry: _Entry, batch_index: int
     ) -> int:
-        """Add the message with the SingleMessageMetadata `data`; how long its value is, -1 when that does not fit."""
+        """Add a message by its SingleMessageMetadata `data`. Return the size of its value; -1 if it exceeds the
+        batch.
+        """
         pos, size = 0, len(data)
         value_size = None
         flags = entry.flags & (EVENT_TIME | NULL_VALUE)
@@ -373,7 +375,7 @@ class _MessageScan:
 
 
 def _properties_of(data: bytes, properties_tag: int, at: int) -> list[tuple[int, int, int, int]]:
-    """Where name and value of each KeyValue in the metadata `data` stand, which stands at `at` of its source."""
+    """Return the locations of name and value of each KeyValue in the metadata `data`, which is at `at` of its source."""
     found = []
     pos, end = 0, len(data)
     while pos < end:
@@ -391,7 +393,7 @@ def _properties_of(data: bytes, properties_tag: int, at: int) -> list[tuple[int,
 
 
 def _key_value(data: bytes, pos: int, end: int, at: int) -> tuple[int, int, int, int]:
-    """Where name and value of the KeyValue at [pos, end) stand. Raises MissingField."""
+    """Return the locations of name and value of the KeyValue at [pos, end). Raises MissingField."""
     name_at = value_at = 0
     name_size = value_size = -1
     while pos < end:

@@ -1,4 +1,4 @@
-"""Rows to the payload of a batch, row by row through protobuf: what the compiled packer has to equal to the byte."""
+"""Packing of rows into batch payloads through protobuf. The compiled packer must produce identical bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def pack(columns: PackedColumns, start: int, end: int, max_bytes: int, first_sequence_id: int, /) -> tuple[bytes, int]:
-    """The batch payload of the rows from `start` on and the row behind the last that fits.
+    """Return the batch payload of the rows from `start`, and the index after the last row in it.
 
-    `size(4) SingleMessageMetadata payload` for each row; no row from `end` on, and not more than `max_bytes`, but one row always.
-    Row i has the sequence id `first_sequence_id` + i - `start`.
+    Each row is `size(4) SingleMessageMetadata payload`. The batch ends at `end` (exclusive) or before `max_bytes` are
+    exceeded, but has at least one row. Row i has the sequence id `first_sequence_id` + i - `start`.
     """
     if not 0 <= start < end <= len(columns[0]) - 1:
         raise ValueError("rows outside of the columns")

@@ -1,7 +1,7 @@
-"""Entries to records in plain Python: the exact twin of `_scanner.c`, for where that is not compiled and to test it by.
+"""The pure Python version of `_scanner.c`, used without a C compiler and as the reference in tests.
 
-What must hold: whatever the bytes are, each entry gives its messages, an error, or messages up to an error; no work and no
-memory beyond a constant times the bytes that are there.
+Invariant: for any bytes, each entry gives its messages, an error, or messages followed by an error; work and memory
+are at most a constant times the input size.
 """
 
 from pybroker.columns.pure_python.python_entries import scan_entries

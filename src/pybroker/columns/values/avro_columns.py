@@ -1,7 +1,6 @@
-"""Which column an Avro type becomes: as Spark's own Avro reader and the Scala connector have it.
+"""Mapping of Avro types to columns, as in Spark's Avro reader and the Scala connector.
 
-Owns logical types, unions as columns, and the limits of a schema that is to become columns. All columns may be null, and
-so may everything inside them.
+Includes logical types, unions, and limits of schema size. All columns and everything inside them are nullable.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.schema.avro import AvroType
 
 MAX_DEPTH = 64
-"""Levels of records, lists, maps and unions inside each other."""
+"""Maximum nesting of records, lists, maps and unions."""
 MAX_TYPES = 20_000
-"""Columns and fields inside them, all together: definitions that refer to each other may stand for more than any memory holds."""
+"""Maximum columns and nested fields in total, because references can expand a small definition beyond any memory."""
 MAX_DECIMAL_PRECISION = 38
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -36,8 +35,8 @@ _PRIMITIVES = {
     "fixed": pa.binary(),
     "enum": pa.string(),
 }
-# A logical type on the kind that it belongs to. Times of day stay numbers, as Spark's Avro reader leaves them; nanoseconds
-# too, which no timestamp of Spark holds.
+# Logical types by the kind that they annotate. Times of day stay numbers, as in Spark's Avro reader. Nanoseconds stay
+# numbers, because Spark's timestamps have microseconds.
 _LOGICAL = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-millis"): INSTANT,
@@ -49,7 +48,7 @@ _LOGICAL = {
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """What the properties of a type say about it; an unknown or impossible logical type is none, as Avro demands."""
+    """The logical type of a type. Unknown and invalid ones are ignored, as Avro requires."""
 
     name: str = ""
     precision: int = 0
@@ -80,34 +79,34 @@ def logical_of(avro_type: AvroType) -> Logical:
 
 
 def unit_of(logical: Logical) -> int:
-    """Microseconds in one unit of a timestamp; 0 for what is none."""
+    """Return the microseconds of a timestamp's unit; 0 for other types."""
     return {"millis": 1000, "micros": 1}.get(logical.name.rpartition("timestamp-")[2], 0) if logical.name else 0
 
 
 @dataclass(frozen=True, slots=True)
 class UnionColumn:
-    """How a union becomes a column: one type that null may be, or a struct with a member for each branch but null."""
+    """The column of a union: one nullable type, or a struct with a member for each branch except null."""
 
     branches: tuple[AvroType, ...]
-    """Without null."""
+    """Without the null branch."""
     type: pa.DataType
     is_struct: bool
 
 
 class AvroColumns:
-    """Types of columns for one definition. Owned by who reads the definition; refuses what no table can hold."""
+    """Column types of one definition, with checks of the limits."""
 
     def __init__(self) -> None:
         self._open: list[AvroType] = []
         self._count = 0
 
     def type_of(self, avro_type: AvroType) -> pa.DataType:
-        """Raises UnreadableSchema for a record inside itself, and for what is beyond the limits."""
+        """Raise UnreadableSchema for a recursive record or exceeded limits."""
         self._count += 1
         if self._count > MAX_TYPES:
-            raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in all")
+            raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in total")
         if any(avro_type is outer for outer in self._open):
-            raise UnreadableSchema(f"{avro_type} contains itself, and no column can")
+            raise UnreadableSchema(f"{avro_type} contains itself, which a column cannot represent")
         if len(self._open) >= MAX_DEPTH:
             raise UnreadableSchema(f"the schema is nested deeper than {MAX_DEPTH} levels")
         if not avro_type.children:

@@ -1,7 +1,7 @@
-"""Avro values of many lanes as Arrow arrays, one reader for each type: what `avro_resolution` puts together for a schema.
+"""Vectorised readers of Avro values, one for each type, combined by `avro_resolution`.
 
-A reader reads one value in each lane and gives an array of as many. Lanes that fail have any value in it; their rows
-become null in the end.
+A reader reads one value of each lane and returns an array of the same length. Values of failed lanes are undefined;
+their rows become null at the end.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, lanes: Lanes) -> pa.Array:
-        """As many values as there are lanes."""
+        """Return as many values as there are lanes."""
 
 
 class PlainReader(Reader):
-    """What one function reads."""
+    """Reads with one function."""
 
     def __init__(self, arrow_type: pa.DataType, read: Callable[[Lanes], pa.Array]) -> None:
         self.type = arrow_type
@@ -43,7 +43,7 @@ class PlainReader(Reader):
 
 
 class CastReader(Reader):
-    """What another reader reads, widened: int to long, long to double, and the like."""
+    """Widens the values of another reader, such as int to long."""
 
     def __init__(self, inner: Reader, arrow_type: pa.DataType) -> None:
         self.type = arrow_type
@@ -54,7 +54,7 @@ class CastReader(Reader):
 
 
 class NullReader(Reader):
-    """A null, which takes no bytes."""
+    """Reads nulls, which take no bytes."""
 
     def __init__(self, arrow_type: pa.DataType) -> None:
         self.type = arrow_type
@@ -64,7 +64,7 @@ class NullReader(Reader):
 
 
 class FailingReader(Reader):
-    """A value that the reader's schema cannot take."""
+    """Fails values that the reader's schema does not accept."""
 
     def __init__(self, arrow_type: pa.DataType, reason: str) -> None:
         self.type = arrow_type
@@ -77,11 +77,11 @@ class FailingReader(Reader):
 
 
 class RecordReader(Reader):
-    """The fields in the writer's order, some of them only passed over, as the columns that are wanted."""
+    """Reads or skips fields in the writer's order."""
 
     def __init__(self, steps: list[tuple[Shape | Reader, int]], added: list[tuple[int, pa.Array]], fields: Any) -> None:
-        """A step reads into the column of that number, or passes over a field; `added` are columns that the writer has
-        not, each with its one value.
+        """A step reads into the column with that index, or skips a field. `added`: columns that the writer lacks,
+        each with one constant value.
         """
         self.type = pa.struct(fields)
         self._steps = steps
@@ -107,7 +107,7 @@ class RecordReader(Reader):
 
 
 class UnionReader(Reader):
-    """The branch that the writer chose, each with a reader that gives the same type."""
+    """Reads a union; the readers of all branches have the same result type."""
 
     def __init__(self, shape: UnionShape, branches: list[Reader]) -> None:
         self.type = branches[0].type
@@ -123,7 +123,7 @@ class UnionReader(Reader):
             return self._branches[first].read(lanes)
         pieces: list[tuple[Any, pa.Array]] = []
         for index in np.unique(branch).tolist():
-            # Null is where no piece is.
+            # Rows without a part become null.
             if index < 0 or isinstance(reader := self._branches[index], NullReader):
                 continue
             where = np.nonzero(branch == index)[0]
@@ -134,7 +134,7 @@ class UnionReader(Reader):
 
 
 class MemberReader(Reader):
-    """A branch of a union that becomes a struct: its member has the value, the others are null."""
+    """Reads a union branch into its struct member; the other members are null."""
 
     def __init__(self, inner: Reader, struct: pa.StructType, member: int) -> None:
         self.type = struct
@@ -151,7 +151,7 @@ class MemberReader(Reader):
 
 
 class ListReader(Reader):
-    """An array, or with `keys` a map: the items of all lanes are lanes in their turn."""
+    """Reads an array, or a map if `keys` is set. The items of all lanes are read as lanes."""
 
     def __init__(self, shape: ListShape, item: Reader, keys: Reader | None = None) -> None:
         self.type = pa.list_(item.type) if keys is None else pa.map_(keys.type, item.type)
@@ -207,7 +207,7 @@ def read_string(lanes: Lanes) -> pa.Array:
 
 
 def as_text(lanes: Lanes, values: pa.BinaryArray) -> pa.StringArray:
-    """The same as texts; a lane whose bytes are not UTF-8 fails."""
+    """Convert to text. A lane with invalid UTF-8 fails."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -231,18 +231,18 @@ def fixed_reader(width: int) -> Callable[[Lanes], pa.Array]:
 def _fixed_lengths(lanes: Lanes, width: int) -> Numbers:
     short = lanes.ends - lanes.places < width
     if short.any():
-        lanes.fail(short, "it ends in the middle of a value")
+        lanes.fail(short, "it ends within a value")
     return np.where(short, 0, width)
 
 
 def read_uuid(lanes: Lanes) -> pa.Array:
-    """A uuid of 16 bytes, as text."""
+    """Read a uuid of 16 bytes as text."""
     taken = lanes.read_fixed(16)
     return pa.array([str(uuid.UUID(bytes=row.tobytes())) for row in taken], type=pa.string())
 
 
 def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lanes], pa.Array]:
-    """`readable`: what the reader has for each symbol of the writer; None where it has nothing."""
+    """`readable`: the reader's symbol for each symbol of the writer; None if it has none."""
     names = pa.array([name or "" for name in readable], type=pa.string())
     unreadable = np.array([name is None for name in readable], dtype=np.bool_)
 
@@ -250,7 +250,7 @@ def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lan
         index = lanes.read_long()
         wrong = (index < 0) | (index >= len(symbols))
         if wrong.any():
-            lanes.fail(wrong, "it names a symbol that its enum has not")
+            lanes.fail(wrong, "its symbol index is not in the enum")
             index[wrong] = 0
         if not symbols:
             return pa.nulls(len(lanes), pa.string())
@@ -268,8 +268,6 @@ def date_reader(lanes: Lanes) -> pa.Array:
 
 
 def timestamp_reader(arrow_type: pa.DataType, unit_us: int) -> Callable[[Lanes], pa.Array]:
-    """Timestamps in units of so many microseconds."""
-
     def read(lanes: Lanes) -> pa.Array:
         return timestamps(lanes, lanes.read_long(), unit_us).view(arrow_type)
 
@@ -277,7 +275,7 @@ def timestamp_reader(arrow_type: pa.DataType, unit_us: int) -> Callable[[Lanes],
 
 
 def timestamps(lanes: Lanes, numbers: Numbers, unit_us: int) -> pa.Array:
-    """Microseconds as int64; a lane whose time does not fit fails."""
+    """Return microseconds as int64. A lane with a time out of range fails."""
     if unit_us != 1:
         limit = (2**63 - 1) // unit_us
         wrong = (numbers > limit) | (numbers < -limit)
@@ -289,7 +287,7 @@ def timestamps(lanes: Lanes, numbers: Numbers, unit_us: int) -> pa.Array:
 
 
 def decimal_reader(precision: int, scale: int, width: int | None) -> Callable[[Lanes], pa.Array]:
-    """Decimals of `width` bytes, or with their length in front. The bytes are big-endian, in two's complement."""
+    """Read decimals of `width` bytes, or with a length prefix: big-endian two's complement."""
     arrow_type = pa.decimal128(precision, scale)
     largest = 10**precision
 
@@ -300,7 +298,7 @@ def decimal_reader(precision: int, scale: int, width: int | None) -> Callable[[L
             lanes.fail(long, f"a decimal has more than {_DECIMAL_BYTES} bytes")
             lengths[long] = 0
         starts, lanes.places = lanes.places, lanes.places + lengths
-        # One row for each lane, lowest byte first as Arrow has them, filled up with the sign.
+        # One row per lane, lowest byte first as in Arrow, extended by the sign.
         back = np.arange(_DECIMAL_BYTES, dtype=np.int64)
         rows = lanes.data.take((starts + lengths - 1)[:, None] - back, mode="clip")
         sign = np.where((lengths > 0) & (lanes.data.take(starts, mode="clip") >= 0x80), 0xFF, 0).astype(np.uint8)
@@ -324,5 +322,4 @@ def _checked_precision(lanes: Lanes, array: pa.Array, rows: Any, largest: int, a
 
 
 def constant(value: Any, arrow_type: pa.DataType) -> pa.Array:
-    """An array of one value."""
     return pa.array([value], type=arrow_type)

@@ -1,9 +1,9 @@
-"""From a writer's and a reader's schema to the readers that give the reader's columns: Avro's schema resolution.
+"""Avro's schema resolution: builds readers from a writer's and a reader's schema.
 
-Fields are matched by name or by the reader's aliases. Fields that only the writer has are skipped. Fields that only the
-reader has get their defaults (or null, see `MissingFields`). Numbers are promoted, and each branch of a writer's union
-is resolved separately. The names of records, enums and fixed types need not match, as in Avro for Java; inside a union
-they are compared first. A part that cannot be resolved fails only the payloads that contain it, not the whole schema.
+Fields are matched by name or by the reader's aliases. Fields that only the writer has are skipped; fields that only
+the reader has get defaults (or null, see `MissingFields`). Numbers are promoted. Each branch of a writer's union is
+resolved separately. As in Avro for Java, names of records, enums and fixed types need not match, but decide first
+within a union. A part that cannot be resolved fails only the payloads that contain it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _READ: dict[str, tuple[pa.DataType, Callable[[Lanes], pa.Array]]] = {
     "bytes": (pa.binary(), readers.read_bytes),
     "string": (pa.string(), readers.read_string),
 }
-# What a writer's type may become, besides itself.
+# Other types that a writer's type can be promoted to.
 _PROMOTIONS = {
     "int": {"long", "float", "double"},
     "long": {"float", "double"},
@@ -53,7 +53,7 @@ _PROMOTIONS = {
 
 
 class AvroResolution:
-    """Puts readers together for one pair of schemas. Owned by a decoder; the limits are those of `avro_columns`."""
+    """Builds the readers for one pair of schemas, within the limits of `avro_columns`."""
 
     def __init__(self, columns: AvroColumns, missing_fields: MissingFields = MissingFields.FAIL) -> None:
         self._columns = columns
@@ -63,7 +63,7 @@ class AvroResolution:
         self._count = 0
 
     def record(self, writer: AvroType, reader: AvroType, wanted: Collection[str] | None = None) -> readers.RecordReader:
-        """The reader of a whole record; with `wanted`, of these fields only, in the reader's order."""
+        """Return the reader of a whole record; with `wanted`, only of these fields, in the reader's order."""
         steps: list[tuple[Shape | Reader, int]] = []
         chosen = [
             (each, child)
@@ -99,7 +99,7 @@ class AvroResolution:
 
     @staticmethod
     def _targets(writer: AvroType, fields: list[AvroField]) -> dict[str, int]:
-        """The index of the reader's field for each of the writer's that it takes: by name first, then by alias."""
+        """Map writer's fields to the index of the reader's field: by name first, then by alias."""
         names = {each.name for each in writer.fields}
         taken = {each.name: index for index, each in enumerate(fields) if each.name in names}
         for index, each in enumerate(fields):
@@ -110,7 +110,6 @@ class AvroResolution:
         return taken
 
     def resolve(self, writer: AvroType, reader: AvroType) -> Reader:
-        """A reader of the writer's values that gives the column of the reader's type."""
         self._count += 1
         if self._count > MAX_TYPES:
             raise UnreadableSchema(f"the writer's and the reader's schema have more than {MAX_TYPES} pairs of types")
@@ -171,7 +170,7 @@ class AvroResolution:
         return plain if plain.type == arrow_type else readers.CastReader(plain, arrow_type)
 
     def shape(self, writer: AvroType) -> Shape:
-        """How values of a writer's type are laid out; each type is made once, however often it is referred to."""
+        """Return the layout of a writer's type, created once per type."""
         known = self._shapes.get(id(writer))
         if known is not None:
             return known
@@ -203,12 +202,12 @@ class AvroResolution:
 
 
 def can_read(writer: AvroType, reader: AvroType) -> bool:
-    """Whether the reader's kind takes the writer's, without a look inside."""
+    """Return whether the reader's kind accepts the writer's, ignoring nested types."""
     return writer.kind == reader.kind or reader.kind in _PROMOTIONS.get(writer.kind, ())
 
 
 def _branch_for(writer: AvroType, branches: tuple[AvroType, ...]) -> int | None:
-    """The branch that takes a writer's type: of the same kind and name, then of the same kind, then by promotion."""
+    """Return the branch for a writer's type: first the same kind and name, then the same kind, then a promotion."""
     same = [index for index, branch in enumerate(branches) if branch.kind == writer.kind]
     named = [index for index in same if branches[index].name == writer.name]
     simple = [index for index in same if branches[index].simple_name == writer.simple_name]
@@ -218,7 +217,7 @@ def _branch_for(writer: AvroType, branches: tuple[AvroType, ...]) -> int | None:
 
 
 def _read_logical(writer: AvroType, reader: AvroType, arrow_type: pa.DataType) -> Callable[[Lanes], pa.Array] | None:
-    """How the reader's logical type is read from what the writer wrote; None for a type without one."""
+    """Return how to read the reader's logical type from the written values; None if it has none."""
     logical, written = logical_of(reader), logical_of(writer)
     if logical.name == "decimal" and writer.kind in {"bytes", "fixed"}:
         if written.name == "decimal" and (written.scale, written.precision) != (logical.scale, logical.precision):
@@ -231,7 +230,7 @@ def _read_logical(writer: AvroType, reader: AvroType, arrow_type: pa.DataType) -
     if logical.name == "date":
         return readers.date_reader
     if unit_us := unit_of(logical):
-        # The writer knows best what its number counts; its int becomes a long as any int does.
+        # The writer's unit applies. An int was promoted to long.
         return readers.timestamp_reader(arrow_type, unit_of(written) or unit_us)
     return None
 
@@ -243,7 +242,7 @@ def _is_nullable(field_type: AvroType) -> bool:
 
 
 def _default(each: AvroField, child: AvroType, arrow_type: pa.DataType) -> pa.Array | None:
-    """The one value of a field that only the reader has; None where it has no default that fits."""
+    """Return the default of a field that only the reader has; None if there is no valid one."""
     if isinstance(each.default, NoDefault):
         return None
     value: Any

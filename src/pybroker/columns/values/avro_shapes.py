@@ -1,8 +1,8 @@
-"""How Avro lays values out, without what they mean: passing over them, and finding the items of lists.
+"""Layouts of Avro values: skipping them, and finding the items of lists.
 
-Everything is there twice: for all lanes at once (numpy), and for one place (plain Python) where few lanes have long lists,
-since a step of numpy costs the same for one lane as for a hundred. Both find the same places and the same faults.
-What must always hold: the cost is linear in the bytes that are there, whatever they claim.
+Everything exists twice: for all lanes (numpy), and for one lane (plain Python) if few lanes have long lists, because
+a numpy step costs as much for one lane as for a hundred. Both find the same positions and errors. Invariant: the cost
+is linear in the available bytes, whatever lengths they claim.
 """
 
 from __future__ import annotations
@@ -17,37 +17,36 @@ import numpy as np
 from pybroker.columns.values.lanes import Lanes, Mask, Numbers
 
 MAX_EMPTY_ITEMS = 8
-"""So many items of no bytes at all (nulls, empty records) a list may claim: nothing but the claim bounds them."""
+"""Maximum items of zero bytes (nulls, empty records) in a list, because no bytes limit their claimed number."""
 FEW_LANES = 96
-"""With fewer lanes than that, items that must be followed one by one are followed in plain Python: about where it gets
-cheaper than a step of numpy."""
+"""Below this number of lanes, plain Python is faster than numpy at following items one by one."""
 _LONG_RUN = 32
-"""From so many numbers in one block on, their ends are found by looking at all of its bytes at once."""
+"""From this count in one block, the ends of numbers are found by examining all of its bytes at once."""
 
 
 class BadBytes(Exception):
-    """One payload cannot be followed further; the text says why."""
+    """One payload is invalid from here on."""
 
 
 class Shape(ABC):
-    """The layout of one type of a writer's schema. Immutable."""
+    """The layout of one writer's type. Immutable."""
 
     fixed_width: int | None = None
-    """The bytes of every value, where they are always the same."""
+    """Size of all values, if it is constant."""
     least_width: int = 0
-    """The fewest bytes that a value has; at most 1 is told."""
+    """Minimum size of a value, reported as at most 1."""
 
     @abstractmethod
     def skip(self, lanes: Lanes) -> None:
-        """Pass over one value in each lane."""
+        """Skip one value in each lane."""
 
     @abstractmethod
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
-        """The place behind the value at `place`; raises BadBytes."""
+        """Return the position after the value at `place`. Raises BadBytes."""
 
 
 class FixedShape(Shape):
-    """Values of so many bytes, none among them for null."""
+    """Values of constant size, which may be 0."""
 
     def __init__(self, width: int) -> None:
         self.fixed_width = width
@@ -59,17 +58,17 @@ class FixedShape(Shape):
             return
         short = lanes.ends - lanes.places < self.width
         if short.any():
-            lanes.fail(short, "it ends in the middle of a value")
+            lanes.fail(short, "it ends within a value")
         lanes.places = lanes.places + np.where(short, 0, self.width)
 
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         if end - place < self.width:
-            raise BadBytes("it ends in the middle of a value")
+            raise BadBytes("it ends within a value")
         return place + self.width
 
 
 class NumberShape(Shape):
-    """An int, a long or the index of a symbol."""
+    """An int, a long or a symbol index."""
 
     least_width = 1
 
@@ -81,7 +80,7 @@ class NumberShape(Shape):
 
 
 class BytesShape(Shape):
-    """Bytes or a text, with their length in front."""
+    """Bytes or text after a length."""
 
     least_width = 1
 
@@ -92,12 +91,12 @@ class BytesShape(Shape):
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         length, place = read_one_long(data, place, end)
         if not 0 <= length <= end - place:
-            raise BadBytes("a text or bytes claim more than is there")
+            raise BadBytes("a string or bytes value claims more bytes than are left")
         return place + length
 
 
 class RecordShape(Shape):
-    """Fields one after the other."""
+    """Consecutive fields."""
 
     def __init__(self, fields: list[Shape]) -> None:
         self.fields = fields
@@ -116,7 +115,7 @@ class RecordShape(Shape):
 
 
 class UnionShape(Shape):
-    """The index of a branch, then its value."""
+    """A branch index, then the value."""
 
     least_width = 1
 
@@ -124,11 +123,11 @@ class UnionShape(Shape):
         self.branches = branches
 
     def read_branch(self, lanes: Lanes) -> Numbers:
-        """The branch of each lane; -1 for a lane that names none."""
+        """Read the branch of each lane; -1 for an invalid index."""
         branch = lanes.read_long()
         wrong = (branch < 0) | (branch >= len(self.branches))
         if wrong.any():
-            lanes.fail(wrong, "it names a branch that its union has not")
+            lanes.fail(wrong, "its branch index is not in the union")
             branch[wrong] = -1
         return branch
 
@@ -145,13 +144,13 @@ class UnionShape(Shape):
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         branch, place = read_one_long(data, place, end)
         if not 0 <= branch < len(self.branches):
-            raise BadBytes("it names a branch that its union has not")
+            raise BadBytes("its branch index is not in the union")
         return self.branches[branch].skip_one(data, place, end)
 
 
 @dataclass(slots=True)
 class Items:
-    """The items of the lists of some lanes, in the lanes' order: places, ends, their lane, and how many each lane has."""
+    """List items of some lanes, in lane order: positions, ends, lanes, and the count of each lane."""
 
     starts: Numbers
     ends: Numbers
@@ -160,7 +159,7 @@ class Items:
 
 
 class ListShape(Shape):
-    """Blocks of items, each with their number in front, and a number of 0 at the end. A map is a list of entries."""
+    """Blocks of items, each preceded by their count, and a count of 0 at the end. A map is a list of key-value items."""
 
     least_width = 1
 
@@ -174,7 +173,7 @@ class ListShape(Shape):
         return self._walk_one(data, place, end, 0, None)
 
     def find_items(self, lanes: Lanes) -> Items:
-        """Pass over the lists and tell where their items are. The items of a lane that fails are none."""
+        """Skip the lists and return their items; none for a lane that fails."""
         found: list[tuple[Numbers, Numbers, Numbers]] = []  # starts, ends, lanes
         totals = np.zeros(len(lanes), dtype=np.int64)
         active = np.arange(len(lanes), dtype=np.int64)
@@ -188,14 +187,14 @@ class ListShape(Shape):
             self._find_block(part, active, counts, found)
             lanes.put_back(active, part)
             active = active[(counts > 0) & (lanes.places[active] < lanes.ends[active])]
-            # A list whose last block is not followed by a 0 has reached the end of its payload: that fails here.
+            # Fails a list that reaches the end of its payload without the final 0.
             unended = (counts > 0) & (part.places >= part.ends)
             if unended.any():
-                part.fail(unended, "it ends in the middle of a value")
+                part.fail(unended, "it ends within a value")
         return self._in_order(lanes, found)
 
     def _read_counts(self, lanes: Lanes, already: Numbers) -> Numbers:
-        """The number of items in the next block of each lane, checked against the bytes that are there."""
+        """Read the item count of the next block of each lane, and check it against the available bytes."""
         counts = lanes.read_long()
         sized = np.nonzero(counts < 0)[0]
         if len(sized):
@@ -211,7 +210,7 @@ class ListShape(Shape):
                 counts[wrong] = 0
         wrong_claims = counts > self._most_items(lanes.ends - lanes.places, already)
         if wrong_claims.any():
-            lanes.fail(wrong_claims, "a list claims more items than there are bytes")
+            lanes.fail(wrong_claims, "a list claims more items than fit into the remaining bytes")
             counts[wrong_claims] = 0
         return counts
 
@@ -223,7 +222,7 @@ class ListShape(Shape):
     def _find_block(
         self, lanes: Lanes, numbers: Numbers, counts: Numbers, found: list[tuple[Numbers, Numbers, Numbers]]
     ) -> None:
-        """The items of one block of each lane; `numbers` are the lanes' own."""
+        """Find the items of one block of each lane; `numbers` are the lane numbers."""
         width = self.item.fixed_width
         if width is not None:
             which = np.repeat(np.arange(len(counts)), counts)
@@ -236,7 +235,7 @@ class ListShape(Shape):
         active = np.nonzero(left > 0)[0]
         while len(active) >= FEW_LANES:
             part = lanes.at(active)
-            starts = part.places.copy()  # passing over lists changes places where they are
+            starts = part.places.copy()  # a copy, because skipping changes the positions in place
             self.item.skip(part)
             found.append((starts, part.places, numbers[active]))
             lanes.put_back(active, part)
@@ -260,7 +259,7 @@ class ListShape(Shape):
     def _follow_singly(
         self, lanes: Lanes, active: Numbers, totals: Numbers, found: list[tuple[Numbers, Numbers, Numbers]]
     ) -> None:
-        """The rest of the lists of a few lanes, in plain Python."""
+        """Read the rest of the lists of a few lanes in plain Python."""
         data = memoryview(lanes.data)  # type: ignore[arg-type]
         for lane in active.tolist():
             bounds = array("q")
@@ -273,7 +272,7 @@ class ListShape(Shape):
             _add_bounds(found, bounds, lane)
 
     def _walk_one(self, data: memoryview, place: int, end: int, total: int, bounds: array[int] | None) -> int:
-        """Pass over what is left of one list, whose `total` items came before; starts and ends go into `bounds`."""
+        """Skip the rest of one list after `total` items. Appends starts and ends to `bounds`."""
         while True:
             count, place = read_one_long(data, place, end)
             if count == 0:
@@ -284,7 +283,7 @@ class ListShape(Shape):
                 if size < 0:
                     raise BadBytes("a list claims a negative size")
             if count > self._most_items(end - place, total):
-                raise BadBytes("a list claims more items than there are bytes")
+                raise BadBytes("a list claims more items than fit into the remaining bytes")
             total += count
             place = self._walk_items(data, place, end, count, bounds)
 
@@ -329,11 +328,11 @@ def _add_bounds(found: list[Any], bounds: array[int], number: int) -> None:
 
 
 def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: array[int] | None) -> int:
-    """Pass over numbers of variable length: each ends with a byte below 128."""
+    """Skip numbers of variable length: each ends with a byte below 128."""
     region = np.frombuffer(data, dtype=np.uint8, count=min(end - place, 10 * count), offset=place)
     last = np.nonzero(region < 0x80)[0][:count]
     if len(last) < count:
-        raise BadBytes("it ends in the middle of a value")
+        raise BadBytes("it ends within a value")
     after = last + place + 1
     starts = np.concatenate(([place], after[:-1]))
     if int((after - starts).max()) > 10:
@@ -344,9 +343,9 @@ def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: ar
 
 
 def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
-    """An Avro `long` and the place behind it; raises BadBytes."""
+    """Return an Avro `long` and the position after it. Raises BadBytes."""
     if place >= end:
-        raise BadBytes("it ends in the middle of a value")
+        raise BadBytes("it ends within a value")
     byte = data[place]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), place + 1
@@ -355,7 +354,7 @@ def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
     while byte >= 0x80:
         place += 1
         if place >= end:
-            raise BadBytes("it ends in the middle of a number")
+            raise BadBytes("it ends within a number")
         if shift > 63:
             raise BadBytes("a number is longer than ten bytes")
         byte = data[place]

@@ -1,4 +1,4 @@
-"""Payloads of AVRO schemas as columns: each by the schema version that wrote it, as the pinned reader's schema has it."""
+"""Payloads of AVRO schemas as columns: written with any schema version, resolved to the pinned reader's schema."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Program: TypeAlias = "RecordReader | Reader"
 
 
 def definition_of(data: bytes) -> AvroType:
-    """What a definition says; raises ValueError."""
+    """Parse a definition. Raises ValueError."""
     try:
         return parse_avro(data)
     except InvalidSchema as error:
-        raise ValueError(f"the schema's definition is not one: {error}") from None
+        raise ValueError(f"the schema's definition is invalid: {error}") from None
 
 
 class AvroDefinition:
-    """The columns of a definition in Avro's language: a record's fields, or one column `value` for anything else."""
+    """The columns of an Avro definition: a record's fields, or one column `value` for other types."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises UnreadableSchema."""
+        """Raise UnreadableSchema."""
         try:
             self.type = definition_of(data)
         except ValueError as error:
@@ -47,7 +47,7 @@ class AvroDefinition:
 
 
 class AvroReader(PayloadReader):
-    """Binary Avro without a container, as AVRO schemas have it."""
+    """Reads binary Avro without a container."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class AvroReader(PayloadReader):
 
     def _program(self, info: SchemaInfo) -> Program:
         if info.type != "AVRO":
-            raise ValueError(f"its type is {info.type}, and not AVRO")
+            raise ValueError(f"its type is {info.type} instead of AVRO")
         return self._resolved(definition_of(info.data))
 
     def _resolved(self, writer: AvroType) -> Program:

@@ -1,4 +1,6 @@
-"""Between numpy and Arrow by their buffers alone: Arrow's own conversions import pandas, which costs a process 0.3 s."""
+"""Conversion between numpy and Arrow through buffers, because Arrow's own conversions import pandas, which takes 0.3
+s.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _TYPES = {
 
 
 def array_of(values: Any, missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """The values as an array of their type; null where they are `missing`."""
+    """Return an array with nulls where `missing`."""
     validity = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
     if values.dtype == np.bool_:
         kind, data = pa.bool_(), np.packbits(values, bitorder="little")
@@ -29,12 +31,12 @@ def array_of(values: Any, missing: npt.NDArray[np.bool_] | None = None) -> pa.Ar
 
 
 def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Booleans without nulls."""
+    """Convert booleans without nulls."""
     return np.frombuffer(array.cast(pa.uint8()).buffers()[1], dtype=np.bool_, count=len(array))
 
 
 def codes_of(array: pa.DictionaryArray) -> npt.NDArray[np.int32]:
-    """The index of each value in the array's dictionary; -1 for a null."""
+    """Return the dictionary index of each value; -1 for null."""
     indices = array.indices
     codes = np.frombuffer(indices.buffers()[1], dtype=np.int32, count=len(indices), offset=indices.offset * 4)
     return np.where(flags_of(indices.is_valid()), codes, -1) if indices.null_count else codes

@@ -1,7 +1,7 @@
-"""Columns as somebody declared them: which names and types there are, and arrays in exactly the declared types.
+"""Columns declared by the user: validation, and conversion to exactly the declared types.
 
-Who declares columns names some of those that a topic has, in any order. Types must be the topic's own; only what says nothing about
-the values may differ: nullability, the names inside lists and maps, and the time zone in which a timestamp is shown.
+A declaration names any columns of a topic, in any order. Types must equal those of the topic, except for nullability,
+the names inside lists and maps, and the time zone in which a timestamp is shown.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pyarrow as pa
 
 
 class WrongColumns(ValueError):
-    """Columns were declared that the topic has not, or has otherwise; the text names them and says what there is."""
+    """Declared columns do not match those of the topic."""
 
 
 def check_declared(declared: pa.Schema, available: Iterable[pa.Field]) -> None:
-    """Raises WrongColumns."""
+    """Raise WrongColumns."""
     known = {field.name: field for field in available}
     seen: set[str] = set()
     for field in declared:
@@ -25,13 +25,13 @@ def check_declared(declared: pa.Schema, available: Iterable[pa.Field]) -> None:
         seen.add(field.name)
         own = known.get(field.name)
         if own is None:
-            raise WrongColumns(f"there is no column {field.name!r}; there are {', '.join(known)}")
+            raise WrongColumns(f"column {field.name!r} does not exist. Available columns: {', '.join(known)}")
         if not same_values(own.type, field.type):
             raise WrongColumns(f"the column {field.name!r} is declared as {field.type}, the topic has {own.type}")
 
 
 def same_values(left: pa.DataType, right: pa.DataType) -> bool:
-    """Whether arrays of both types can hold the very same values in the same layout."""
+    """Return whether arrays of both types hold the same values in the same layout."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         return left.num_fields == right.num_fields and all(
             one.name == other.name and same_values(one.type, other.type) for one, other in zip(left, right, strict=True)
@@ -46,7 +46,7 @@ def same_values(left: pa.DataType, right: pa.DataType) -> bool:
 
 
 def as_declared(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    """The same values, uncopied, in a type of which `same_values` holds."""
+    """Return the array, not copied, as a type for which `same_values` holds."""
     if array.type.equals(arrow_type) and array.type == arrow_type and not arrow_type.num_fields:
         return array
     if pa.types.is_struct(arrow_type):

@@ -1,10 +1,10 @@
-"""Payloads of JSON schemas as columns: whole batches by Arrow's JSON reader, and row by row what that one refuses.
+"""Payloads of JSON schemas as columns, by Arrow's JSON reader, with a row-by-row fallback.
 
-Arrow's reader takes a stream of objects with exact types and gives up at the first that does not fit, so a batch that it
-refuses is halved until only small parts are left, which plain Python reads with the leniency of `json_values`. The cost of
-bad rows is bounded by that: some more passes of the fast reader, and one of the slow one over the small parts.
+Arrow's reader requires exact types and stops at the first mismatch. A batch that it refuses is halved until the parts
+are small; the refused ones are then read by the lenient `json_values`. This bounds the cost of bad rows to some
+passes of the fast reader and one of the slow reader over the small parts.
 
-JSON has no writer's schema to resolve: a field is found by its name, whatever version wrote it; an absent one is null.
+Fields are found by name for every schema version; an absent field is null.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pybroker.columns.values.value_schema import SchemaInfo, SchemaOfVersion
 from pybroker.schema.avro import AvroType
 
 SMALL_PART = 64
-"""A batch with rows that the fast reader refuses is halved down to parts of so many rows."""
+"""Row count down to which a refused batch is halved."""
 _SPACE = " \t\r\n"
 _READ_AS_THEY_ARE = frozenset({"boolean", "int", "long", "float", "double", "string", "enum"})
 
 
 class JsonReader(ReaderOfOneType):
-    """JSON as Pulsar's JSON schemas have it: the definition is an Avro one."""
+    """Reads payloads of JSON schemas, which have an Avro definition."""
 
     def __init__(self, info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None = None) -> None:
         super().__init__("JSON", versions)
@@ -67,7 +67,7 @@ class JsonReader(ReaderOfOneType):
         ]
 
     def _read_fast(self, part: pa.BinaryArray) -> list[pa.Array] | None:
-        """The columns, or None where a row is not exactly what its type asks for."""
+        """Return the columns; None if a row does not match its type exactly."""
         if self._fast is None or not len(part):
             return None
         try:
@@ -76,8 +76,8 @@ class JsonReader(ReaderOfOneType):
             return None
 
     def _parse(self, texts: pa.StringArray, types: list[FastType]) -> list[pa.Array] | None:
-        # Each row must be one object: with a brace at both ends, and as many objects as rows, no row can hold two, none
-        # can be empty, and none can reach into the next (a line's end may not stand in a text).
+        # Each row must contain exactly one object. This holds if each row begins and ends with a brace and there are as
+        # many objects as rows: no row is empty, and none continues in the next, as JSON strings contain no line end.
         if not _braced(texts):
             texts = pc.utf8_trim(texts, characters=_SPACE)
             if not _braced(texts):
@@ -108,20 +108,20 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class FastType:
-    """What the fast reader is asked for, and what makes the column of it: dates and timestamps are read as the numbers
-    that they are written as.
+    """The type that the fast reader reads, and its conversion to the column: dates and timestamps are read as
+    numbers.
     """
 
     type: pa.DataType
     lift: Callable[[pa.Array], pa.Array] | None = None
 
     def column(self, read: pa.Array) -> pa.Array:
-        """Raises ArrowInvalid for a timestamp beyond 64 bits."""
+        """Raise ArrowInvalid for a timestamp beyond 64 bits."""
         return read if self.lift is None else self.lift(read)
 
 
 def _fast_types(definition: AvroDefinition, fields: list[pa.Field]) -> list[FastType] | None:
-    """One for each field, or None where one of them is what the fast reader cannot read."""
+    """Return one type for each field; None if the fast reader does not support a field."""
     by_name = dict(zip([each.name for each in definition.type.fields], definition.type.children, strict=True))
     types = [_fast_type(by_name[field.name], definition.columns) for field in fields]
     known = [each for each in types if each is not None]
@@ -174,14 +174,14 @@ def _fast_list(item: FastType) -> FastType:
         return FastType(pa.list_(item.type))
 
     def lift(read: pa.ListArray) -> pa.Array:
-        # The reader's arrays begin at their first value, so their offsets fit their items.
+        # The offsets match the items, because the reader's arrays begin at their first value.
         return pa.ListArray.from_arrays(read.offsets, item.column(read.values), mask=read.is_null())
 
     return FastType(pa.list_(item.type), lift)
 
 
 class RowsOfJson:
-    """Reads rows one by one. Owned by the reader of the topic."""
+    """Reads rows one by one."""
 
     def __init__(self, definition: AvroDefinition, fields: list[pa.Field]) -> None:
         self._fields = fields
@@ -220,7 +220,7 @@ class RowsOfJson:
         if document is None:
             return [None] * len(self._fields)
         if not isinstance(document, dict):
-            raise Unfit("it is no object")
+            raise Unfit("it is not an object")
         return [field_value(name, convert, document) for name, convert in self._converters]
 
 
@@ -229,7 +229,7 @@ def _reason(error: Exception) -> str:
 
 
 def build_column(values: list[Any], arrow_type: pa.DataType, rows: Numbers, failures: Failures) -> pa.Array:
-    """The values as an array; one that Arrow refuses all the same fails its row only."""
+    """Return the values as an array; a value that Arrow refuses fails only its row."""
     try:
         return pa.array(values, type=arrow_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):

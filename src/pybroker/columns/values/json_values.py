@@ -1,8 +1,8 @@
-"""JSON values as the values of a column, one at a time: for rows that the fast way refuses, and for defaults.
+"""Conversion of single JSON values to column values, for rows that the fast reader refuses and for defaults.
 
-Owns what fits which type. What clients write is taken with the leniency that Jackson has in the Java client: texts that
-are numbers, whole numbers written with a point, numbers and booleans for texts. Bytes are base64; dates and timestamps
-are the numbers of their Avro type, or ISO texts. Fields that are absent are null, unknown ones are passed over.
+As lenient as Jackson in the Java client: accepts numbers as text, whole numbers with a decimal point, and numbers and
+booleans as strings. Bytes are base64; dates and timestamps are the numbers of their Avro type, or ISO texts. Absent
+fields are null; unknown fields are skipped.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pybroker.schema.avro import AvroType
 Convert: TypeAlias = Callable[[Any], Any]
 
 MAX_NUMBER_TEXT = 400
-"""Characters of a text that is taken for a number: Python's own conversion of a long one is quadratic."""
+"""Maximum characters of a number in a text, because Python's conversion takes quadratic time."""
 _SHOWN = 40
 
 
 class Unfit(ValueError):
-    """A value does not fit its column; the text says which and why."""
+    """A value does not fit its column."""
 
 
 def value_from_json(avro_type: AvroType, value: Any, *, is_default: bool = False) -> Any:
-    """What Arrow takes for a column of that type; raises Unfit. In defaults, bytes are the text's characters (ISO 8859-1)."""
+    """Convert a value. Raises Unfit. In defaults, bytes are the text's characters (ISO 8859-1)."""
     return converter(avro_type, AvroColumns(), is_default=is_default)(value)
 
 
 def converter(avro_type: AvroType, columns: AvroColumns, *, is_default: bool = False) -> Convert:
-    """A function that turns the JSON value of a type into what Arrow takes; it raises Unfit. The type was checked by
-    `AvroColumns.type_of` before.
+    """Return a function that converts JSON values of a type to input for Arrow, and raises Unfit. The type must have
+    passed `AvroColumns.type_of`.
     """
     kind = avro_type.kind
     if kind == "record":
@@ -89,7 +89,6 @@ def _boolean(value: Any) -> bool | None:
 
 
 def _number(value: Any, what: str) -> Any:
-    """A number, whatever it was written as."""
     if isinstance(value, str) and len(value) <= MAX_NUMBER_TEXT:
         text = value.strip()
         try:
@@ -222,7 +221,7 @@ def _timestamp(unit_us: int) -> Convert:
             return None
         micros = int(number) * unit_us
         if not -(1 << 63) <= micros < 1 << 63:
-            raise Unfit(f"{_shown(value)} is no timestamp of 64 bits of microseconds")
+            raise Unfit(f"{_shown(value)} does not fit a timestamp of 64 bits in microseconds")
         return micros
 
     return convert
@@ -267,7 +266,7 @@ def _record(avro_type: AvroType, columns: AvroColumns, is_default: bool) -> Conv
 
 
 def field_value(name: str, convert: Convert, record: dict[str, Any]) -> Any:
-    """The converted value of one field; an error names the field."""
+    """Convert one field. Errors name the field."""
     try:
         return convert(record.get(name))
     except Unfit as error:
@@ -289,7 +288,7 @@ def _union(union: AvroType, columns: AvroColumns, is_default: bool) -> Convert:
         if value is None:
             return None
         reasons = []
-        # What JSON itself calls the branch's kind comes before what could be read as it.
+        # A branch of the same JSON kind precedes branches that need conversion.
         ranked = sorted(range(len(kinds)), key=lambda index: type(value) not in kinds[index])
         for index in ranked:
             try:

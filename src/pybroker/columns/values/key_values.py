@@ -1,7 +1,7 @@
-"""Messages of KEY_VALUE schemas as two columns, `key` and `value`, each by its own side's schema.
+"""Decoding of KEY_VALUE schemas into two columns, `key` and `value`.
 
-INLINE: the payload holds both, each with its length in front (4 bytes, big-endian; -1: null). SEPARATED: the key is the
-message's key, the payload is the value.
+INLINE: the payload holds both, each preceded by its length (4 bytes, big-endian; -1: null). SEPARATED: the key is the
+message's key, and the payload is the value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENCODING = "kv.encoding.type"
 
 
 def sides(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
-    """The schemas of key and value; raises ValueError."""
+    """Return the schemas of key and value. Raises ValueError."""
     try:
         both = split_key_value(SchemaData(schema_type_named(info.type), info.data, dict(info.properties)))
     except InvalidSchema as error:
@@ -31,15 +31,15 @@ def sides(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
 
 
 def is_separated(info: SchemaInfo) -> bool:
-    """Where no encoding is named it is INLINE, as for clients."""
+    """Return whether keys are separated. The default is INLINE, as in Pulsar's clients."""
     return info.properties.get(ENCODING, "INLINE").upper() == "SEPARATED"
 
 
 class KeyValueDecoder(ValueDecoder):
-    """Two columns; a side that is a record is a struct."""
+    """Decodes two columns; a record becomes a struct."""
 
     def __init__(self, key: PayloadReader | None, value: PayloadReader | None, *, separated: bool) -> None:
-        """A side that nobody wants is None."""
+        """None for a side that is not requested."""
         self._sides = [(name, side) for name, side in ((KEY, key), (VALUE, value)) if side is not None]
         self._separated = separated
         self.fields = [pa.field(name, _side_type(side)) for name, side in self._sides]
@@ -71,7 +71,7 @@ def _one_column(side: PayloadReader, payloads: pa.BinaryArray, columns: list[pa.
 
 
 def _split(values: pa.BinaryArray, failures: Failures) -> dict[str, pa.BinaryArray]:
-    """Keys and values of inline payloads; both are null where the payload is, or where it cannot be split."""
+    """Split inline payloads into keys and values. Both are null if the payload is null or invalid."""
     rows = np.nonzero(flags_of(values.is_valid()))[0]
     lanes = lanes_over(values.drop_null(), rows, failures)
     both = {}

@@ -1,8 +1,7 @@
-"""Many payloads in one buffer, read side by side: the same step for all of them at once, by numpy.
+"""Vectorised reading of many payloads in one buffer with numpy.
 
-Owns the places where each payload is being read, the reading of Avro's numbers and bytes there, and the reasons why a
-payload cannot be read. What must always hold, whatever the bytes are: no place lies behind its payload's end, and a
-payload that fails is left at its end, so that everything read from it afterwards is empty and costs nothing.
+Invariants for any bytes: no read position is beyond its payload's end, and a failed payload is positioned at its end,
+so that later reads from it are empty and cost nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 MAX_BAD_REASONS = 64
-"""So many different reasons of one batch are kept; further ones are told in general words."""
+"""Maximum different reasons for one batch; further failures get a general text."""
 _OTHER_REASON = "it cannot be decoded (the batch has too many different reasons to keep)"
 
 
 class Failures:
-    """Why rows of a batch cannot be decoded. The first reason of a row is kept."""
+    """Reasons why rows of a batch cannot be decoded. The first reason of a row is kept."""
 
     def __init__(self, row_count: int) -> None:
         self._codes = np.zeros(row_count, dtype=np.int16)
@@ -32,7 +31,7 @@ class Failures:
         self.count = 0
 
     def add(self, rows: Any, reason: str) -> None:
-        """`rows` are indices of rows, or one of them."""
+        """`rows`: row indices, or one index."""
         if reason not in self._reasons:
             if len(self._reasons) >= MAX_BAD_REASONS:
                 reason = _OTHER_REASON
@@ -51,16 +50,16 @@ class Failures:
         return None if code == 0 else list(self._reasons)[code - 1]
 
     def texts(self) -> list[str | None]:
-        """One for each row, null for a good one."""
+        """Return one text per row; null for a readable row."""
         names: list[str | None] = [None, *self._reasons]
         return [names[code] for code in self._codes.tolist()]
 
 
 class Lanes:
-    """Places that are read side by side: one for each payload, or one for each item of the lists in them.
+    """Read positions ("lanes"): one for each payload, or one for each item of lists in them.
 
-    Places rise from lane to lane, and what one lane reads next does not reach into the next one; `rows` says to which
-    payload a lane belongs, for `failures`.
+    Positions increase from lane to lane, and reads of one lane do not reach into the next. `rows` maps lanes to
+    payloads for `failures`.
     """
 
     __slots__ = ("data", "ends", "failures", "places", "rows")
@@ -78,7 +77,7 @@ class Lanes:
         return len(self.places)
 
     def at(self, index: Any) -> Lanes:
-        """Some of the lanes, read on their own; give them back with `put_back`."""
+        """Return some of the lanes, to be read separately and returned with `put_back`."""
         return Lanes(self.data, self.places[index], self.ends[index], self.rows[index], self.failures)
 
     def put_back(self, index: Any, part: Lanes) -> None:
@@ -90,13 +89,13 @@ class Lanes:
         self.places[lanes] = self.ends[lanes]
 
     def read_unsigned_or_zigzag(self) -> npt.NDArray[np.uint64]:
-        """The next variable-length number of each lane as it is written; 0 where there is none."""
+        """Read the next variable-length number of each lane without sign decoding; 0 after a failure."""
         data, places = self.data, self.places
         first = data.take(places, mode="clip")
         short = places >= self.ends
         if short.any():
             first[short] = 0
-            self.fail(short, "it ends in the middle of a value")
+            self.fail(short, "it ends within a value")
             places = self.places
         value = (first & 0x7F).astype(np.uint64)
         self.places = places = places + ~short
@@ -107,7 +106,7 @@ class Lanes:
             spots = places[longer]
             over = spots >= self.ends[longer]
             if over.any():
-                self.fail(longer[over], "it ends in the middle of a number")
+                self.fail(longer[over], "it ends within a number")
                 value[longer[over]] = 0
                 longer = longer[~over]
                 spots = places[longer]
@@ -123,12 +122,10 @@ class Lanes:
         return value
 
     def read_long(self) -> Numbers:
-        """Avro's `long`."""
         value = self.read_unsigned_or_zigzag()
         return ((value >> np.uint64(1)) ^ (~(value & np.uint64(1)) + np.uint64(1))).view(np.int64)
 
     def read_int(self) -> npt.NDArray[np.int32]:
-        """Avro's `int`."""
         value = self.read_long()
         narrow = value.astype(np.int32)
         wrong = narrow != value
@@ -138,34 +135,36 @@ class Lanes:
         return narrow
 
     def read_fixed(self, width: int) -> npt.NDArray[np.uint8]:
-        """The next `width` bytes of each lane, a row for each; zeros where there are fewer."""
+        """Read the next `width` bytes of each lane as a row; zeros after a failure."""
         short = self.ends - self.places < width
         starts = self.places
         if short.any():
-            self.fail(short, "it ends in the middle of a value")
+            self.fail(short, "it ends within a value")
         taken = self.data.take(starts[:, None] + np.arange(width, dtype=np.int64), mode="clip")
         taken[short] = 0
         self.places = self.places + np.where(short, 0, width)
         return taken
 
     def read_length(self) -> Numbers:
-        """A length in bytes that is there; 0 where it is not."""
+        """Read a length and check it against the available bytes; 0 after a failure."""
         length = self.read_long()
         wrong = (length < 0) | (length > self.ends - self.places)
         if wrong.any():
-            self.fail(wrong, "a text or bytes claim more than is there")
+            self.fail(wrong, "a string or bytes value claims more bytes than are left")
             length[wrong] = 0
         return length
 
     def read_slices(self, lengths: Numbers) -> pa.BinaryArray:
-        """The next bytes of each lane, so many as said; they must be there."""
+        """Read the given number of bytes of each lane; they must be available."""
         starts = self.places
         self.places = starts + lengths
         return slices(self.data, starts, lengths)
 
 
 def slices(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> pa.BinaryArray:
-    """Rising, not overlapping pieces of `data`, as one array: laid over it with the gaps, and taken out by Arrow."""
+    """Return ascending, non-overlapping parts of `data` as one array: Arrow selects them from an array that includes
+    the gaps.
+    """
     count = len(starts)
     if not count:
         return pa.Array.from_buffers(pa.binary(), 0, [None, pa.py_buffer(b"\0\0\0\0"), pa.py_buffer(b"")])
@@ -181,7 +180,7 @@ def slices(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> pa
 
 
 def lanes_over(values: pa.BinaryArray, rows: Numbers, failures: Failures) -> Lanes:
-    """A lane for each value, none of which may be null; `rows` are their rows in `failures`."""
+    """Create a lane for each value, none of which may be null. `rows` are their rows in `failures`."""
     _, offset_buffer, data_buffer = values.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int32, count=len(values) + 1, offset=values.offset * 4)
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.zeros(1, dtype=np.uint8)
@@ -190,7 +189,7 @@ def lanes_over(values: pa.BinaryArray, rows: Numbers, failures: Failures) -> Lan
 
 
 def placed(pieces: list[tuple[Any, pa.Array]], count: int, arrow_type: pa.DataType) -> pa.Array:
-    """An array of `count` made of pieces, each with the indices where its values belong; null where no piece has one."""
+    """Merge arrays with the indices of their values into an array of `count`; null where no value is assigned."""
     if not pieces:
         return pa.nulls(count, arrow_type)
     where = np.zeros(count, dtype=np.int64)

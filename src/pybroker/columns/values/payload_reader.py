@@ -1,7 +1,7 @@
-"""What reads the payloads of one topic: the frame around the readers of each schema type.
+"""The interface of payload readers, and their selection by schema version.
 
-A payload reader reads one column of payloads into the columns of its schema; `ReaderOfValues` makes a `ValueDecoder` of
-it. KEY_VALUE has two of them inside it, one for keys and one for values.
+A payload reader reads one column of payloads; `ReaderOfValues` makes a `ValueDecoder` of it. KEY_VALUE uses one for
+keys and one for values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pybroker.columns.values.unreadable import UnreadableSchema
 from pybroker.columns.values.value_schema import DecodedValues, SchemaInfo, SchemaOfVersion, ValueDecoder
 
 MAX_VERSIONS_KEPT = 256
-"""Schema versions of one topic whose readers are kept; with more, the oldest ones are made anew when they come again."""
+"""Maximum schema versions of one topic with cached readers; the oldest are evicted."""
 
 
 class PayloadReader(ABC):
@@ -28,17 +28,17 @@ class PayloadReader(ABC):
 
     fields: list[pa.Field]
     is_record: bool = False
-    """Whether the fields are those of one record: inside something else they are a struct. Otherwise there is one field."""
+    """Whether the fields belong to one record, which becomes a struct inside other types. Otherwise there is one
+    field.
+    """
 
     @abstractmethod
     def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
-        """A column for each field, null where the payload is. What stands in the rows that are told to `failures` is
-        of no meaning.
-        """
+        """Return a column for each field, null for null payloads. Values of rows in `failures` are undefined."""
 
 
 class ReaderOfValues(ValueDecoder):
-    """Decodes the payloads of a topic whose keys are plain."""
+    """Decodes the payloads of a topic with plain keys."""
 
     def __init__(self, reader: PayloadReader) -> None:
         self.fields = reader.fields
@@ -50,7 +50,7 @@ class ReaderOfValues(ValueDecoder):
 
 
 def decoded(columns: list[pa.Array], failures: Failures) -> DecodedValues:
-    """These columns with the rows that failed as nulls, and their reasons."""
+    """Return the columns with nulls in failed rows, and the reasons."""
     if not failures.count:
         return DecodedValues(columns, None)
     index = array_of(np.arange(len(failures.rows)), failures.rows)
@@ -58,7 +58,7 @@ def decoded(columns: list[pa.Array], failures: Failures) -> DecodedValues:
 
 
 class BytesReader(PayloadReader):
-    """The payload as it is."""
+    """Returns payloads unchanged."""
 
     def __init__(self) -> None:
         self.fields = [pa.field(VALUE, pa.binary())]
@@ -71,7 +71,7 @@ ProgramT = TypeVar("ProgramT")
 
 
 class Programs(Generic[ProgramT]):
-    """What reads payloads of each schema version, made when the version is first met."""
+    """Readers by schema version, created on first use."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class Programs(Generic[ProgramT]):
         *,
         needs_writer: bool = True,
     ) -> None:
-        """`latest` reads payloads that name no version, and where the writer's schema is not needed those of a version that
-        nobody knows; `make` may raise ValueError, which fails the version's payloads.
+        """`latest` reads payloads without a version and, unless `needs_writer`, those of unknown versions. `make` may
+        raise ValueError, which fails the version's payloads.
         """
         self._latest = latest
         self._needs_writer = needs_writer
@@ -91,7 +91,7 @@ class Programs(Generic[ProgramT]):
         self._made: dict[bytes, ProgramT | str] = {}
 
     def of(self, version: bytes) -> ProgramT | str:
-        """The program, or the reason why there is none."""
+        """Return the program, or the reason why there is none."""
         if not version:
             return self._latest
         program = self._made.get(version)
@@ -113,12 +113,12 @@ class Programs(Generic[ProgramT]):
 
 
 def _shown_version(version: bytes) -> str:
-    """As clients show it: the number that its eight bytes are."""
+    """Return the number in the version's eight bytes, as clients show it."""
     return str(int.from_bytes(version, "big")) if len(version) == 8 else version.hex()[:40]
 
 
 def rows_by_version(values: pa.BinaryArray, versions: pa.BinaryArray) -> Iterator[tuple[bytes, Numbers | None]]:
-    """The rows of each version that occurs, None for all of them. Rows without a payload are in none."""
+    """Yield each version with its rows; None: all rows. Null payloads are omitted."""
     encoded = versions.dictionary_encode()
     names = dict(enumerate(encoded.dictionary.to_pylist()))
     if versions.null_count:
@@ -142,7 +142,7 @@ def read_by_version(
     failures: Failures,
     run: Callable[[ProgramT, pa.BinaryArray, Numbers], list[pa.Array]],
 ) -> list[pa.Array]:
-    """`run` for the payloads of each version, put together again: it gets the program, payloads and their rows."""
+    """Call `run` with program, payloads and rows of each version, and merge the results."""
     pieces: list[tuple[Any, list[pa.Array]]] = []
     for version, rows in rows_by_version(values, versions):
         program = programs.of(version)
@@ -162,7 +162,7 @@ def read_by_version(
 
 
 class ReaderOfOneType(PayloadReader):
-    """Reads payloads that say themselves what is where, so that of a version it matters only whether it is of this type."""
+    """Reads self-describing payloads, for which a version must only have this schema type."""
 
     def __init__(self, schema_type: str, versions: SchemaOfVersion) -> None:
         self._type = schema_type
@@ -181,11 +181,11 @@ class ReaderOfOneType(PayloadReader):
 
     @abstractmethod
     def _run(self, part: pa.BinaryArray, rows: Numbers, failures: Failures) -> list[pa.Array]:
-        """A column for each field of payloads that are all there; `rows` are their rows in what is read."""
+        """Return a column for each field. No payload is null; `rows` are their rows in the batch."""
 
 
 def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
-    """Refuse names that a table cannot tell apart from each other (Spark's do not mind case) or from the metadata columns."""
+    """Refuse names that differ only in case, which Spark ignores, or that equal metadata columns."""
     taken = {name.lower(): f"the metadata column {name}" for name in (*METADATA_TYPES, ERROR_COLUMN)}
     for field in fields:
         other = taken.setdefault(field.name.lower(), f"the field {field.name!r}")

@@ -1,4 +1,4 @@
-"""Payloads of the primitive schemas, as clients write them: big-endian numbers of a fixed width, and text.
+"""Payloads of the primitive schemas: big-endian numbers of fixed width, and text.
 
 BOOLEAN, INT8: 1 byte · INT16: 2 · INT32, FLOAT: 4 · INT64, DOUBLE: 8 · STRING: UTF-8
 DATE, TIME, TIMESTAMP: milliseconds (8) · INSTANT: seconds (8), nanoseconds (4) · LOCAL_DATE: day (8)
@@ -37,7 +37,7 @@ def _number(code: str) -> Callable[[Lanes, Rows], pa.Array]:
 
 
 def _big_endian(rows: Rows, code: str, first: int = 0) -> Any:
-    """The numbers that begin at byte `first` of each row, in this machine's order."""
+    """Return the numbers at byte `first` of each row, in native byte order."""
     width = int(code[-1])
     taken = np.ascontiguousarray(rows[:, first : first + width]).view(f">{code}").ravel()
     return taken.astype(f"={code}")
@@ -96,7 +96,7 @@ def _local_date_time(lanes: Lanes, rows: Rows) -> pa.Array:
     return array_of(days * _DAY_US + nanos // 1000).view(LOCAL)
 
 
-# The width, the column, and how rows of that width become it.
+# Width in bytes, column type, and conversion.
 _FIXED: dict[SchemaType, tuple[int, pa.DataType, Callable[[Lanes, Rows], pa.Array]]] = {
     SchemaType.BOOLEAN: (1, pa.bool_(), _boolean),
     SchemaType.INT8: (1, pa.int8(), _number("i1")),
@@ -116,7 +116,7 @@ _FIXED: dict[SchemaType, tuple[int, pa.DataType, Callable[[Lanes, Rows], pa.Arra
 
 
 class PrimitiveReader(PayloadReader):
-    """One column `value`. A payload of another width than its type has fails."""
+    """Reads one column `value`. A payload of the wrong width fails."""
 
     def __init__(self, schema_type: SchemaType) -> None:
         self._type = schema_type
@@ -136,5 +136,5 @@ class PrimitiveReader(PayloadReader):
             return as_text(lanes, values)
         width, _, convert = _FIXED[self._type]
         wrong = lanes.ends - lanes.places != width
-        _fail(lanes, wrong, f"a value of {self._type.name} has {width} bytes, and this one has not")
+        _fail(lanes, wrong, f"the size of this payload is wrong: a value of {self._type.name} has {width} bytes")
         return convert(lanes, lanes.read_fixed(width))

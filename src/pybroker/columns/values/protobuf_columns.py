@@ -1,8 +1,8 @@
-"""Which column a field of a Protobuf message becomes, and how the values of many messages are taken out.
+"""Mapping of Protobuf fields to columns, and extraction of their values.
 
-Messages are structs, well-known types like any other. A field that knows whether it is there (a message, a member of a
-oneof, proto2's and proto3's `optional`) is null where it is not; others have their type's zero. Enums are the names of
-their values, unknown ones their number as text. Unsigned numbers become the next larger type: int64, decimal(20, 0).
+Messages become structs, including well-known types. An absent field with presence (messages, oneof members,
+`optional`) is null; others have their type's zero. Enums become the names of their values, unknown ones their number
+as text. Unsigned numbers become the next larger type: int64, decimal(20, 0).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _SCALARS = {
 
 
 class MessageColumns:
-    """The columns of one type of message."""
+    """The columns of one message type."""
 
     def __init__(self, descriptor: Descriptor, outer: Outer | None = None) -> None:
-        """Raises UnreadableSchema for a message inside itself, and for what is beyond the limits."""
+        """Raise UnreadableSchema for a recursive message or exceeded limits."""
         outer = (outer or Outer()).into(descriptor)
         self.columns = [FieldColumn(each, outer) for each in descriptor.fields]
         self.fields = [pa.field(each.name, each.type) for each in self.columns]
 
     def read(self, messages: Messages) -> pa.StructArray:
-        """A struct for each message; null where there is none."""
+        """Return a struct for each message; null for None."""
         mask = pa.array([message is None for message in messages], type=pa.bool_())
         if not self.columns:
             return pa.array([None if message is None else {} for message in messages], type=pa.struct([]))
@@ -62,9 +62,7 @@ class MessageColumns:
 
 
 class Outer:
-    """The messages around one, and how many fields there are so far in all: what keeps a small definition from standing
-    for endless columns.
-    """
+    """The enclosing messages and the total number of fields so far, which limits the columns of a small definition."""
 
     def __init__(self, names: tuple[str, ...] = (), count: list[int] | None = None) -> None:
         self._names = names
@@ -72,17 +70,17 @@ class Outer:
 
     def into(self, descriptor: Descriptor) -> Outer:
         if descriptor.full_name in self._names:
-            raise UnreadableSchema(f"message {descriptor.full_name} contains itself, and no column can")
+            raise UnreadableSchema(f"message {descriptor.full_name} contains itself, which a column cannot represent")
         if len(self._names) >= MAX_DEPTH:
             raise UnreadableSchema(f"the schema is nested deeper than {MAX_DEPTH} levels")
         self._count[0] += len(descriptor.fields)
         if self._count[0] > MAX_TYPES:
-            raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in all")
+            raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in total")
         return Outer((*self._names, descriptor.full_name), self._count)
 
 
 class FieldColumn:
-    """The column of one field: single, repeated or a map."""
+    """The column of one singular, repeated or map field."""
 
     def __init__(self, descriptor: FieldDescriptor, outer: Outer) -> None:
         self.type: pa.DataType
@@ -116,13 +114,13 @@ class FieldColumn:
             items = self._value.read([item for each in present for item in each])
             return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.type, mask=mask)
         keys = self._key.read([key for each in present for key in each])
-        # By key and not by items(): those of a map of messages are the same objects, and a missing one would be made.
+        # Not items(): it reuses one object for all message values, and a lookup would create a missing one.
         values = self._value.read([each[key] for each in present for key in each])
         return pa.MapArray.from_arrays(pa.array(offsets), keys, values, type=self.type, mask=mask)
 
 
 class ValueColumn:
-    """The values of a field's type, one by one."""
+    """Extracts the values of a field's type."""
 
     def __init__(self, descriptor: FieldDescriptor, outer: Outer) -> None:
         self._message: MessageColumns | None = None

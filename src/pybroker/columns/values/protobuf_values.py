@@ -1,8 +1,8 @@
-"""Payloads of PROTOBUF_NATIVE schemas as columns, and of PROTOBUF ones where their definition says enough.
+"""Payloads of PROTOBUF_NATIVE schemas as columns, and of PROTOBUF schemas if their definition suffices.
 
-Protobuf needs no writer's schema: fields are found by their numbers, so every version is read by the pinned descriptors.
-A PROTOBUF schema holds an Avro definition, which has no numbers; Java clients put those of the outermost fields beside
-it (`__PARSING_INFO__`). Where all of these are plain values, that is enough.
+Protobuf identifies fields by number, so every version is read with the pinned descriptors. A PROTOBUF schema contains
+an Avro definition without field numbers; Java clients add those of the outermost fields (`__PARSING_INFO__`), which
+suffices if all of these are scalars.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN = {
 
 
 class ProtobufReader(ReaderOfOneType):
-    """Serialised Protobuf messages of one type."""
+    """Reads serialised Protobuf messages of one type."""
 
     is_record = True
 
@@ -53,11 +53,11 @@ class ProtobufReader(ReaderOfOneType):
             try:
                 messages.append(self._class.FromString(payload))
             except DecodeError:
-                failures.add(rows[index], f"it is no Protobuf message {self._class.DESCRIPTOR.full_name}")
+                failures.add(rows[index], f"it is not a valid Protobuf message {self._class.DESCRIPTOR.full_name}")
                 messages.append(None)
         try:
             return [column.read(messages) for column in self._columns]
-        except (pa.ArrowInvalid, UnicodeDecodeError):  # proto2 lets texts through that are none
+        except (pa.ArrowInvalid, UnicodeDecodeError):  # proto2 allows invalid UTF-8
             for index, message in enumerate(messages):
                 try:
                     _ = [column.read([message]) for column in self._columns]
@@ -68,16 +68,16 @@ class ProtobufReader(ReaderOfOneType):
 
 
 def native_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None) -> ProtobufReader:
-    """The reader of a PROTOBUF_NATIVE schema; raises UnreadableSchema."""
+    """Raise UnreadableSchema."""
     try:
         descriptor = root_message(info.data)
     except InvalidSchema as error:
-        raise UnreadableSchema(f"the schema's definition is not one: {error}") from None
+        raise UnreadableSchema(f"the schema's definition is invalid: {error}") from None
     return ProtobufReader(info, descriptor, versions, wanted)
 
 
 def described_message(info: SchemaInfo) -> Descriptor | str:
-    """The message of a PROTOBUF schema, or the reason why its definition does not say enough."""
+    """Return the message of a PROTOBUF schema, or the reason why its definition does not suffice."""
     if PARSING_INFO not in info.properties:
         return f"the PROTOBUF schema tells no field numbers (no property {PARSING_INFO})"
     try:
@@ -86,7 +86,7 @@ def described_message(info: SchemaInfo) -> Descriptor | str:
         message = file.message_type.add(name="Described")
         for each in known:
             if "TYPE_" + str(each["type"]) not in _PLAIN:
-                return f"the PROTOBUF schema does not tell what is inside its field {str(each['name'])[:80]!r}"
+                return f"the PROTOBUF schema does not describe the content of its field {str(each['name'])[:80]!r}"
             message.field.append(_field(each))
         pool = descriptor_pool.DescriptorPool()
         pool.AddSerializedFile(file.SerializeToString())

@@ -1,4 +1,4 @@
-"""From a topic's schema to the decoder of its payloads: the one place that knows all kinds of schemas."""
+"""Selection of the decoder for a topic's schema."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def value_decoder(
     wanted: Collection[str] | None = None,
     missing_fields: MissingFields = MissingFields.FAIL,
 ) -> ValueDecoder:
-    """The decoder of payloads as columns of the schema `info`, which is pinned as the reader's.
+    """Return the decoder for the pinned reader's schema `info`.
 
-    `versions` is asked once for each version that payloads name; what it raises passes through `decode`. With `raw` and
-    without a schema, payloads are bytes. With `wanted` only these columns are decoded, in the schema's order. Raises
-    UnreadableSchema for a schema that cannot become columns.
+    `versions` is called once for each version in the payloads; its exceptions pass through `decode`. With `raw` or
+    without a schema, payloads are bytes. `wanted` limits the columns, in the schema's order. Raises UnreadableSchema
+    if the schema cannot become columns.
     """
     if mode == "raw" or info is None:
         return ReaderOfValues(BytesReader())
@@ -45,7 +45,7 @@ def value_decoder(
 
 
 def fields_of(info: SchemaInfo | None, mode: ValueMode = "auto") -> list[pa.Field]:
-    """The columns that payloads of this schema have; raises UnreadableSchema."""
+    """Raise UnreadableSchema."""
     return value_decoder(info, lambda _: None, mode).fields
 
 
@@ -55,7 +55,7 @@ def payload_reader(
     wanted: Collection[str] | None = None,
     missing_fields: MissingFields = MissingFields.FAIL,
 ) -> PayloadReader:
-    """What reads payloads of any schema but KEY_VALUE."""
+    """Return the reader for any schema except KEY_VALUE."""
     schema_type = _type_of(info)
     if schema_type in PRIMITIVE_TYPES:
         return PrimitiveReader(schema_type)
@@ -69,12 +69,12 @@ def payload_reader(
         message = described_message(info)
         return BytesReader() if isinstance(message, str) else ProtobufReader(info, message, versions, wanted)
     if schema_type == SchemaType.KEY_VALUE:
-        raise UnreadableSchema("a KEY_VALUE schema stands inside another one")
+        raise UnreadableSchema("a KEY_VALUE schema is nested in another one")
     return BytesReader()
 
 
 def why_bytes(info: SchemaInfo | None) -> str | None:
-    """Why payloads of a schema that has one stay bytes; None where they do not, or where there is nothing to be said."""
+    """Return why payloads stay bytes although there is a schema; None if they do not, or if no reason is needed."""
     if info is None or _type_of(info) != SchemaType.PROTOBUF:
         return None
     message = described_message(info)
@@ -85,7 +85,7 @@ def _type_of(info: SchemaInfo) -> SchemaType:
     try:
         return schema_type_named(info.type)
     except InvalidSchema:
-        return SchemaType.NONE  # What clients alone know, such as AUTO_CONSUME, says nothing about the payload.
+        return SchemaType.NONE  # Client-side types such as AUTO_CONSUME do not describe the payload.
 
 
 def _key_value_decoder(
@@ -107,7 +107,7 @@ def _key_value_decoder(
 
 
 def _side_of(versions: SchemaOfVersion, side: int) -> SchemaOfVersion:
-    """The schema of one side of a version. A version that is no KEY_VALUE schema fails where its type is compared."""
+    """Return one side's schema of each version. Other schemas than KEY_VALUE fail later, at the comparison of types."""
 
     def look_up(version: bytes) -> SchemaInfo | None:
         info = versions(version)

@@ -1,4 +1,4 @@
-"""What turns payloads into columns, and columns into payloads, as seen by those who read and write tables."""
+"""The interfaces for decoding payloads into columns and encoding columns into payloads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class SchemaInfo:
-    """A schema as a topic has it: the protocol's name of its type (`AVRO`, `KEY_VALUE`, ...), definition and properties."""
+    """A topic's schema: type by its protocol name (`AVRO`, `KEY_VALUE`, ...), definition, and properties."""
 
     type: str
     data: bytes = b""
@@ -20,38 +20,40 @@ class SchemaInfo:
 
 
 SchemaOfVersion = Callable[[bytes], SchemaInfo | None]
-"""The schema that a `schema_version` in a message's metadata names; None where the broker does not know it."""
+"""Returns the schema of a message's `schema_version`; None if the broker does not know it."""
 
 
 @dataclass(frozen=True)
 class DecodedValues:
-    """The payload columns of one batch, each as long as the batch; `errors` tells rows that could not be decoded, or is None."""
+    """The payload columns of one batch. `errors` has the reasons for rows that could not be decoded; None if there
+    are none.
+    """
 
     columns: list[pa.Array]
     errors: pa.StringArray | None
 
 
 class ValueDecoder(ABC):
-    """Payloads of one topic as the columns of `fields`, whatever schema version wrote them."""
+    """Decodes payloads of one topic, of any schema version, into the columns of `fields`."""
 
     fields: list[pa.Field]
-    """All nullable; the same for the decoder's whole life (the reader schema is pinned)."""
+    """All nullable. They never change, because the reader's schema is pinned."""
 
     @abstractmethod
     def decode(self, values: pa.BinaryArray, keys: pa.BinaryArray, schema_versions: pa.BinaryArray) -> DecodedValues:
-        """The columns of these payloads. A null payload gives nulls. A payload that cannot be decoded is null in all columns
-        and has its reason in `errors`; what happens with it is its caller's policy.
+        """Return the columns. A null payload gives nulls. A payload that cannot be decoded gives nulls and a reason
+        in `errors`; the caller applies its policy.
         """
 
 
 class ValueEncoder(ABC):
-    """Rows of a data frame as payloads."""
+    """Encodes rows of a data frame into payloads."""
 
     schema: SchemaInfo
-    """What producers register with the topic."""
+    """The schema that producers register."""
 
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray | None]:
-        """The payloads of the payload columns of `batch`, and their keys where the schema itself puts one into the message's
-        key (KEY_VALUE, separated). Raises ValueError naming column and row of a value that the schema cannot hold.
+        """Return the payloads of `batch`, and the keys if the schema puts them into the message's key (KEY_VALUE,
+        separated). Raises ValueError with column and row of a value that the schema cannot represent.
         """

@@ -84,7 +84,7 @@ class DeltaLakeTable(LakeTable):
             with _reachable(self._location):
                 return self._state(DeltaTable(self._location, storage_options=self._options))
         except TableNotFoundError as error:
-            raise TableMissing(f"there is no Delta table at {self._location}") from error
+            raise TableMissing(f"no Delta table exists at {self._location}") from error
 
     def _state(self, table: DeltaTable) -> TableState:
         schema = pa.schema(table.schema().to_arrow())
@@ -95,7 +95,7 @@ class DeltaLakeTable(LakeTable):
             if partitioning is None:
                 raise LakeError(
                     f"{self._location} is partitioned by {', '.join(partitions)}: pipelines write tables that have no partitions "
-                    "or those that they made themselves (--partition-by); write to a table of its own"
+                    "or those that they made themselves (--partition-by); write to another table"
                 )
             schema = pa.schema([field for field in schema if field.name not in partitions])
         return TableState(
@@ -128,7 +128,7 @@ class DeltaLakeTable(LakeTable):
     def commit(self, state: TableState, change: Change) -> TableState:
         self.follow(change.progress.positions)
         table: DeltaTable = state.reference
-        assert str(table.version()) == state.version, "the object that was read has gone on to another version"
+        assert str(table.version()) == state.version, "the loaded table has moved to another version"
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = []
         changes_rows = not change.removed
@@ -171,7 +171,7 @@ class DeltaLakeTable(LakeTable):
             )
         except CommitFailedError as error:
             raise CommitConflict(
-                f"{self._location}: somebody has committed since version {state.version}: {error}"
+                f"{self._location}: another process has committed since version {state.version}: {error}"
             ) from error
         except DeltaError as error:
             raise TableUnreachable(f"{self._location}: {error}") from error
@@ -201,7 +201,7 @@ class DeltaLakeTable(LakeTable):
         refused = [step for step in changes if not isinstance(step, AddColumn)]
         if refused:
             raise EvolutionRefused(
-                f"a Delta table written by delta-rs can only get new columns, not {refused}: use --format iceberg, "
+                f"a Delta table written by delta-rs supports new columns, but not {refused}: use --format iceberg, "
                 "another table (--table), leave the column out (--columns), or --on-incompatible new-column"
             )
         return changes

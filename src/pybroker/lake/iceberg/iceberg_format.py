@@ -110,10 +110,11 @@ class IcebergTable(LakeTable):
             with _reachable(self._identifier):
                 table = self._catalog.load_table(self._identifier)
         except NoSuchTableError as error:
-            raise TableMissing(f"there is no table {self._identifier} in catalog {self._catalog.name}") from error
+            raise TableMissing(f"table {self._identifier} does not exist in catalog {self._catalog.name}") from error
         if table.metadata.format_version > 2:
             raise LakeError(
-                f"{self._identifier} is of format version {table.metadata.format_version}: this release writes version 2"
+                f"{self._identifier} is of format version {table.metadata.format_version}: use a table of version 2, "
+                "the only one that this release writes"
             )
         return self._state(table)
 
@@ -144,7 +145,7 @@ class IcebergTable(LakeTable):
                     return Partitioning(str(column), "hour" if unit == "hour" else "day")
         raise LakeError(
             f"{self._identifier} is partitioned by {table.metadata.spec()}: pipelines write tables that have no partitions or "
-            "one of hour(time) and day(time); write to a table of its own"
+            "one of hour(time) and day(time); write to another table"
         )
 
     def commit(self, state: TableState, change: Change) -> TableState:

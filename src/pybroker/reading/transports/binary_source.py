@@ -80,7 +80,7 @@ class BinarySource(EntrySource):
         try:
             return self._client.run(work)
         except TopicNotFound as error:
-            text = f"{what} over {self._access.service_url}: there is no such topic ({error})"
+            text = f"{what} over {self._access.service_url}: the topic does not exist ({error})"
             raise TopicMissing(text, topic) from error
         except ReadingFailed:
             raise
@@ -172,7 +172,7 @@ class BinarySource(EntrySource):
             await found.close()
         if ends.mark_delete is None:
             raise ClientError(
-                f"the broker does not say where a reader of {topic} stands; start by places instead of time"
+                f"the broker does not report the position of a reader of {topic}. Start at a position instead of a time"
             )
         return Place(ends.mark_delete.ledger_id, ends.mark_delete.entry_id + 1)
 
@@ -203,7 +203,7 @@ class BinarySource(EntrySource):
     # --- progress
 
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
-        what = f"moving the subscription {subscription} of {topic}"
+        what = f"seeking the subscription {subscription} of {topic}"
         self._do(what, self._show_progress(TopicName.parse(topic), subscription, place), topic)
 
     async def _show_progress(self, topic: TopicName, subscription: str, place: Place) -> None:
@@ -288,7 +288,7 @@ class _RangeReading:
                 if time.monotonic() > deadline:
                     raise RequestTimedOut(
                         f"{self._entries.ledger_id}:{self._next} did not come within {self._timeout_s:g} s, though the broker "
-                        "says that it is there: it is slow; nothing was skipped"
+                        "reports that it exists: the broker is slow. Nothing was skipped. Try again"
                     ) from None
 
     async def _is_passed(self, consumer: Consumer) -> bool:
@@ -312,7 +312,7 @@ class _RangeReading:
             await consumer.close()
             found = "no entry" if last is None else f"its last entry is {last.ledger_id}:{last.entry_id}"
             raise DataLoss(
-                f"{_named(self._entries)} was asked for, and the topic has {found}: it was truncated, deleted or made anew"
+                f"{_named(self._entries)} was asked for, and the topic has {found}: it was truncated, deleted or recreated"
             )
         return consumer
 
@@ -378,7 +378,9 @@ class _RangeReading:
 def _check(entry: ReceivedEntry, topic: str) -> None:
     """Verify the checksum, if the producer set one. Brokers refuse wrong ones, so the entry was damaged later."""
     if is_checksum_wrong(entry.data):
-        raise ClientError(f"the entry {entry.ledger_id}:{entry.entry_id} of {topic} came with a wrong checksum")
+        raise ClientError(
+            f"the entry {entry.ledger_id}:{entry.entry_id} of {topic} arrived with a wrong checksum. Read it again"
+        )
 
 
 def _reading(start: Position) -> Subscribing:

@@ -134,7 +134,7 @@ class _BulkRead:
             failure: Exception
             try:
                 yield from self._answer()
-                failure = ReadingFailed("the answer ended before its first entry")
+                failure = ReadingFailed("the response ended before its first entry")
             except Refused as error:
                 self._raise_if_final(error)
                 failure = error
@@ -146,7 +146,9 @@ class _BulkRead:
                 pause_s = FIRST_PAUSE_S
                 continue
             if time.monotonic() + pause_s > deadline_s:
-                raise Unreachable(f"{self._what()}: {self._rest.where} does not go on: {_shown(failure)}") from failure
+                raise Unreachable(
+                    f"{self._what()}: {self._rest.where} stopped responding: {_shown(failure)}"
+                ) from failure
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -157,7 +159,7 @@ class _BulkRead:
         try:
             left_bytes = response.length
             if left_bytes is None:
-                raise ReadingFailed(f"{self._what()}: {self._rest.where} did not say how long its answer is")
+                raise ReadingFailed(f"{self._what()}: {self._rest.where} did not report the length of its response")
             rest = memoryview(b"")
             while left_bytes and not reader.is_done:
                 wanted = max(CHUNK_BYTES, bytes_needed(rest, 0) if rest else 0)
@@ -193,7 +195,7 @@ class _BulkRead:
         ledger_id = self._entries.ledger_id
         return DataLoss(
             f"{self._what()}: entries {ledger_id}:{damage.first_entry_id} to {ledger_id}:{damage.last_entry_id} are damaged:"
-            f" {damage}; `pybroker ledger verify` says what is left"
+            f" {damage}; `pybroker ledger verify` lists the damage"
         )
 
     def _what(self) -> str:
@@ -208,7 +210,7 @@ def _fill(response: http.client.HTTPResponse, data: memoryview) -> None:
     while done < len(data):
         count = response.readinto(data[done:])
         if not count:
-            raise ConnectionResetError("the answer was cut")
+            raise ConnectionResetError("the response was truncated")
         done += count
 
 
@@ -216,5 +218,5 @@ def _shown(failure: Exception) -> str:
     if isinstance(failure, ClientError):
         return str(failure)
     if isinstance(failure, TimeoutError):
-        return "no answer in time"
+        return "the request timed out"
     return getattr(failure, "strerror", None) or type(failure).__name__

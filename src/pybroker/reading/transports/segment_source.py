@@ -53,12 +53,12 @@ def broker_directory(source: RestSource) -> tuple[Path | None, str]:
         shown = source.rest.json("GET", "/admin/v3/entries/directory")
     except Refused as error:
         if error.status == NOT_FOUND:
-            return None, "the broker keeps its ledgers in no files, or is none of this project"
+            return None, "the broker does not store its ledgers in files of pybroker's format"
         raise
     told = shown.get("path")
     directory = source.options.data_directory or (Path(told) if told else None)
     if directory is None:
-        return None, "the broker is on another host: give its data directory where it can be read here"
+        return None, "the broker is on another host: set the local path of its data directory (dataDirectory)"
     try:
         with (directory / RUN_ID_FILE).open("rb") as file:
             run_id = file.read(_MAX_RUN_ID_BYTES).decode(errors="replace")
@@ -67,7 +67,7 @@ def broker_directory(source: RestSource) -> tuple[Path | None, str]:
     except OSError as error:
         return None, f"{directory} cannot be read: {error.strerror}"
     if run_id != shown["runId"]:
-        return None, f"{directory} is not the directory of the broker that runs at {source.rest.where}"
+        return None, f"{directory} is not the data directory of the broker at {source.rest.where}"
     return directory, ""
 
 
@@ -185,5 +185,5 @@ class _SealedFile:
         return DataLoss(
             f"{entries.topic}: entries {ledger_id}:{entries.first_entry_id} up to {ledger_id}:{entries.end_entry_id}:"
             f" {ledger_id}:{first_entry_id} to {ledger_id}:{last_entry_id} are damaged in {self._path.name}: {reason};"
-            " `pybroker ledger verify` says what is left"
+            " `pybroker ledger verify` lists the damage"
         )

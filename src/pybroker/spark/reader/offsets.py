@@ -230,7 +230,7 @@ def _bound_of_message_id(serialised: bytes, is_end: bool) -> Bound:
     try:
         message_id = pb.MessageIdData.FromString(serialised)
     except Exception as error:  # protobuf's DecodeError has no public base but Exception
-        raise ValueError("the bytes are no message id") from error
+        raise ValueError("the bytes are not a message id") from error
     position = from_wire(message_id.ledgerId, message_id.entryId)
     if position.ledger_id < 0:
         return EARLIEST
@@ -275,7 +275,7 @@ def _json_object(option: str, text: str, expected: str) -> dict[str, Any]:
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not a whole number")
     if not -MAX_SIGNED_64 - 1 <= value <= MAX_SIGNED_64:
         raise ValueError(f"{value} is out of range")
     return value

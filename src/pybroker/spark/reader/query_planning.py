@@ -42,7 +42,9 @@ class Planner:
         else:
             found = set(self._named_topics(choice.topics, missing))
         if len(found) > MAX_TOPICS:
-            raise InvalidOptions(f"{choice} means {len(found)} topics; at most {MAX_TOPICS} are read by one query")
+            raise InvalidOptions(
+                f"{choice} matches {len(found)} topics, but one query can read at most {MAX_TOPICS}: use several queries"
+            )
         return sorted(found), missing
 
     def topics_once_there(self, sleep: Callable[[float], None] = time.sleep) -> list[str]:
@@ -128,7 +130,7 @@ class Planner:
         )
         if self.options.fail_on_data_loss:
             raise DataLoss(
-                f"messages of {topic} are lost: {text}. Begin a new query from what is left (startingOffsets), or let this "
+                f"messages of {topic} are lost: {text}. Start a new query at the remaining messages (startingOffsets), or let this "
                 "one go on without them by failOnDataLoss=false"
             )
         logs.warning("spark.entries_lost", topic=topic, lost=text)
@@ -224,7 +226,7 @@ def _require_reached(planner: Planner, plan: TopicPlan, end: End) -> None:
     ):
         assert end.place is not None
         if end.place > plan.end and plan.end.entry_id < end.place.entry_id:
-            planner.lost(plan.topic, (f"asked for up to {_text(end.place)}, found up to {_text(plan.end)}",))
+            planner.lost(plan.topic, (f"requested up to {_text(end.place)}, found up to {_text(plan.end)}",))
 
 
 def _require_known(options: ReadOptions, topics: Sequence[str]) -> None:

@@ -127,14 +127,14 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     except InvalidOffsets as error:
         raise InvalidOptions(f"option {error}") from error
     if ending is not None and ending.otherwise == EARLIEST:
-        raise InvalidOptions("option endingOffsets is earliest: nothing lies before the beginning")
+        raise InvalidOptions("option endingOffsets is earliest: there are no messages before the beginning of a topic")
     if values.flag("readCompacted", False):
-        raise InvalidOptions("option readCompacted=true is not supported: only all messages of a topic can be read")
+        raise InvalidOptions("option readCompacted=true is not supported: remove it to read all messages of a topic")
     if values.choice("isolation", ("committed", "uncommitted"), "committed") == "uncommitted":
-        raise InvalidOptions("option isolation=uncommitted is not supported: only committed messages can be read")
+        raise InvalidOptions("option isolation=uncommitted is not supported: remove it to read committed messages")
     subscription, prefix = values.text("predefinedSubscription"), values.text("subscriptionPrefix")
     if subscription is not None and prefix is not None:
-        raise InvalidOptions("either option predefinedSubscription or subscriptionPrefix, not both")
+        raise InvalidOptions("options predefinedSubscription and subscriptionPrefix exclude each other: remove one")
     return ReadOptions(
         access=connection_options.access_of(values, poll_timeout_ms),
         choice=choice,
@@ -168,7 +168,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 def _topic_choice(values: OptionValues) -> TopicChoice:
     given = [name for name in TOPIC_OPTIONS if values.text(name) is not None]
     if len(given) != 1:
-        found = f"{' and '.join(given)} are given" if given else "none is given"
+        found = f"{' and '.join(given)} are set" if given else "none is set"
         raise InvalidOptions(f"exactly one of the options topic, topics and topicsPattern is needed; {found}")
     text = values.text(given[0]) or ""
     if given[0] == "topicsPattern":
@@ -177,7 +177,9 @@ def _topic_choice(values: OptionValues) -> TopicChoice:
     if not names:
         raise InvalidOptions("option topics names no topic")
     if len(names) > MAX_TOPICS:
-        raise InvalidOptions(f"option topics names {len(names)} topics; at most {MAX_TOPICS} are read by one query")
+        raise InvalidOptions(
+            f"option topics names {len(names)} topics, but one query can read at most {MAX_TOPICS}: use several queries"
+        )
     return TopicChoice(tuple(dict.fromkeys(_topic_name(given[0], name) for name in names)))
 
 
@@ -187,7 +189,7 @@ def _topic_name(option: str, name: str) -> str:
     except InvalidTopicName as error:
         raise InvalidOptions(f"option {option}: {error}") from error
     if not topic.is_persistent:
-        raise InvalidOptions(f"option {option}: {topic} keeps no messages, so there is nothing to read")
+        raise InvalidOptions(f"option {option}: {topic} does not store messages: only persistent topics can be read")
     return str(topic)
 
 
@@ -205,7 +207,7 @@ def _pattern(text: str) -> TopicChoice:
 def _bounds(values: OptionValues, offsets_option: str, time_option: str, is_end: bool) -> Bounds | None:
     offsets, times = values.text(offsets_option), values.text(time_option)
     if offsets is not None and times is not None:
-        raise InvalidOptions(f"either option {offsets_option} or {time_option}, not both")
+        raise InvalidOptions(f"options {offsets_option} and {time_option} exclude each other: remove one")
     if offsets is not None:
         return parse_offsets(offsets_option, offsets, is_end)
     return parse_times(time_option, times, is_end) if times is not None else None

@@ -96,7 +96,9 @@ class OnceSender(PartitionSender):
             first_row = self.next_sequence_id - self._writer.who.first_sequence_id
             end_row = first_row + batch.message_count
             if end_row > MAX_ROWS:
-                raise WriteFailed(f"{self._partition}: over {MAX_ROWS} rows of one task in one batch: use more tasks")
+                raise WriteFailed(
+                    f"{self._partition}: one task has more than {MAX_ROWS} rows in one batch: use more tasks"
+                )
             self.next_sequence_id += batch.message_count
             written.rows += batch.message_count
             if not self._resumption.is_over and not self._segment:

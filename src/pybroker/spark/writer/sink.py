@@ -25,7 +25,7 @@ class PulsarSink:
         from pybroker.spark.writer.sink_writer import BatchWriter, checked  # noqa: PLC0415
 
         if overwrite:
-            raise InvalidOptions('topics are only appended to: use mode("append")')
+            raise InvalidOptions('topics cannot be overwritten: use mode("append")')
         return BatchWriter(checked(self.options, schema, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
@@ -33,5 +33,5 @@ class PulsarSink:
         from pybroker.spark.writer.sink_writer import StreamWriter, checked  # noqa: PLC0415
 
         if overwrite:
-            raise InvalidOptions('topics are only appended to: use outputMode("append")')
+            raise InvalidOptions('topics cannot be overwritten: use outputMode("append")')
         return StreamWriter(checked(self.options, schema, is_stream=True))

@@ -85,12 +85,12 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
     delivery = values.choice("delivery", DELIVERIES, AT_LEAST_ONCE)
     if delivery == EFFECTIVELY_ONCE and _topic(values) is None:
         raise InvalidOptions(
-            "delivery=effectively-once writes to one topic: give option topic instead of a column __topic"
+            "delivery=effectively-once writes to one topic: use option topic instead of a column __topic"
         )
     access = connection_options.access_of(values)
     if delivery == EXACTLY_ONCE and not access.admin_url:
         raise InvalidOptions(
-            "delivery=exactly-once commits all tasks of a batch over HTTP: give option admin.url, such as http://host:8080"
+            "delivery=exactly-once commits all tasks of a batch over HTTP: set option admin.url, such as http://host:8080"
         )
     return WriteOptions(
         access=access,

@@ -228,7 +228,7 @@ class TopicWriter:
             try:
                 name = TopicName.parse(topic)
             except InvalidTopicName as error:
-                raise WriteFailed(f"a row's __topic is no name of a topic: {error}") from error
+                raise WriteFailed(f"the column __topic contains an invalid topic name: {error}") from error
             found = self._do(f"looking up {name}", self._look_up(name, fields))
             self._destinations[topic] = found
         return found

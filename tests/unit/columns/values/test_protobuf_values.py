@@ -188,7 +188,7 @@ def test_any_bytes_are_a_row_or_a_bad_record(payloads: list[bytes]) -> None:
         try:
             ORDER.FromString(payload)
         except DecodeError:
-            assert error == "it is no Protobuf message shop.Order"
+            assert error == "it is not a valid Protobuf message shop.Order"
         else:
             assert error is None
 
@@ -235,8 +235,8 @@ def doubling(levels: int) -> FileDescriptorProto:
         (native(known_files(struct_pb2), "google.protobuf.Struct"), "contains itself"),
         (native([doubling(30)], "M29"), "more than 20000"),
         (native([doubling(70)], "M69"), "deeper than 64"),
-        (SchemaInfo("PROTOBUF_NATIVE", b"{}"), "definition is not one"),
-        (SchemaInfo("PROTOBUF_NATIVE", b"\xff" * 1000), "definition is not one"),
+        (SchemaInfo("PROTOBUF_NATIVE", b"{}"), "definition is invalid"),
+        (SchemaInfo("PROTOBUF_NATIVE", b"\xff" * 1000), "definition is invalid"),
     ],
 )
 def test_a_schema_that_cannot_be_columns_is_refused(info: SchemaInfo, reason: str) -> None:
@@ -273,7 +273,7 @@ def test_a_protobuf_schema_with_plain_fields_is_read_by_their_numbers() -> None:
     ("info", "reason"),
     [
         (SchemaInfo("PROTOBUF", b"{}"), "tells no field numbers"),
-        (described(*PLAIN, {"number": 4, "name": "in", "type": "MESSAGE"}), "what is inside its field 'in'"),
+        (described(*PLAIN, {"number": 4, "name": "in", "type": "MESSAGE"}), "the content of its field 'in'"),
         (described({"number": 0, "name": "id", "type": "INT64"}), "is none"),
         (described({"number": 1, "type": "INT64"}), "is none"),
         (SchemaInfo("PROTOBUF", b"{}", {"__PARSING_INFO__": "[" * 10_000}), "is none"),

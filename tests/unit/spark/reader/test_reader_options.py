@@ -72,10 +72,10 @@ def test_topics_are_named_in_exactly_one_way() -> None:
         "persistent://public/default/a",
         "persistent://tenant/ns/b",
     )
-    with pytest.raises(InvalidOptions, match="none is given"):
+    with pytest.raises(InvalidOptions, match="none is set"):
         parse_read_options({"service.url": URL})
-    assert "topic and topics are given" in refusal(topic="a", topics="b")
-    assert "nothing to read" in refusal(topic="non-persistent://public/default/a")
+    assert "topic and topics are set" in refusal(topic="a", topics="b")
+    assert "does not store messages" in refusal(topic="non-persistent://public/default/a")
     assert "option topic" in refusal(topic="a/b")
     assert refusal(topics=" , ")
 
@@ -137,7 +137,7 @@ def test_sizes_have_units() -> None:
 
 
 def test_bounds_are_given_once() -> None:
-    assert "not both" in refusal(startingOffsets="earliest", startingTime="5")
+    assert "exclude each other" in refusal(startingOffsets="earliest", startingTime="5")
     options = parse(startingTime="5", endingTime="2026-01-31T00:00:00Z")
     assert options.starting is not None
     assert options.starting.otherwise.time_ms == 5
@@ -158,7 +158,7 @@ def test_progress_is_shown_on_one_subscription_or_one_for_each_topic() -> None:
     topic = "persistent://public/default/a-partition-1"
     assert parse(predefinedSubscription="s").subscription_of(topic) == "s"
     assert parse(subscriptionPrefix="spark").subscription_of(topic) == "spark-a-partition-1"
-    assert "not both" in refusal(predefinedSubscription="s", subscriptionPrefix="p")
+    assert "exclude each other" in refusal(predefinedSubscription="s", subscriptionPrefix="p")
 
 
 SECRETS: list[dict[str, Any]] = [

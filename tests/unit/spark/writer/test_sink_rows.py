@@ -16,9 +16,9 @@ def test_what_is_no_metadata_is_the_payload() -> None:
 @pytest.mark.parametrize(
     ("names", "topic", "text"),
     [
-        (["value", "__messageId"], "t", "__messageId .*drop it"),
+        (["value", "__messageId"], "t", "__messageId .*drop the column"),
         (["value"], None, "option topic"),
-        (["__key"], "t", "no column for the payload"),
+        (["__key"], "t", "no payload column"),
     ],
 )
 def test_columns_that_mean_nothing_are_refused(names: list[str], topic: str | None, text: str) -> None:

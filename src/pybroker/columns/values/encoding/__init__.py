@@ -1,1 +1,1 @@
-"""Columns to payloads: the writers of each schema type. Start with `value_encoder.py`."""
+"""Writers of columns as payloads, by schema type. Start with `value_encoder.py`."""

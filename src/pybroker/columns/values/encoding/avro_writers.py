@@ -1,7 +1,7 @@
-"""Arrow arrays as Avro values, one writer for each type of a definition: the counterpart of `avro_readers`.
+"""Encoding of Arrow arrays as Avro values: the counterpart of `avro_readers`.
 
-A writer is made for the definition's type and the column's, and refuses a pair that does not fit when it is made; a value that
-does not fit is refused with its row when it is met.
+Each writer is created for an Avro type and a column type. Mismatched types are refused at creation; values that do
+not fit are refused with their row when they are written.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, array: pa.Array) -> Pieces:
-        """A piece for each value; the array has no nulls. Raises CannotEncode."""
+        """Return the bytes of each value. The array has no nulls. Raises CannotEncode."""
 
 
 class PlainWriter(Writer):
-    """What one function writes, after a cast to what it takes."""
+    """Casts the array and writes it with one function."""
 
     def __init__(self, arrow_type: pa.DataType, write: Callable[[pa.Array], Pieces]) -> None:
         self._type = arrow_type
@@ -54,7 +54,9 @@ class PlainWriter(Writer):
 
 
 class DecimalWriter(PlainWriter):
-    """Decimals, and whole numbers by way of wide ones: Arrow casts these only into what holds any of them."""
+    """Writes decimals. Whole numbers are first cast to a wide decimal, because Arrow requires one that holds all of
+    their type.
+    """
 
     def write(self, array: pa.Array) -> Pieces:
         if pa.types.is_integer(array.type):
@@ -63,17 +65,17 @@ class DecimalWriter(PlainWriter):
 
 
 class NullWriter(Writer):
-    """Nulls take no bytes."""
+    """Writes nulls, which take no bytes."""
 
     def write(self, array: pa.Array) -> Pieces:
         return fixed_pieces(np.zeros((len(array), 0), dtype=np.uint8), 0)
 
 
 class BranchWriter(Writer):
-    """A union: its null for a null, otherwise the one branch that the column is."""
+    """Writes a union with one non-null branch that fits the column."""
 
     def __init__(self, null: int | None, branch: int | None, inner: Writer) -> None:
-        """The indices of the branches; None where the union has not that one."""
+        """Branch indices; None if the union has no such branch."""
         self._null = None if null is None else _index_byte(null)
         self._branch = b"" if branch is None else _index_byte(branch)
         self._inner = inner
@@ -99,10 +101,10 @@ def _index_byte(index: int) -> bytes:
 
 
 class MembersWriter(Writer):
-    """A union of several types from a struct of its members, one of which has a value; a null struct has none."""
+    """Writes a union from a struct with one non-null member; a null struct is null."""
 
     def __init__(self, null: int | None, members: list[tuple[int, Writer]]) -> None:
-        """For each member the branch's index and writer."""
+        """`members`: branch index and writer of each struct member."""
         self._null = null
         self._members = members
 
@@ -129,7 +131,7 @@ class MembersWriter(Writer):
 
 
 class RecordWriter(Writer):
-    """The fields of a definition in its order, from the columns of those names; the others have a constant."""
+    """Writes the fields in the definition's order, from columns of the same names or from constants."""
 
     def __init__(self, parts: list[tuple[str, Writer | bytes]]) -> None:
         self._parts = parts
@@ -152,7 +154,7 @@ class RecordWriter(Writer):
 
 
 class ListWriter(Writer):
-    """An array, in one block."""
+    """Writes an array in one block."""
 
     def __init__(self, item: Writer) -> None:
         self._item = item
@@ -163,13 +165,13 @@ class ListWriter(Writer):
 
 
 class MapWriter(Writer):
-    """A map, in one block; its keys are texts."""
+    """Writes a map with text keys in one block."""
 
     def __init__(self, value: Writer) -> None:
         self._value = value
 
     def write(self, array: pa.MapArray) -> Pieces:
-        # As a list of entries it can be flattened: the keys of a part of a map array are those of the whole.
+        # Cast first, because the keys of a sliced map array are those of the whole array.
         entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
         lengths = numbers(entries.value_lengths())
         keys, values = entries.flatten().flatten()
@@ -224,7 +226,7 @@ _PLAIN: dict[str, tuple[pa.DataType, Callable[[pa.Array], Pieces]]] = {
 
 
 def writer_of(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:
-    """The writer of a column into a type; raises Misfit where they do not fit. The column may have nulls only in unions."""
+    """Return the writer. Raises Misfit if column and type do not match. Only unions accept nulls."""
     arrow_type = plain_type(arrow_type)
     if avro_type.kind == "union":
         return _union_writer(avro_type, arrow_type, columns)
@@ -239,14 +241,14 @@ def _inner_writer(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroCol
             raise Misfit(f"is {arrow_type}, where the schema has null")
         return NullWriter()
     if pa.types.is_null(arrow_type):
-        return NullWriter()  # All of its values are nulls, which the writer around this one refuses.
+        return NullWriter()  # All values are nulls, which the enclosing writer refuses.
     if kind == "record" and pa.types.is_struct(arrow_type):
         return record_writer(avro_type, list(arrow_type), columns)
     if kind == "array" and pa.types.is_list(arrow_type):
         return ListWriter(writer_of(avro_type.children[0], arrow_type.value_type, columns))
     if kind == "map" and pa.types.is_map(arrow_type):
         if family(plain_type(arrow_type.key_type)) != "text":
-            raise Misfit("is a map whose keys are no texts")
+            raise Misfit("is a map with keys that are not strings")
         return MapWriter(writer_of(avro_type.children[0], arrow_type.item_type, columns))
     return _leaf_writer(avro_type, arrow_type)
 
@@ -261,7 +263,7 @@ def _leaf_writer(avro_type: AvroType, arrow_type: pa.DataType) -> Writer:
         return PlainWriter(pa.date32(), lambda array: _write_number(array.view(pa.int32())))
     if unit_us := unit_of(logical):
         whole = LOCAL if logical.name.startswith("local") else INSTANT
-        # A column in milliseconds is floored: the schema's own resolution.
+        # Rounded down to the schema's milliseconds.
         return PlainWriter(whole, lambda array: varints(numbers(array.view(pa.int64())) // unit_us))
     if logical.name == "uuid" or avro_type.kind == "fixed":
         return PlainWriter(pa.binary(), _fixed_writer(avro_type.size_bytes))
@@ -271,7 +273,7 @@ def _leaf_writer(avro_type: AvroType, arrow_type: pa.DataType) -> Writer:
 
 
 def _fits(avro_type: AvroType, logical: Logical, given: str) -> bool:
-    """Whether values of the column's family may become the type's, each checked when it comes."""
+    """Return whether values of the column's family can fit the type; each value is checked when it is written."""
     if logical.name == "decimal":
         return given in {"decimal", "whole"}
     if logical.name == "date":
@@ -313,7 +315,7 @@ def _fixed_writer(size: int) -> Callable[[pa.Array], Pieces]:
     def write(array: pa.Array) -> Pieces:
         wrong = numbers(pc.binary_length(array)) != size
         if wrong.any():
-            raise CannotEncode(first_true(wrong), f"has not the {size} bytes of the schema's fixed type")
+            raise CannotEncode(first_true(wrong), f"does not have the {size} bytes of the schema's fixed type")
         return array
 
     return write
@@ -326,14 +328,14 @@ def _enum_writer(symbols: list[str]) -> Callable[[pa.Array], Pieces]:
         index = pc.index_in(array, value_set=known)
         if index.null_count:
             row = first_true(index.is_null())
-            raise CannotEncode(row, f"is {shown(array[row])!r}, which is no symbol of the schema's enum")
+            raise CannotEncode(row, f"is {shown(array[row])!r}, which is not a symbol of the schema's enum")
         return varints(numbers(index))
 
     return write
 
 
 def record_writer(record: AvroType, fields: list[pa.Field], columns: AvroColumns) -> RecordWriter:
-    """The writer of columns of these names and types as one record; raises Misfit."""
+    """Raise Misfit."""
     by_name = {field.name: field for field in fields}
     known = {each.name for each in record.fields}
     for name in by_name:
@@ -352,7 +354,7 @@ def record_writer(record: AvroType, fields: list[pa.Field], columns: AvroColumns
 
 
 def _constant(each: AvroField, child: AvroType) -> bytes:
-    """What a field is written as that no column has: its default, or null."""
+    """Return the encoding of a field without a column: its default, or null."""
     columns = AvroColumns()
     arrow_type = columns.type_of(child)
     value: Any = None
@@ -360,11 +362,11 @@ def _constant(each: AvroField, child: AvroType) -> bytes:
         try:
             value = value_from_json(child, each.default, is_default=True)
         except Unfit as error:
-            raise Misfit(f"is not there, and the schema's default for it is none: {error}") from None
+            raise Misfit(f"is missing, and the schema's default for it is invalid: {error}") from None
     try:
         return bytes(writer_of(child, arrow_type, columns).write(pa.array([value], type=arrow_type))[0].as_py())
     except CannotEncode:
-        raise Misfit("is not there, and the schema has no default for it") from None
+        raise Misfit("is missing, and the schema has no default for it") from None
 
 
 def _union_writer(union: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:
@@ -391,6 +393,6 @@ def _union_writer(union: AvroType, arrow_type: pa.DataType, columns: AvroColumns
 
 
 def _widest_first(branches: list[tuple[int, AvroType]]) -> list[tuple[int, AvroType]]:
-    """A long before an int, a double before a float: every value of the column must fit the one branch."""
+    """Put long before int and double before float, because every value must fit the chosen branch."""
     narrow = {"int": 1, "float": 1}
     return sorted(branches, key=lambda each: narrow.get(each[1].kind, 0))

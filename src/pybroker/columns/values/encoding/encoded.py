@@ -1,7 +1,6 @@
-"""Pieces of payloads for many rows at once: numbers as bytes, pieces joined row by row, and the refusal of one value.
+"""Vectorised building of payloads: numbers as bytes, and joining of parts row by row by Arrow.
 
-Every writer of a type turns an array into one piece of bytes for each of its values; Arrow joins the pieces of a row. No Python
-for each row anywhere.
+A type's writer returns one part per value. There is no Python code for each row.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MAX_BATCH_BYTES = 2**31 - 1
-"""The payloads of one batch together: what a binary array holds."""
+"""Maximum total payload bytes of a batch: the limit of a binary array."""
 
 Pieces: TypeAlias = "pa.BinaryArray"
 
 
 class CannotEncode(ValueError):
-    """A value that the schema cannot hold: its row within the array that was given, its column, and why."""
+    """A value that the schema cannot represent, with its column and its row in the array."""
 
     def __init__(self, row: int, reason: str, path: str = "") -> None:
         super().__init__(f"row {row}: " + (f"the column {path!r} {reason}" if path else f"it {reason}"))
@@ -29,7 +28,7 @@ class CannotEncode(ValueError):
         self.path = path
 
     def at(self, row: Any) -> CannotEncode:
-        """The same, told for the array around this one."""
+        """Return the error for the enclosing array's row."""
         return CannotEncode(int(row), self.reason, self.path)
 
     def inside(self, name: str) -> CannotEncode:
@@ -37,7 +36,7 @@ class CannotEncode(ValueError):
 
 
 def pieces_of(data: Any, offsets: npt.NDArray[np.int64]) -> Pieces:
-    """Pieces that lie one after the other in `data`."""
+    """Return consecutive parts of `data`."""
     if len(offsets) and offsets[-1] > MAX_BATCH_BYTES:
         raise ValueError(
             f"the payloads of one batch take {offsets[-1]} bytes, {MAX_BATCH_BYTES} are the most; write smaller batches"
@@ -47,20 +46,20 @@ def pieces_of(data: Any, offsets: npt.NDArray[np.int64]) -> Pieces:
 
 
 def fixed_pieces(rows: npt.NDArray[Any], width: int) -> Pieces:
-    """Pieces of one width."""
+    """Return parts of one width."""
     data = np.ascontiguousarray(rows)
     return pieces_of(data, np.arange(len(rows) + 1, dtype=np.int64) * width)
 
 
 def masked_pieces(table: npt.NDArray[np.uint8], wanted: npt.NDArray[np.bool_]) -> Pieces:
-    """The wanted bytes of each row of a table."""
+    """Return the bytes of each row where `wanted` is true."""
     offsets = np.zeros(len(table) + 1, dtype=np.int64)
     np.cumsum(wanted.sum(axis=1), out=offsets[1:])
     return pieces_of(table[wanted], offsets)
 
 
 def varints(values: npt.NDArray[np.int64]) -> Pieces:
-    """Avro's `long`: zigzag, seven bits a byte, the lowest first."""
+    """Encode as Avro `long`: zigzag, seven bits per byte, lowest first."""
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     largest = int(zigzag.max(initial=0))
     if largest < 0x80:
@@ -76,41 +75,41 @@ def varints(values: npt.NDArray[np.int64]) -> Pieces:
 
 
 def joined(*pieces: Any) -> Pieces:
-    """The pieces of each row, one after the other; bytes stand for themselves in every row. Null where one of them is."""
+    """Join the parts of each row. A bytes argument is used in every row. Null if a part is null."""
     return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, b"")
 
 
 def joined_texts(*texts: Any) -> pa.StringArray:
-    """The same for texts."""
+    """Join texts like `joined`."""
     return pc.binary_join_element_wise(*texts, "")
 
 
 def with_length(values: pa.Array) -> Pieces:
-    """Bytes with their length in front, as Avro has them."""
+    """Prefix each value with its length, as in Avro."""
     lengths = numbers(pc.binary_length(values))
     return pc.binary_join_element_wise(varints(lengths), values, b"")
 
 
 def numbers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Whole numbers without nulls."""
+    """Convert whole numbers without nulls."""
     return np.asarray(array).astype(np.int64)
 
 
 def big_endian_decimals(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """The 16 bytes of each decimal, highest first."""
+    """Return the 16 bytes of each decimal, highest first."""
     data = np.frombuffer(array.buffers()[1], dtype=np.uint8)[array.offset * 16 : (array.offset + len(array)) * 16]
     return data.reshape(-1, 16)[:, ::-1]
 
 
 def shortest_decimals(array: pa.Array) -> Pieces:
-    """Two's complement without bytes that only repeat the sign."""
+    """Return two's complement without redundant sign bytes."""
     table = np.ascontiguousarray(big_endian_decimals(array))
     sign = (table[:, 0] >> 7).astype(np.bool_)
     fill = np.where(sign, 0xFF, 0).astype(np.uint8)
     wanted = np.ones(table.shape, dtype=np.bool_)
     is_lead = np.ones(len(table), dtype=np.bool_)
     for column in range(15):
-        # A byte goes if it is the sign's and the next one still shows the sign.
+        # A byte is redundant if the next one also shows the sign.
         is_lead &= (table[:, column] == fill) & ((table[:, column + 1] >> 7).astype(np.bool_) == sign)
         wanted[:, column] = ~is_lead
     return masked_pieces(table, wanted)
@@ -121,7 +120,7 @@ def first_true(mask: Any) -> int:
 
 
 def cast(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    """The same values in another type; raises CannotEncode for the first that it cannot hold."""
+    """Cast. Raises CannotEncode for the first value that does not fit."""
     if array.type == arrow_type:
         return array
     try:

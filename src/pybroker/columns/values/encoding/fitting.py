@@ -1,4 +1,4 @@
-"""Which columns fit which types of a schema that they are written into, by families; and the refusal of those that do not."""
+"""Families of column types, and the error for columns that do not fit a schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybroker.columns.values.encoding.encoded import cast
 
 
 class Misfit(ValueError):
-    """A column does not fit the schema; the text names the column, or the field inside it, and why."""
+    """A column, or a field inside it, does not fit the schema."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(f"the column {path!r} {reason}" if path else f"the data frame {reason}")
@@ -20,7 +20,7 @@ class Misfit(ValueError):
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type with the usual layout that has the same values: what `usual` makes of an array."""
+    """Return the equivalent type with the usual layout, as `usual` converts to."""
     if pa.types.is_dictionary(arrow_type):
         return plain_type(arrow_type.value_type)
     if pa.types.is_large_string(arrow_type) or pa.types.is_string_view(arrow_type):
@@ -45,13 +45,13 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def usual(array: pa.Array) -> pa.Array:
-    """The same values in the usual layout."""
+    """Convert to the usual layout."""
     wanted = plain_type(array.type)
     return cast(array, wanted)
 
 
 def family(arrow_type: pa.DataType) -> str:
-    """What the values of a leaf are; empty for what no schema has."""
+    """Return the family of a leaf type; empty if no schema represents it."""
     types = pa.types
     if types.is_boolean(arrow_type):
         return "boolean"

@@ -1,6 +1,6 @@
-"""Arrow arrays as JSON texts, one for each value, of the definition that `json_values` reads: the counterpart of that one.
+"""Encoding of Arrow arrays as JSON texts: the counterpart of `json_values`.
 
-Bytes are base64, dates and timestamps the numbers of their Avro type, decimals are numbers. Nothing is left out: a null is `null`.
+Bytes are base64, dates and timestamps the numbers of their Avro type. Nulls are written as `null`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from pybroker.schema.avro import AvroType, NoDefault
 
 @cache
 def _null() -> pa.StringScalar:
-    """The text of nothing. Not made at import: a scalar imports pandas, a fifth of a second in each of Spark's Python processes."""
+    """Return the null text. Not a constant, because creating a scalar imports pandas, which takes 0.2 s in each of
+    Spark's Python processes.
+    """
     return pa.scalar("null", pa.string())
 
 
@@ -31,21 +33,21 @@ _NEEDS_ESCAPES = r'["\\\x00-\x1f]'
 
 
 class JsonWriter:
-    """Writes arrays of one column's type as JSON of one type of a definition. Immutable."""
+    """Writes arrays of one column type as JSON of one Avro type. Immutable."""
 
     def __init__(self, write: Callable[[pa.Array], pa.StringArray], *, may_be_null: bool) -> None:
         self._write = write
         self._may_be_null = may_be_null
 
     def write(self, array: pa.Array) -> pa.StringArray:
-        """A text for each value. Raises CannotEncode."""
+        """Raise CannotEncode."""
         if array.null_count and not self._may_be_null:
             raise CannotEncode(first_true(array.is_null()), "is null, and the schema has no null there")
         return self._write(array).fill_null(_null())
 
 
 def json_writer_of(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> JsonWriter:
-    """The writer of a column into a type; raises Misfit where they do not fit."""
+    """Return the writer. Raises Misfit if column and type do not match."""
     arrow_type = plain_type(arrow_type)
     may_be_null = avro_type.kind == "null"
     if avro_type.kind == "union":
@@ -117,7 +119,7 @@ def _timestamp_writer(arrow_type: pa.DataType, unit_us: int) -> Callable[[pa.Arr
 
 
 def _floored(micros: pa.Array, unit_us: int) -> pa.Array:
-    """Arrow's own division of whole numbers goes towards zero."""
+    """Round down, unlike Arrow's integer division, which rounds towards zero."""
     filled = np.asarray(micros.fill_null(0)) // unit_us
     return pa.array(filled, mask=np.asarray(micros.is_null()))
 
@@ -127,7 +129,7 @@ def _real_texts(array: pa.Array) -> pa.StringArray:
     odd = pc.invert(pc.is_finite(array)).fill_null(False)
     if not pc.any(odd, min_count=0).as_py():
         return texts
-    # JSON has no such numbers; Jackson writes and reads them as these texts.
+    # JSON has no such numbers; Jackson uses these texts.
     names = pc.if_else(pc.is_nan(array), '"NaN"', pc.if_else(pc.less(array, 0), '"-Infinity"', '"Infinity"'))
     return pc.if_else(odd, names, texts)
 
@@ -168,7 +170,7 @@ def _map_writer(value: JsonWriter) -> Callable[[pa.Array], pa.StringArray]:
 
 
 def _joined_items(array: pa.Array, write: Callable[[pa.Array], pa.StringArray], items: pa.Array) -> pa.StringArray:
-    """The texts of each list's items with commas between them; null where the list is."""
+    """Return the comma-separated items of each list; null for a null list."""
     lengths = np.asarray(array.value_lengths().fill_null(0)).astype(np.int64)
     try:
         texts = write(items)
@@ -181,7 +183,7 @@ def _joined_items(array: pa.Array, write: Callable[[pa.Array], pa.StringArray], 
 
 
 def json_record(record: AvroType, fields: list[pa.Field], columns: AvroColumns) -> Callable[[pa.Array], pa.StringArray]:
-    """The writer of structs of these fields as objects. A field that no column has is left out. Raises Misfit."""
+    """Return the writer of structs as JSON objects. Fields without a column are omitted. Raises Misfit."""
     children = dict(zip([each.name for each in record.fields], record.children, strict=True))
     writers: list[tuple[str, str, JsonWriter]] = []
     for field in fields:
@@ -198,7 +200,7 @@ def json_record(record: AvroType, fields: list[pa.Field], columns: AvroColumns) 
     def write(array: pa.Array) -> pa.StringArray:
         names = [field.name for field in array.type]
         by_name = dict(zip(names, array.flatten(), strict=True))
-        # Where the struct itself is null, what it has inside is no fault of its fields.
+        # Fields of a null struct are not checked.
         valid = np.nonzero(np.asarray(array.is_valid()))[0] if array.null_count else None
         pieces: list[Any] = []
         for name, head, writer in writers:
@@ -212,7 +214,7 @@ def json_record(record: AvroType, fields: list[pa.Field], columns: AvroColumns) 
 
 
 def _constants(record: AvroType, given: set[str]) -> str:
-    """The fields that no column has: their defaults, nothing for a null. Raises Misfit for one that must be there."""
+    """Return the defaults of fields without a column, except nulls. Raises Misfit for a required field."""
     text = ""
     for each, child in zip(record.fields, record.children, strict=True):
         if each.name in given:
@@ -220,7 +222,7 @@ def _constants(record: AvroType, given: set[str]) -> str:
         default = each.default
         if isinstance(default, NoDefault):
             if child.kind != "null" and all(branch.kind != "null" for branch in child.children):
-                raise Misfit("is not there, and the schema has no default for it", each.name)
+                raise Misfit("is missing, and the schema has no default for it", each.name)
         elif default is not None:
             text += f",{msgspec.json.encode(each.name).decode()}:{msgspec.json.encode(default).decode()}"
     return text

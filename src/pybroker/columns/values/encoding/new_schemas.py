@@ -1,4 +1,4 @@
-"""The definition of a record with the columns of a data frame, for a topic that has no schema yet."""
+"""Creation of a record definition from a data frame, for a topic without a schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAVES: dict[str, Any] = {
 
 
 def definition_for(fields: list[pa.Field], name: str = RECORD_NAME) -> bytes:
-    """An Avro definition that holds these columns; what may be null is a union with null. Raises Misfit."""
+    """Return an Avro definition; nullable columns become unions with null. Raises Misfit."""
     return json.dumps(_record(fields, name, 0), separators=(",", ":")).encode()
 
 
@@ -49,7 +49,7 @@ def _field(field: pa.Field, inner_name: str, depth: int) -> dict[str, Any]:
 
 
 def _type(field: pa.Field, name: str, depth: int) -> Any:
-    """The type of a column, or of what is inside one; a record in it is called `name`."""
+    """Return the Avro type of a column or nested field. `name` is used for a record."""
     kind = _never_null(plain_type(field.type), field.type, name, depth)
     return ["null", kind] if field.nullable and kind != "null" else kind
 
@@ -63,7 +63,7 @@ def _never_null(arrow_type: pa.DataType, given: pa.DataType, name: str, depth: i
         return {"type": "array", "items": _type(given.value_field, name, depth + 1)}
     if pa.types.is_map(arrow_type):
         if family(plain_type(given.key_type)) != "text":
-            raise Misfit("is a map whose keys are no texts")
+            raise Misfit("is a map with keys that are not strings")
         return {"type": "map", "values": _type(given.item_field, name, depth + 1)}
     kind = family(arrow_type)
     if kind == "whole":
@@ -77,5 +77,5 @@ def _never_null(arrow_type: pa.DataType, given: pa.DataType, name: str, depth: i
             raise Misfit(f"is {arrow_type}; decimals have at most {MAX_DECIMAL_PRECISION} digits and no negative scale")
         return {"type": "bytes", "logicalType": "decimal", "precision": arrow_type.precision, "scale": arrow_type.scale}
     if kind not in _LEAVES:
-        raise Misfit(f"is {given}, which no schema has")
+        raise Misfit(f"is {given}, which no schema can represent")
     return _LEAVES[kind]

@@ -1,4 +1,6 @@
-"""Arrow arrays as payloads of the primitive schemas: the counterpart of `primitive_values`. A null is a null payload."""
+"""Encoding of Arrow arrays for the primitive schemas: the counterpart of `primitive_values`. Null gives a null
+payload.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def _two(first: Any, first_code: str, second: Any, second_code: str) -> Pieces:
     return _rows(rows)
 
 
-# What each schema takes: the families of columns, the type they are cast to, and how that is written.
+# For each schema: accepted column families, the type that they are cast to, and the writer.
 _WRITERS: dict[SchemaType, tuple[set[str], pa.DataType, Callable[[pa.Array], Pieces]]] = {
     SchemaType.NONE: ({"bytes", "text"}, pa.binary(), lambda array: array),
     SchemaType.STRING: ({"text"}, pa.string(), lambda array: array.cast(pa.binary())),
@@ -88,13 +90,13 @@ _BY_FAMILY = {
     "text": SchemaType.STRING,
     "bytes": SchemaType.NONE,
     "date": SchemaType.DATE,
-    "timestamp": SchemaType.INSTANT,  # TIMESTAMP would lose the microseconds
+    "timestamp": SchemaType.INSTANT,  # TIMESTAMP has milliseconds only
     "local timestamp": SchemaType.LOCAL_DATE_TIME,
 }
 
 
 def primitive_type_for(arrow_type: pa.DataType) -> SchemaType | None:
-    """The primitive schema that holds a column without loss; None where there is none."""
+    """Return the primitive schema that represents the type without loss; None if there is none."""
     return _BY_TYPE.get(arrow_type) or _BY_FAMILY.get(family(arrow_type))
 
 
@@ -102,13 +104,13 @@ class PrimitiveWriter:
     """Writes a column as payloads of one primitive schema, or of BYTES."""
 
     def __init__(self, schema_type: SchemaType, arrow_type: pa.DataType) -> None:
-        """Raises Misfit."""
+        """Raise Misfit."""
         families, self._wanted, self._write = _WRITERS[schema_type]
         if family(arrow_type) not in families and not pa.types.is_null(arrow_type):
             raise Misfit(f"is {arrow_type}, where the schema is {'BYTES' if not schema_type else schema_type.name}")
 
     def write(self, array: pa.Array) -> pa.BinaryArray:
-        """Raises CannotEncode."""
+        """Raise CannotEncode."""
         array = cast(usual(array), self._wanted)
         if not array.null_count:
             return self._write(array)

@@ -1,4 +1,4 @@
-"""From the columns of a data frame, and the schema of a topic that has one, to the encoder of its rows."""
+"""Selection of the encoder for a data frame's columns and a topic's schema."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from pybroker.schema.schema_data import (
 )
 
 NewSchema = Literal["auto", "AVRO", "JSON", "KEY_VALUE", "RAW"]
-"""What a topic without a schema gets. `auto`: of one column `value` its primitive schema, otherwise AVRO. RAW: a binary
-column `value` holds payloads as they are, whatever the topic's schema."""
+"""The schema for a topic without one. `auto`: the primitive schema for a single column `value`, otherwise AVRO. RAW:
+the binary column `value` holds complete payloads, for any schema.
+"""
 
 
 def value_encoder(
@@ -42,11 +43,11 @@ def value_encoder(
     separated: bool = True,
     name: str = RECORD_NAME,
 ) -> ValueEncoder:
-    """The encoder of rows with these payload columns.
+    """Return the encoder of rows with these payload columns.
 
-    A topic that has a schema (`existing`) is written by it: its fields from the columns of the same names, those that no
-    column has with their defaults or null. Otherwise `new` says which one is made of the columns; `separated` is where
-    KEY_VALUE puts the key, `name` what an AVRO or JSON record is called. Raises Misfit naming a column that does not fit.
+    If the topic has a schema (`existing`), its fields are written from columns of the same names; fields without a
+    column get defaults or null. Otherwise a schema of kind `new` is created. `separated`: KEY_VALUE puts the key into
+    the message's key. `name`: the name of an AVRO or JSON record. Raises Misfit with the column that does not fit.
     """
     if new == "RAW":
         return _ColumnEncoder(_only(fields), SchemaType.NONE, existing or SchemaInfo("BYTES"))
@@ -91,17 +92,17 @@ def _primitive_schema(schema_type: SchemaType) -> SchemaInfo:
 def _only(fields: list[pa.Field]) -> pa.Field:
     if len(fields) != 1:
         names = ", ".join(field.name for field in fields) or "none"
-        raise Misfit(f"has the payload columns {names}, where the topic's schema takes one")
+        raise Misfit(f"has the payload columns {names}, but the topic's schema requires exactly one")
     return fields[0]
 
 
 class Side(Protocol):
-    """Writes one column as payloads, null where it is."""
+    """Writes one column as payloads; null values give null payloads."""
 
     schema: SchemaInfo
 
     def write(self, array: pa.Array) -> pa.BinaryArray:
-        """Raises CannotEncode."""
+        """Raise CannotEncode."""
 
 
 class PrimitiveSide:
@@ -116,7 +117,7 @@ class PrimitiveSide:
 
 
 class DefinedSide:
-    """A column of an AVRO or JSON schema: a struct for a record, otherwise what the definition is."""
+    """A column of an AVRO or JSON schema; a record is a struct."""
 
     def __init__(self, field: pa.Field, schema: SchemaInfo) -> None:
         self.schema = schema
@@ -148,14 +149,14 @@ class DefinedSide:
 def _definition(schema: SchemaInfo) -> Any:
     try:
         definition = definition_of(schema.data)
-        AvroColumns().type_of(definition)  # refuses what has no columns, before anything follows it
+        AvroColumns().type_of(definition)  # raises for a schema without columns, before other code traverses it
     except ValueError as error:
         raise Misfit(f"cannot be written by the topic's schema: {error}") from None
     return definition
 
 
 class _ColumnEncoder(ValueEncoder):
-    """Rows of one column."""
+    """Encodes rows of one column."""
 
     def __init__(self, field: pa.Field, schema_type: SchemaType, schema: SchemaInfo) -> None:
         self.schema = schema
@@ -183,7 +184,7 @@ def _record_encoder(fields: list[pa.Field], schema: SchemaInfo) -> ValueEncoder:
 
 
 class _DefinedEncoder(ValueEncoder):
-    """Rows of one column, by a definition that is no record."""
+    """Encodes rows of one column by a definition other than a record."""
 
     def __init__(self, field: pa.Field, schema: SchemaInfo) -> None:
         self.schema = schema
@@ -195,7 +196,7 @@ class _DefinedEncoder(ValueEncoder):
 
 
 class _AvroEncoder(ValueEncoder):
-    """Rows as AVRO records."""
+    """Encodes rows as AVRO records."""
 
     def __init__(self, fields: list[pa.Field], schema: SchemaInfo, writer: RecordWriter) -> None:
         self.schema = schema
@@ -208,7 +209,7 @@ class _AvroEncoder(ValueEncoder):
 
 
 class _JsonEncoder(ValueEncoder):
-    """Rows as JSON records."""
+    """Encodes rows as JSON records."""
 
     def __init__(self, fields: list[pa.Field], schema: SchemaInfo, write: Any) -> None:
         self.schema = schema
@@ -222,7 +223,7 @@ class _JsonEncoder(ValueEncoder):
 
 
 class KeyValueEncoder(ValueEncoder):
-    """Rows of a column `key` and a column `value`, by a KEY_VALUE schema; a column that is not there is null."""
+    """Encodes the columns `key` and `value` by a KEY_VALUE schema; a missing column is null."""
 
     def __init__(self, fields: list[pa.Field], schema: SchemaInfo) -> None:
         self.schema = schema
