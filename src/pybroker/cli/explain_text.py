@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from pybroker.cli.text_tables import Cell, age, columns_of, cut, moment, printable, size, table
 from pybroker.cli.which_broker import SameBroker
-from pybroker.model.shell_words import shell_command
+from pybroker.model.finding_evidence import evidence_shown
+from pybroker.model.findings import shell_command
 
 Document = dict[str, Any]
 BOLD, RED, YELLOW, GREEN, CYAN, DIM = "1", "31", "33", "32", "36", "2"
@@ -102,7 +103,9 @@ class ExplainText:
         return lines
 
     def _evidence(self, finding: Document) -> list[Line]:
-        shown, lines = finding.get("table"), []
+        # Older brokers send the evidence alone.
+        both = finding if "facts" in finding else evidence_shown(finding.get("evidence") or {})
+        shown, lines = both["table"], []
         if shown and shown["rows"]:
             kinds = [column["kind"] for column in shown["columns"]]
             rows = [[self._cell(kind, value) for kind, value in zip(kinds, row, strict=True)] for row in shown["rows"]]
@@ -111,7 +114,7 @@ class ExplainText:
                 command = finding.get("moreCommand")
                 lines += self._wrapped(f"and {shown['more']:,} more{', all of them with:' if command else ''}", INDENT)
                 lines += [self._command(command)] if command else []
-        facts = finding.get("facts") or ()
+        facts = both["facts"]
         if facts:
             lines.append(Line())
             wide = min(24, max(columns_of(printable(each["title"])) for each in facts))
@@ -200,22 +203,22 @@ class ExplainText:
         """Break a text at blanks, and words only if they are longer than a line."""
         rest = indent if hanging is None else hanging
         lines: list[Line] = []
-        line, has_words = indent, False
+        line, taken, has_words = indent, columns_of(indent), False
         for word in printable(text).split(" "):
-            left = word
-            while True:
-                candidate = f"{line} {left}" if has_words else line + left
-                if columns_of(candidate) <= self._width:
-                    line, has_words = candidate, True
-                    break
+            left, wide = word, columns_of(word)
+            while taken + has_words + wide > self._width:
                 if has_words:
                     lines.append(Line(line.rstrip(), styles))
-                    line, has_words = rest, False
-                    continue
-                head = _head(left, self._width - columns_of(line))
-                lines.append(Line(line + head, styles))
-                line, left = rest, left[len(head) :]
-        if has_words:
+                else:
+                    head = _head(left, self._width - taken)
+                    lines.append(Line(line + head, styles))
+                    left = left[len(head) :]
+                    wide = columns_of(left)
+                line, taken, has_words = rest, columns_of(rest), False
+            line += f" {left}" if has_words else left
+            taken += has_words + wide
+            has_words = True
+        if line.strip():
             lines.append(Line(line.rstrip(), styles))
         return lines
 

@@ -6,6 +6,7 @@ for each.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -231,7 +232,7 @@ class Code(Enum):
     UNACKED_LIMIT_SUBSCRIPTION = (
         "unacked-limit-subscription",
         "The subscription has reached its limit of unacknowledged messages.",
-        "Make the consumers acknowledge what they have processed, or add consumers and raise the limit.",
+        "Make the consumers acknowledge the messages that they have processed, or add consumers and raise the limit.",
     )
     UNACKED_LIMIT_CONSUMER = (
         "unacked-limit-consumer",
@@ -241,7 +242,7 @@ class Code(Enum):
     CONNECTION_FULL = (
         "connection-full",
         "A consumer has permits, but its connection is full: the client does not read.",
-        "Check the consumer's program and its network: it does not read what the broker has sent.",
+        "Check the consumer's program and its network: it does not read the messages that the broker has sent.",
     )
     CONNECTION_HELD = (
         "connection-held",
@@ -497,6 +498,19 @@ class Action:
         if self.body is not None:
             shown["body"] = self.body
         return shown
+
+
+def shell_command(words: Iterable[str]) -> str:
+    """Return a command line that is safe to paste into bash and zsh, whichever characters its words contain."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    data = word.encode("utf-8", "surrogateescape")
+    escaped = "".join(chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in data)
+    return f"$'{escaped}'"
 
 
 _SEVERITY_ORDER = {severity: place for place, severity in enumerate(Severity)}

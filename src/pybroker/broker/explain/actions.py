@@ -10,8 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from pybroker.model.findings import Action, Severity
-from pybroker.model.shell_words import shell_command
+from pybroker.model.findings import Action, Severity, shell_command
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
