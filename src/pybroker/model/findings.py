@@ -459,7 +459,7 @@ class Severity(Enum):
 _COSTS = {
     Severity.LOOK: "Changes nothing.",
     Severity.HARMLESS: "No client is disconnected and no message is lost.",
-    Severity.DISRUPTIVE: "Messages are delivered again; none is lost.",
+    Severity.DISRUPTIVE: "Clients reconnect or receive messages again; no message is lost.",
     Severity.IRREVERSIBLE: "Cannot be undone.",
 }
 

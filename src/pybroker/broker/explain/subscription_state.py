@@ -363,11 +363,11 @@ def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) ->
         period_s = max(1, limit.rate.ratePeriodInSecond)
         rates.append({"of": limit.scope, "unit": unit, "rate": rate, "periodSeconds": period_s, "goesOnInMs": wait_ms})
     first = max(rates, key=lambda each: float(each["goesOnInMs"]))
-    per = "second" if first["periodSeconds"] == 1 else f"{first['periodSeconds']} seconds"
+    per = "second" if first["periodSeconds"] == 1 else f"{first['periodSeconds']:,} seconds"
     return [
         Finding(
             Code.DISPATCH_RATE,
-            f"{_entries(waiting)}: the dispatch rate of {_RATE_OWNERS[first['of']]}, {first['rate']:,} {first['unit']} a {per},"
+            f"{_entries(waiting)}: the dispatch rate of {_RATE_OWNERS[first['of']]}, {first['rate']:,} {first['unit']} per {per},"
             f" is used up{for_long(since_ms, clock)}; it resumes in {duration(first['goesOnInMs'])}.",
             since_ms=since_ms,
             evidence={"rates": rates, "waitingEntries": waiting.entries},
