@@ -37,7 +37,8 @@ DEFAULT_LIMIT = 100
 DEFAULT_WIDTH = 80
 DEFAULT_PAUSE_S = 2.0
 LEAST_PAUSE_S = 0.1
-CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+CLEAR = "\x1b[H\x1b[2J"
+"""Move to the first line and clear the screen; the lines that have scrolled away stay."""
 MAX_PAGE = 500
 """Maximum topics in one page of the list of stuck topics."""
 
