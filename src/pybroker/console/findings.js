@@ -97,7 +97,7 @@ function evidence(finding) {
   ];
 }
 
-/** A value by its kind, as docs/explain.md lists them. */
+/** A value by its kind, as docs/how-to/explain.md lists them. */
 function shown(kind, value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "number") {

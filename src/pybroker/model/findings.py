@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pybroker.model.finding_evidence import evidence_shown
 
-EXPLANATION_PAGE = "docs/explain.md#codes"
+EXPLANATION_PAGE = "docs/how-to/explain.md#codes"
 """The page that explains all codes."""
 
 
