@@ -103,7 +103,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argpars
 
 
 def finding_codes() -> str:
-    """The codes of `explain` with their meanings."""
+    """The codes of `explain` with their meanings and advice."""
     lines = [
         "# Finding codes",
         "",
@@ -112,7 +112,7 @@ def finding_codes() -> str:
         "objects, the figures, and the commands that help.",
     ]
     for code in Code:
-        lines += ["", f"## {code.value}", "", code.meaning]
+        lines += ["", f"## {code.value}", "", code.meaning, "", f"*What to do:* {code.advice}"]
     return "\n".join(lines) + "\n"
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import inspect
 import io
+import re
 import shlex
 from collections.abc import AsyncIterator
 from typing import Any
@@ -47,15 +48,15 @@ def test_every_action_has_a_situation_in_which_it_is_carried_out() -> None:
     assert suggested - helpers == frozenset().union(*(each.used for each in SITUATIONS))
 
 
+ACTION = re.compile(r"^  \d+\. (.*?)\n {5}((?:PULSAR_\w+=\S+ )*pybroker .*?)$", re.DOTALL | re.MULTILINE)
+
+
 def printed(out: str, code: str) -> dict[str, str]:
-    """The texts of the actions of a finding, and their commands, as they stand on the screen."""
-    block = next(each for each in out.split("\n\n") if each.partition("  ")[0].split()[-1:] == [code])
-    lines = block.splitlines()
-    return {
-        line.strip().removeprefix("→ "): lines[index + 1].strip().removeprefix("$ ")
-        for index, line in enumerate(lines)
-        if line.strip().startswith("→ ")
-    }
+    """Return the texts of the actions of a finding and their commands, as they are printed."""
+    block = out.partition(f"\n  [{code}] ")[2].partition("\n  [")[0]
+    if not block:
+        raise StopIteration
+    return {" ".join(text.split()): command for text, command in ACTION.findall(block)}
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,6 @@
 """The ten questions of docs/how-to/explain.md: the tests create each situation, run the command and compare its output.
 
-Numbers, times and addresses may differ; everything else is as printed.
+Numbers, times, addresses and line breaks may differ; everything else is as printed.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ class Situations:
 
 
 def normal(text: str) -> str:
-    """Without numbers, times and the room that they take, and without how the subscription stands."""
-    text = re.sub(r": type \w+, consumers \d+, backlogEntries \d+", "", text)
-    text = re.sub(r" heldSince=\S+", "", text)  # there once it is long ago, which on a busy machine it soon is
-    text = re.sub(r"\(since [^)]*\)", "(since)", text)
-    text = re.sub(r"\d+(\.\d+)? (ms|s|min|h|days)\b", "TIME", text)
+    """Return the text without numbers, times, and line breaks: these depend on the length of the numbers."""
+    text = re.sub(r"\(since [^)]*\)", "(since)", " ".join(text.split()))
+    text = re.sub(r"\d+d \d+h|\d+h \d+m|\d+m \d+s|\d+(\.\d+)? ?(ms|s|min|h|d|days|m)\b", "TIME", text)
+    # The age of the oldest message is missing for a moment after its delivery.
+    text = re.sub(r"TIME TIME\b", "TIME", text.replace(" OLDEST", ""))
     text = re.sub(r"\d[\d,.:TZ -]*", "N ", text)
-    return re.sub(r"[ \t]+", " ", text).strip()
+    return " ".join(text.split())
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def situations() -> Iterator[Situations]:
 def test_the_page_answers_its_questions_as_the_command_does(
     situations: Situations, number: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("PULSAR_ADMIN_URL", situations.broker.admin_url)
     monkeypatch.setattr(time, "time", lambda: situations.broker.clock.now_ms() / 1000)
     questions = QUESTION.findall(PAGE.read_text(encoding="utf-8"))

@@ -285,6 +285,10 @@ def test_a_key_that_drains_is_found_with_who_holds_it_and_who_waits(
     (seen,) = finding["evidence"]["hashes"]
     assert (seen["from"]["name"], seen["to"]["name"]) == ("before", "after")
     assert (seen["waitingEntries"], seen["unackedMessages"], seen["messageIds"]) == (1, 1, [ids[moved]])
+    assert seen["keys"] == [{"key": moved}]
+    assert finding["sentence"].startswith(f"Key {moved} is blocked: consumer before has not acknowledged 1 message ")
+    assert [column["title"] for column in finding["table"]["columns"]][:3] == ["KEYS", "HASH", "HELD BY"]
+    assert finding["table"]["rows"][0][0] == moved
     assert finding["since"] >= seen["drainsSince"] > 0
     assert finding["actions"][0]["path"].endswith("/explain?consumer=before")
     of_key = asked.document(key=moved)

@@ -151,6 +151,11 @@ def test_a_stuck_subscription_says_why_and_is_mended_by_buttons(
     with opened(browser, address(broker, "subscription", topic, "billing")) as page:
         page.wait_for_selector("[data-code=no-permits]")
         assert "worker" in page.locator("[data-code=no-permits] .sentence").inner_text()
+        assert page.locator(".headline").inner_text().startswith("stuck Subscription billing is stuck for ")
+        finding = page.locator("[data-code=no-permits]")
+        assert finding.get_by_role("table", name="Evidence").get_by_role("rowheader").all_inner_texts() == ["worker"]
+        assert "Why: A consumer's receiver queue is full" in finding.inner_text()
+        assert f"explain {topic} billing --consumer=worker" in finding.locator(".to-do code").first.inner_text()
         page.get_by_role("table", name="Consumers").get_by_role("button", name="Explain").click()
         page.get_by_role("dialog").locator(".findings").get_by_text("worker").first.wait_for()
         page.get_by_role("dialog").get_by_role("button", name="Close").click()
@@ -173,7 +178,7 @@ def test_a_stuck_subscription_says_why_and_is_mended_by_buttons(
         page.get_by_role("dialog").get_by_role("button", name="Skip all").click()
         page.wait_for_selector("dialog", state="detached")
         until(lambda: now()["msgBacklog"] == 0)
-        page.wait_for_selector("text=Nothing waits")
+        page.wait_for_selector("text=Subscription billing is not stuck")
     consumer.close()
 
 
@@ -196,7 +201,7 @@ def test_a_full_quota_is_raised_by_a_plain_button_and_loses_messages_by_no_plain
     with opened(browser, f"{broker.http_url}/console/") as page:
         stuck = page.get_by_role("region", name="What is stuck")
         stuck.get_by_role("link", name=topic).click()
-        buttons = page.locator("[data-code=backlog-quota] .actions button")
+        buttons = page.locator("[data-code=backlog-quota] .to-do button")
         buttons.first.wait_for()
         texts = buttons.all_inner_texts()
         assert [text.split()[0] for text in texts] == ["Explain", "Raise", "Irreversible:", "Irreversible:"]

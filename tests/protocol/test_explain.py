@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import shlex
 from collections import Counter
@@ -17,14 +18,16 @@ from tests.support.recording_peer import RecordingPeer
 
 from pybroker.admin.calls import http_limits
 from pybroker.admin.explain import explain_routes
-from pybroker.broker.explain import actions, subscription_state
+from pybroker.broker.explain import actions, known_keys, subscription_state
 from pybroker.broker.explain.steps import LISTED, PIECE
 from pybroker.broker.explain.subscriptions import explain_subscription
+from pybroker.broker.inspection.hashes import hash_of_key
 from pybroker.broker.topic.backlog_quota import require_within_quota
 from pybroker.broker.topic.topic import Topic
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser
 from pybroker.dispatch.key_shared_dispatcher import KeySharedDispatcher
+from pybroker.dispatch.views import KeyOrderView
 from pybroker.errors import ProducerBlockedQuotaExceededException
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.events import Ack, SendRun
@@ -319,7 +322,63 @@ async def test_thousands_of_keys_that_drain_and_what_is_held_of_them_are_looked_
         assert len(finding["evidence"]["hashes"]) == LISTED
         assert finding["evidence"]["moreHashes"] > 2_000
         assert all(len(each["messageIds"]) >= 3 for each in finding["evidence"]["hashes"])
+        assert all(each["keys"] for each in finding["evidence"]["hashes"])
+        assert finding["table"]["more"] == finding["evidence"]["moreHashes"]
+        assert finding["moreCommand"] == f"pybroker draining {TOPIC} s"
         assert await codes(broker, "?consumer=first") == ["key-drains", "held-by-consumer"]
+
+
+async def test_blocked_hash_shows_all_keys_in_memory_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_broker() as broker:
+        topic = await broker.topic(TOPIC)
+        subscription = await topic.subscription("s", True, True, {})
+        first = broker.consumer_on(subscription, RecordingPeer(), "Key_Shared", "first")
+        first.flow(1000)
+        key_order = subscription.key_order
+        assert key_order is not None
+        keys = _keys_of_one_hash(key_order, 24)
+        await broker.publish(topic, 24, keys)
+        await broker.until(lambda: first.state.unacked_messages == 24)
+        for number in range(5):
+            broker.consumer_on(subscription, RecordingPeer(), "Key_Shared", f"c{number}").flow(100)
+        assert len(key_order.draining) == 1
+        await broker.publish(topic, 24, keys)
+        await broker.until(lambda: subscription.replay_entry_count == 24)
+        (finding,) = (await explained(broker))["findings"]
+        (row,) = finding["evidence"]["hashes"]
+        assert [each["key"] for each in row["keys"]] == keys[: known_keys.MAX_KEYS]
+        assert row["moreKeys"] == 24 - known_keys.MAX_KEYS
+        assert finding["sentence"].startswith(f"Key {keys[0]} and 23 other keys with the same hash are blocked: ")
+        monkeypatch.setattr(known_keys, "MAX_ENTRIES", 3)
+        (finding,) = (await explained(broker))["findings"]
+        assert [each["key"] for each in finding["evidence"]["hashes"][0]["keys"]] == keys[:3]
+        monkeypatch.setattr(type(topic.ledger), "read_cached", lambda *_: None)
+        (finding,) = (await explained(broker))["findings"]
+        assert "keys" not in finding["evidence"]["hashes"][0]
+        assert finding["sentence"].startswith(f"The key with hash {row['hash']} is blocked: ")
+
+
+def _keys_of_one_hash(key_order: KeyOrderView, count: int) -> list[str]:
+    by_hash: dict[int, list[str]] = {}
+    for number in itertools.count():
+        keys = by_hash.setdefault(hash_of_key(key_order, b"%d" % number), [])
+        keys.append(str(number))
+        if len(keys) == count:
+            return keys
+    raise AssertionError("the numbers do not end")
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (b"customer-7", {"key": "customer-7"}),
+        (b"\xff\x00", {"keyBase64": "/wA="}),
+        ("é".encode() * 200, {"key": "é" * 128, "sizeBytes": 400}),
+        (b"x" + "é".encode() * 200, {"key": "x" + "é" * 127, "sizeBytes": 401}),
+    ],
+)
+def test_key_is_shown_as_text_or_base64_and_cut(key: bytes, shown: dict[str, Any]) -> None:
+    assert known_keys.key_evidence(key) == shown
 
 
 async def test_a_thousand_consumers_without_room_are_one_finding_that_names_ten() -> None:

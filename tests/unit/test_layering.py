@@ -275,6 +275,7 @@ PURE = (
     "admin.metrics.exposition_text",
     "admin.metrics.ledger_metrics",
     "admin.metrics.schema_metrics",
+    "admin.explain.headline",
     "admin.time_text",
     "admin.calls.message_id",
     "admin.calls.route_paths",

@@ -1,11 +1,10 @@
-// Findings of `explain` in words, and the calls that mend them: each is asked about before it is made, and needs its right.
+// Findings of `explain` as the broker words them, and the suggested calls: each is confirmed before it is sent, and needs its right.
 
 import { act, callerInShell, get } from "/console/api.js";
-import { ago, badge, bytes, duration, h, number, openDialog, replace, say, time, trouble } from "/console/dom.js";
+import { ago, badge, bytes, duration, h, number, openDialog, replace, say, table, time, trouble } from "/console/dom.js";
 
 const IRREVERSIBLE = "irreversible";
 const MAX_ANSWER = 100000;
-const MAX_ITEMS = 20;
 
 /** Which right a call needs, as docs/reference/rest.md has it: what is done with a subscription `consume`, with the rest of a topic `administer`. */
 function rightFor(action, rights) {
@@ -84,43 +83,57 @@ function inShell(command) {
   return `${callerInShell()}${command.replace(/^pybroker/, `pybroker --url ${location.origin}`)}`;
 }
 
-function evidence(values) {
-  const pairs = Object.entries(values || {});
-  return pairs.length > 0 && h("details", {}, h("summary", {}, "What this is seen by"), h("dl", { class: "evidence" }, pairs.map(([name, value]) =>
-    h("div", {}, h("dt", {}, name), h("dd", {}, shown(name, value))))));
+/** The evidence as the broker has laid it out: a table of the first rows, and single facts. */
+function evidence(finding) {
+  const { table: listed, facts: values = [] } = finding;
+  return [
+    listed && table("Evidence", listed.columns.map((column, index) => ({
+      name: column.title, number: column.kind === "number", cell: (row) => shown(column.kind, row[index]),
+    })), listed.rows, { class: "evidence-table" }),
+    listed && listed.more > 0 && h("p", { class: "note" }, `and ${number(listed.more)} more`,
+      finding.moreCommand && [", all of them with: ", h("code", {}, inShell(finding.moreCommand))]),
+    values.length > 0 && h("dl", { class: "evidence" }, values.map((each) =>
+      h("div", {}, h("dt", {}, each.title), h("dd", {}, shown(each.kind, each.value))))),
+  ];
 }
 
-/** A value of the evidence as people read it; what kind it is, its name says. */
-function shown(name, value) {
+/** A value by its kind, as docs/how-to/explain.md lists them. */
+function shown(kind, value) {
   if (value === null || value === undefined) return "–";
-  if (Array.isArray(value)) {
-    const first = value.slice(0, MAX_ITEMS).map((each) => shown(name, each));
-    const more = value.length > MAX_ITEMS ? `and ${number(value.length - MAX_ITEMS)} more` : null;
-    if (first.every((each) => typeof each === "string")) return [...first, more].filter(Boolean).join(", ") || "none";
-    return h("ul", {}, first.map((each) => h("li", {}, each)), more && h("li", {}, more));
-  }
-  if (typeof value === "object") {
-    return h("span", {}, Object.entries(value).map(([part, each], index) => [index ? " · " : "", h("span", { class: "note" }, `${part} `), shown(part, each)]));
-  }
   if (typeof value === "number") {
-    if (/(At|Time|[sS]ince)$/.test(name)) return `${time(value)} (${value < Date.now() ? ago(value) : `in ${duration(value - Date.now())}`})`;
-    if (/Ms$/.test(name)) return duration(value);
-    if (/[bB]ytes$/.test(name)) return bytes(value);
+    if (kind === "since") return duration(Math.max(0, Date.now() - value));
+    if (kind === "time") return `${time(value)} (${value < Date.now() ? ago(value) : `in ${duration(value - Date.now())}`})`;
+    if (kind === "duration") return duration(value);
+    if (kind === "bytes") return bytes(value);
+    if (kind === "number") return number(value);
   }
   return String(value);
 }
 
-/** A list of findings, the one to mend first in front. */
+function actionItem(action, rights, done) {
+  return h("li", {},
+    action.method && action.path ? actionButton(action, rights, done) : h("span", {}, action.text),
+    action.cost && h("span", { class: "note" }, ` ${action.cost}`),
+    action.command && h("code", { class: "command" }, inShell(action.command)));
+}
+
+function findingItem(finding, rights, done) {
+  const actions = finding.actions || [];
+  return h("li", { class: finding.waits ? "waits" : "informs", "data-code": finding.code, "data-keep": finding.code },
+    h("p", { class: "sentence" }, badge(finding.waits ? "blocks messages" : "for information", finding.waits ? "bad" : "dim"), " ", finding.sentence),
+    h("p", { class: "note" }, h("code", {}, finding.code), finding.since ? ` for ${duration(Date.now() - finding.since)}, since ${time(finding.since)}` : ""),
+    evidence(finding),
+    finding.why && h("p", {}, h("b", {}, "Why: "), finding.why, finding.link && h("span", { class: "note" }, ` See ${finding.link}`)),
+    finding.advice && h("p", {}, h("b", {}, "What to do: "), finding.advice),
+    actions.length > 0 && h("ol", { class: "to-do" }, actions.map((action) => actionItem(action, rights, done))));
+}
+
+/** The headline of an explanation, and its findings, the one to solve first in front. */
 export function findingsList(explained, rights, done) {
-  const { findings } = explained;
-  if (!findings.length) {
-    return h("p", { class: "well" }, badge("well", "good"), explained.waiting ? " Something waits, and no reason is known." : " Nothing waits without being on its way.");
-  }
-  return h("ol", { class: "findings" }, findings.map((finding) => h("li", { class: finding.waits ? "waits" : "informs", "data-code": finding.code, "data-keep": finding.code },
-    h("p", { class: "sentence" }, badge(finding.waits ? "waits" : "good to know", finding.waits ? "bad" : "dim"), " ", finding.sentence),
-    h("p", { class: "note" }, h("code", {}, finding.code), finding.since ? ` · for ${duration(Date.now() - finding.since)}` : ""),
-    evidence(finding.evidence),
-    (finding.actions || []).length > 0 && h("div", { class: "actions" }, finding.actions.map((action) => (action.method && action.path
-      ? actionButton(action, rights, done)
-      : h("span", { class: "action-row" }, h("span", {}, action.text), action.command && h("code", {}, action.command))))))));
+  const { findings, headline } = explained;
+  return [
+    headline && h("p", { class: "headline" }, badge(explained.waiting ? "stuck" : "well", explained.waiting ? "bad" : "good"), " ", h("b", {}, headline.text),
+      headline.since ? ` for ${duration(Date.now() - headline.since)}, since ${time(headline.since)}` : ""),
+    findings.length > 0 && h("ol", { class: "findings" }, findings.map((finding) => findingItem(finding, rights, done))),
+  ];
 }

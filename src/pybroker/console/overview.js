@@ -131,10 +131,10 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
 /** Lists the stuck topics of this broker, worst first. Each line links to the page with the reasons and remedies. */
 function stuckSection(worst) {
   return section("What is stuck", h("ol", { class: "findings" }, worst.topics.map((each) => h("li", { class: "waits", "data-keep": each.topic },
-    h("p", { class: "sentence" }, badge("waits", "bad"), " ", h("a", { href: `#/topic/${encodeURIComponent(each.topic)}` }, each.topic),
+    h("p", { class: "sentence" }, badge("stuck", "bad"), " ", h("a", { href: `#/topic/${encodeURIComponent(each.topic)}` }, each.topic),
       each.subscription === null ? null : [" / ", h("a", { href: `#/subscription/${encodeURIComponent(each.topic)}/${encodeURIComponent(each.subscription)}` }, each.subscription)],
       ": ", each.finding.sentence),
-    each.standing > 1 && h("p", { class: "note" }, `${plural(each.standing, "subscription")} of it are stuck`)))),
+    each.standing > 1 && h("p", { class: "note" }, `${plural(each.standing, "subscription")} of this topic are stuck`)))),
   worst.matching > worst.topics.length && h("p", { class: "note" }, `and ${plural(worst.matching - worst.topics.length, "more topic")}: order the list below by State`));
 }
 

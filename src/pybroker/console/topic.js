@@ -99,9 +99,9 @@ function content(topic, stats, internal, explained, rights, refresh) {
 function explanation(topic, explained, rights, refresh) {
   const found = (explained.subscriptions || []).filter((each) => each.findings.length);
   return [
-    (explained.findings.length > 0 || !found.length) && findingsList(explained, rights, refresh),
+    findingsList(explained, rights, refresh),
     found.length > 0 && h("ol", { class: "findings" }, found.map((each) => h("li", { class: each.waiting ? "waits" : "informs", "data-keep": each.subscription },
-      h("p", { class: "sentence" }, badge(each.waiting ? "waits" : "good to know", each.waiting ? "bad" : "dim"), " ",
+      h("p", { class: "sentence" }, badge(each.waiting ? "stuck" : "for information", each.waiting ? "bad" : "dim"), " ",
         h("a", { href: subscriptionLink(topic, each.subscription) }, each.subscription), ": ", each.findings[0].sentence),
       each.findings.length > 1 && h("p", { class: "note" }, `and ${plural(each.findings.length - 1, "more finding")}`)))),
     explained.moreSubscriptions > 0 && h("p", { class: "note" }, `and ${plural(explained.moreSubscriptions, "more subscription")}`),
@@ -109,7 +109,7 @@ function explanation(topic, explained, rights, refresh) {
 }
 
 export function onlyForConsumers() {
-  return h("p", { class: "note" }, "Why something waits is said to who may consume here.");
+  return h("p", { class: "note" }, "You need the right to consume from this topic to see why messages wait.");
 }
 
 export function subscriptionLink(topic, name) {

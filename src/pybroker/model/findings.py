@@ -6,202 +6,435 @@ each.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self
+
+from pybroker.model.finding_evidence import evidence_shown
+
+EXPLANATION_PAGE = "docs/how-to/explain.md#codes"
+"""The page that explains all codes."""
 
 
 class Code(Enum):
     """All codes in the order in which they should be fixed: an earlier one makes the later ones irrelevant."""
 
     meaning: str
-    """One sentence that is valid in every context."""
+    """One sentence with the meaning of the code in every context: why messages wait, or why nothing has to wait."""
+    advice: str
+    """What to do about it, for a reader who has never seen this broker."""
 
-    def __new__(cls, text: str, meaning: str) -> Self:
+    def __new__(cls, text: str, meaning: str, advice: str) -> Self:
         member = object.__new__(cls)
         member._value_ = text
         member.meaning = meaning
+        member.advice = advice
         return member
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
-    TOPIC_DELETING = "topic-deleting", "The topic is being deleted."
+    TOPIC_DELETING = (
+        "topic-deleting",
+        "The topic is being deleted.",
+        "Wait until the deletion is complete. If it does not end, search the broker's log for the topic's name.",
+    )
     TOPIC_UNLOADING = (
         "topic-unloading",
         "The topic is being closed; its clients look it up again, and it is loaded again.",
+        "Wait a few seconds: clients reconnect by themselves. If it does not end, search the broker's log for the topic's name.",
     )
     TOPIC_CHANGING = (
         "topic-changing",
         "The namespace or partitioned topic of the topic is being created, extended or deleted; requests wait for the end.",
+        "Wait until the operation is complete, and then repeat the request.",
     )
-    TOPIC_LOAD_FAILED = "topic-load-failed", "The topic cannot be loaded."
-    TOPIC_LOADING = "topic-loading", "The topic is being loaded, or waits for a load slot; requests wait for the end."
+    TOPIC_LOAD_FAILED = (
+        "topic-load-failed",
+        "The topic cannot be loaded.",
+        "Read the error in the sentence above and remove its cause. Clients retry by themselves; no restart is needed.",
+    )
+    TOPIC_LOADING = (
+        "topic-loading",
+        "The topic is being loaded, or waits for a load slot; requests wait for the end.",
+        "Wait: loading ends by itself. If it takes minutes, check the load of the broker's disk.",
+    )
     METADATA_CONFLICT = (
         "metadata-conflict",
         "Another process has changed the topic's metadata: the topic is closed, so that it has only one owner.",
+        "Check that only one broker process uses this data directory or metadata store. The topic is loaded again by itself.",
     )
     STORAGE_FAILED = (
         "storage-failed",
         "The topic's messages could not be written; it continues when a new ledger is ready.",
+        "Check the broker's disk and its log for the error of the write. The broker retries by itself.",
     )
-    DISK_FULL = "disk-full", "There is no space for more messages: publishing is refused until space is available."
+    DISK_FULL = (
+        "disk-full",
+        "There is no space for more messages: publishing is refused until space is available.",
+        (
+            "Free disk space: acknowledge or skip old messages, reduce retention, delete "
+            "unused subscriptions and topics, or enlarge the disk."
+        ),
+    )
     DEDUPLICATION_RECOVERING = (
         "deduplication-recovering",
         "The topic reads its stored messages to restore deduplication; publishing is blocked until then.",
+        "Wait: publishing resumes by itself. A topic with few messages since its last snapshot recovers faster.",
     )
     TRANSACTIONS_BEGINNING = (
         "transactions-beginning",
         "The first transaction of the topic creates its cursor; publishing is blocked until the cursor is stored.",
+        "Wait: publishing resumes by itself. If it does not, check the broker's log and its disk.",
     )
-    TOPIC_TERMINATED = "topic-terminated", "The topic was terminated: it accepts no more messages."
-    BACKLOG_QUOTA = "backlog-quota", "A backlog is larger or older than its quota allows, so producers are refused."
-    COMPACTION_RUNNING = "compaction-running", "The topic is being compacted, or waits for compaction."
-    COMPACTION_FAILED = "compaction-failed", "The last compaction of the topic failed."
-    PRODUCERS_REFUSED = "producers-refused", "Producers, or their messages, were refused recently."
-
+    TOPIC_TERMINATED = (
+        "topic-terminated",
+        "The topic was terminated: it accepts no more messages.",
+        "Publish to another topic: a terminated topic cannot be opened again. Consumers may still read its messages.",
+    )
+    BACKLOG_QUOTA = (
+        "backlog-quota",
+        "A backlog is larger or older than its quota allows, so producers are refused.",
+        (
+            "Make the consumers of the named subscription acknowledge faster, raise the "
+            "quota, or delete the subscription if it is unused."
+        ),
+    )
+    COMPACTION_RUNNING = (
+        "compaction-running",
+        "The topic is being compacted, or waits for compaction.",
+        "Nothing has to be done: compaction does not stop producers or consumers.",
+    )
+    COMPACTION_FAILED = (
+        "compaction-failed",
+        "The last compaction of the topic failed.",
+        "Read the error, remove its cause, and compact the topic again.",
+    )
+    PRODUCERS_REFUSED = (
+        "producers-refused",
+        "Producers, or their messages, were refused recently.",
+        "Read the errors in the table. Explain one producer by its name for the details.",
+    )
     # --- producers ---------------------------------------------------------------------------------------------------
 
     PRODUCER_FENCED = (
         "producer-fenced",
         "The producer lost the topic to another producer, or came after the topic was taken over.",
+        "Nothing, if the other producer should publish. Otherwise stop the other producer, and then start this one again.",
     )
-    PRODUCER_WAITS = "producer-waits", "The producer waits for exclusive access to the topic."
-    TOPIC_OCCUPIED = "topic-occupied", "Another producer has exclusive access to the topic."
-    SCHEMA_REFUSED = "schema-refused", "The producer's schema was refused."
-    PRODUCER_NOT_AUTHORIZED = "producer-not-authorized", "The producer's role may not publish to the topic."
+    PRODUCER_WAITS = (
+        "producer-waits",
+        "The producer waits for exclusive access to the topic.",
+        "Close the producer that has the topic, or disconnect it: this one then continues by itself.",
+    )
+    TOPIC_OCCUPIED = (
+        "topic-occupied",
+        "Another producer has exclusive access to the topic.",
+        "Nothing, if the other producer should publish. Otherwise close or disconnect it.",
+    )
+    SCHEMA_REFUSED = (
+        "schema-refused",
+        "The producer's schema was refused.",
+        "Use a schema that is compatible with the topic's schema, or change the schema compatibility policy of the namespace.",
+    )
+    PRODUCER_NOT_AUTHORIZED = (
+        "producer-not-authorized",
+        "The producer's role may not publish to the topic.",
+        "Grant the producer's role the permission to produce on the namespace or topic, or use another role.",
+    )
     PRODUCER_LIMIT = (
         "producer-limit",
         "The producer's name is taken, or the topic has reached its limit of producers.",
+        "Close producers that are not needed, use another producer name, or raise the limit (maxProducersPerTopic).",
     )
-    PRODUCER_REFUSED = "producer-refused", "The last attempt of the producer to connect to the topic was refused."
+    PRODUCER_REFUSED = (
+        "producer-refused",
+        "The last attempt of the producer to connect to the topic was refused.",
+        "Read the error in the sentence above and correct the client's configuration. The client retries by itself.",
+    )
     DEDUPLICATION_GAP = (
         "deduplication-gap",
         "A message of the producer was not stored: later messages are refused until its client reconnects.",
+        "Wait: the client reconnects and sends the message again. If it does not, restart the producer's program.",
     )
     SEQUENCE_ID_STALE = (
         "sequence-id-stale",
         "The producer's messages have sequence ids that are already stored, so they are dropped as duplicates.",
+        (
+            "Continue with a sequence id above the last stored one. Usually a program restarted "
+            "with the same producer name and its sequence ids began at 0."
+        ),
     )
     PUBLISH_RATE = (
         "publish-rate",
         "A publish rate is used up; the connection is not read until the rate allows the message.",
+        "Publish more slowly, or raise the rate. Publishing resumes by itself when the rate allows it.",
     )
     PUBLISH_MEMORY = (
         "publish-memory",
         "Too many bytes of messages wait to be stored; the connection is not read.",
+        (
+            "Wait: reading resumes when messages are stored. If this lasts, check the "
+            "broker's disk, or raise maxMessagePublishBufferSizeInMB."
+        ),
     )
-    MESSAGES_REFUSED = "messages-refused", "Messages of the producer were refused recently."
-    PRODUCER_NOT_CONNECTED = "producer-not-connected", "No producer of that name is connected to the topic."
-
+    MESSAGES_REFUSED = (
+        "messages-refused",
+        "Messages of the producer were refused recently.",
+        "Read the error in the sentence above. The client received it for each refused message.",
+    )
+    PRODUCER_NOT_CONNECTED = (
+        "producer-not-connected",
+        "No producer of that name is connected to the topic.",
+        "Check the producer's name, and start its program. Its own log has the reason if it cannot connect.",
+    )
     # --- subscriptions, keys and consumers ---------------------------------------------------------------------------
 
-    NO_CONSUMERS = "no-consumers", "Messages wait and no consumer is connected."
-    READ_FAILED = "read-failed", "Stored messages cannot be read; the read is repeated."
+    NO_CONSUMERS = (
+        "no-consumers",
+        "Messages wait and no consumer is connected.",
+        "Start a consumer for this subscription. Delete the subscription if it is unused: it keeps messages on the disk.",
+    )
+    READ_FAILED = (
+        "read-failed",
+        "Stored messages cannot be read; the read is repeated.",
+        "Read the error in the sentence above. If the disk is damaged, the messages can only be skipped.",
+    )
     TRANSACTION_END_PENDING = (
         "transaction-end-pending",
         "A transaction is or may be committed and the topic does not know its end yet: readers wait for it.",
+        "Wait, or check why the transaction's coordinator does not answer: it must report whether the transaction was committed.",
     )
     TRANSACTION_OPEN = (
         "transaction-open",
         "A transaction is open: messages from its first message on are not delivered until it has ended.",
+        (
+            "End the transaction in the program that began it. If that program has ended, "
+            "abort the transaction here, or wait for its timeout."
+        ),
     )
-    MEMORY_BUDGET = "memory-budget", "The memory budget of the broker is used up; delivery waits for memory."
+    MEMORY_BUDGET = (
+        "memory-budget",
+        "The memory budget of the broker is used up; delivery waits for memory.",
+        "Wait: delivery resumes by itself. If this is frequent, raise brokerMemoryLimitMB or reduce the number of clients.",
+    )
     UNACKED_LIMIT_BROKER = (
         "unacked-limit-broker",
         "The broker has reached its limit of unacknowledged messages, and the subscription exceeds its share.",
+        "Acknowledge messages in the subscriptions that hold most of them, or raise maxUnackedMessagesPerBroker.",
     )
     CONSUMER_SILENT = (
         "consumer-silent",
         "A connected consumer holds messages, and has long neither acknowledged nor requested any.",
+        "Check whether the consumer's program hangs. Restart it, or disconnect it so that its messages are delivered again.",
     )
     UNACKED_LIMIT_SUBSCRIPTION = (
         "unacked-limit-subscription",
         "The subscription has reached its limit of unacknowledged messages.",
+        "Make the consumers acknowledge the messages that they have processed, or add consumers and raise the limit.",
     )
-    UNACKED_LIMIT_CONSUMER = "unacked-limit-consumer", "A consumer has reached its limit of unacknowledged messages."
+    UNACKED_LIMIT_CONSUMER = (
+        "unacked-limit-consumer",
+        "A consumer has reached its limit of unacknowledged messages.",
+        "Make the consumer acknowledge the messages that it has processed, or raise the limit.",
+    )
     CONNECTION_FULL = (
         "connection-full",
         "A consumer has permits, but its connection is full: the client does not read.",
+        "Check the consumer's program and its network: it does not read the messages that the broker has sent.",
     )
     CONNECTION_HELD = (
         "connection-held",
         "The broker does not read from a client's connection: its messages, acknowledgements and permits wait.",
+        "Follow the reason in the sentence above: the client continues by itself when that reason has ended.",
     )
     NO_PERMITS = (
         "no-permits",
         "A consumer's receiver queue is full: its client requests more after processing the messages that it holds.",
+        "Make the consumer process its messages faster, add consumers, or check whether its program has stopped calling receive.",
     )
     KEY_DRAINS = (
         "key-drains",
         "A key moved to another consumer, which waits until the previous consumer has acknowledged its messages of the key.",
+        "Make the holder acknowledge its messages of these keys. If it cannot, disconnect it: other consumers then receive them.",
     )
-    HASH_WITHOUT_OWNER = "hash-without-owner", "No consumer has requested the hash range that a key belongs to."
+    HASH_WITHOUT_OWNER = (
+        "hash-without-owner",
+        "No consumer has requested the hash range that a key belongs to.",
+        "Start a consumer whose hash ranges include the hash (sticky mode), or use the auto-split mode, which leaves no gaps.",
+    )
     NEWCOMER_WAITS = (
         "newcomer-waits",
         "A new consumer waits until all messages read before it joined are acknowledged (classic Key_Shared).",
+        "Acknowledge the earlier messages, or wait. Key_Shared without the classic mode blocks single keys only.",
     )
     LOOK_AHEAD_FULL = (
         "look-ahead-full",
         "The look-ahead buffer of waiting messages is full, so nothing new is read for any consumer.",
+        "Solve the blocked keys first: acknowledge their messages, or disconnect the consumer that holds them.",
     )
-    ENTRY_FILTER = "entry-filter", "An entry filter has deferred messages."
-    DISPATCH_RATE = "dispatch-rate", "A dispatch rate is used up."
+    ENTRY_FILTER = (
+        "entry-filter",
+        "An entry filter has deferred messages.",
+        "Wait: the filter decides again by itself. If it defers messages forever, check the filter's conditions.",
+    )
+    DISPATCH_RATE = (
+        "dispatch-rate",
+        "A dispatch rate is used up.",
+        "Wait until the rate allows more, or raise the rate.",
+    )
     CONSUMER_STARTING = (
         "consumer-starting",
         "A consumer has just become the active one and waits for the failover delay.",
+        "Wait: the consumer starts by itself after the delay (activeConsumerFailoverDelayTimeMillis).",
     )
-    READING = "reading", "Messages are being read from the store for longer than usual."
-    CONSUMER_NOT_CONNECTED = "consumer-not-connected", "No consumer of that name is connected to the subscription."
-    CONSUMER_STANDS_BY = "consumer-stands-by", "Another consumer is the active one, and receives all messages."
-    HELD_BY_CONSUMER = "held-by-consumer", "A consumer has messages that it has not acknowledged."
+    READING = (
+        "reading",
+        "Messages are being read from the store for longer than usual.",
+        "Wait. If this is frequent, check the load of the broker's disk.",
+    )
+    CONSUMER_NOT_CONNECTED = (
+        "consumer-not-connected",
+        "No consumer of that name is connected to the subscription.",
+        "Check the consumer's name, and start its program. Its own log has the reason if it cannot connect.",
+    )
+    CONSUMER_STANDS_BY = (
+        "consumer-stands-by",
+        "Another consumer is the active one, and receives all messages.",
+        (
+            "Nothing has to be done: it takes over when the active consumer disconnects. Use "
+            "a Shared subscription to use all consumers at once."
+        ),
+    )
+    HELD_BY_CONSUMER = (
+        "held-by-consumer",
+        "A consumer has messages that it has not acknowledged.",
+        "Nothing, if the consumer still processes the messages. Otherwise acknowledge them there, or disconnect the consumer.",
+    )
     CHUNKS_MISSING = (
         "chunks-missing",
         "A consumer has some chunks of a message, and the others have not been published.",
+        (
+            "Check whether the producer of the large message still runs: the consumer "
+            "discards the incomplete message after its own timeout."
+        ),
     )
-    DELAYED = "delayed", "Messages wait for their delivery time."
-
+    DELAYED = (
+        "delayed",
+        "Messages wait for their delivery time.",
+        "Nothing has to be done: the messages are delivered when they are due.",
+    )
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    ENTRY_DAMAGED = "entry-damaged", "The stored message is damaged and cannot be read."
-    MESSAGE_BEING_STORED = "message-being-stored", "The message is being written to the disk."
+    ENTRY_DAMAGED = (
+        "entry-damaged",
+        "The stored message is damaged and cannot be read.",
+        "Restore the ledger from a backup, or acknowledge the message to continue behind it.",
+    )
+    MESSAGE_BEING_STORED = (
+        "message-being-stored",
+        "The message is being written to the disk.",
+        "Wait: the message is delivered when it is stored. If this lasts, check the broker's disk.",
+    )
     MESSAGE_UNCOMMITTED = (
         "message-uncommitted",
         "The message is part of an open transaction: it is delivered only after the commit.",
+        "Commit or abort the transaction in the program that began it.",
     )
     BEHIND_TRANSACTION = (
         "behind-transaction",
         "The message is behind the first message of an open transaction: it is delivered only after the end of the transaction.",
+        "End the open transaction in the program that began it, or abort it here if that program has ended.",
     )
     OUTSIDE_HASH_RANGES = (
         "outside-hash-ranges",
         "The message's key is outside the hash ranges that the consumer has requested.",
+        "Start a consumer whose hash ranges include the hash of the message's key.",
     )
-    WAITS_FOR_KEY = "waits-for-key", "The message waits because no consumer may receive messages of its key's hash now."
-    WAITS_FOR_CONSUMER = "waits-for-consumer", "The message waits for a consumer that can receive it."
+    WAITS_FOR_KEY = (
+        "waits-for-key",
+        "The message waits because no consumer may receive messages of its key's hash now.",
+        "See the finding about the key's hash: when that is solved, the message is delivered.",
+    )
+    WAITS_FOR_CONSUMER = (
+        "waits-for-consumer",
+        "The message waits for a consumer that can receive it.",
+        "See the finding about the consumers: when one of them can receive messages, the message is delivered.",
+    )
     WAITS_FOR_REDELIVERY = (
         "waits-for-redelivery",
         "The message must be redelivered, and no consumer can receive it now.",
+        "See the finding about the consumers: when one of them can receive messages, the message is delivered again.",
     )
-    SET_ASIDE = "set-aside", "The message is parked until its key's consumer can receive more, and is then read again."
-    MESSAGE_PUT_OFF = "message-put-off", "The message is being sent to a consumer, or an entry filter has deferred it."
-    NOT_REACHED_YET = "not-reached-yet", "The message has no problem: other messages precede it."
+    SET_ASIDE = (
+        "set-aside",
+        "The message is parked until its key's consumer can receive more, and is then read again.",
+        "See the finding about the key's consumer: when it can receive messages, the message is read again and delivered.",
+    )
+    MESSAGE_PUT_OFF = (
+        "message-put-off",
+        "The message is being sent to a consumer, or an entry filter has deferred it.",
+        "Wait: the message is delivered soon, or the filter decides again by itself.",
+    )
+    NOT_REACHED_YET = (
+        "not-reached-yet",
+        "The message has no problem: other messages precede it.",
+        "Wait: earlier messages are delivered first. If the backlog does not shrink, explain the subscription.",
+    )
     HELD_BY_TRANSACTION = (
         "held-by-transaction",
         "An open transaction has acknowledged the message: a commit confirms this, an abort redelivers the message.",
+        "Commit or abort the transaction in the program that began it.",
     )
-    ALREADY_ACKNOWLEDGED = "already-acknowledged", "The message is acknowledged in the subscription."
-    EXPIRED = "expired", "The message expired and counts as acknowledged in the subscription."
-    SKIPPED = "skipped", "The message was skipped and counts as acknowledged in the subscription."
-    FILTERED = "filtered", "The entry filters reject the message."
-    MESSAGE_ABORTED = "message-aborted", "The message is part of an aborted transaction: it is never delivered."
-    MARKER = "marker", "The entry is a marker written by a broker, not a message."
+    ALREADY_ACKNOWLEDGED = (
+        "already-acknowledged",
+        "The message is acknowledged in the subscription.",
+        "Nothing has to be done. To receive the message again, move the subscription back to it.",
+    )
+    EXPIRED = (
+        "expired",
+        "The message expired and counts as acknowledged in the subscription.",
+        (
+            "Raise the message TTL if messages must not expire (messageTTLInSeconds). To "
+            "receive the message again, move the subscription back to it."
+        ),
+    )
+    SKIPPED = (
+        "skipped",
+        "The message was skipped and counts as acknowledged in the subscription.",
+        "Nothing has to be done. To receive the message again, move the subscription back to it.",
+    )
+    FILTERED = (
+        "filtered",
+        "The entry filters reject the message.",
+        "Change the entry filters if the subscription should receive such messages.",
+    )
+    MESSAGE_ABORTED = (
+        "message-aborted",
+        "The message is part of an aborted transaction: it is never delivered.",
+        "Publish the message again if it is needed.",
+    )
+    MARKER = (
+        "marker",
+        "The entry is a marker written by a broker, not a message.",
+        "Nothing has to be done: this is no message of a client.",
+    )
     COMPACTED_AWAY = (
         "compacted-away",
         "A later message of the same key has replaced it for readers of the compacted topic.",
+        "Nothing has to be done. A consumer that does not read compacted receives every stored message.",
     )
-    MESSAGE_TRIMMED = "message-trimmed", "The message's ledger was deleted because it was no longer needed."
-    MESSAGE_NEVER_EXISTED = "message-never-existed", "The topic does not have this message, and never had it."
+    MESSAGE_TRIMMED = (
+        "message-trimmed",
+        "The message's ledger was deleted because it was no longer needed.",
+        "The message cannot be restored. Set a retention policy to keep acknowledged messages longer.",
+    )
+    MESSAGE_NEVER_EXISTED = (
+        "message-never-existed",
+        "The topic does not have this message, and never had it.",
+        "Check the message id and the topic's name: ids are valid in one topic, or one partition, only.",
+    )
 
 
 class Severity(Enum):
@@ -215,6 +448,19 @@ class Severity(Enum):
     """The action disconnects clients or delivers messages again. No message is lost."""
     IRREVERSIBLE = "irreversible"
     """Messages, acknowledgements or a subscription are lost permanently."""
+
+    @property
+    def cost(self) -> str:
+        """Return the cost of an action of this severity, in one sentence."""
+        return _COSTS[self]
+
+
+_COSTS = {
+    Severity.LOOK: "Changes nothing.",
+    Severity.HARMLESS: "No client is disconnected and no message is lost.",
+    Severity.DISRUPTIVE: "Clients reconnect or receive messages again; no message is lost.",
+    Severity.IRREVERSIBLE: "Cannot be undone.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +489,7 @@ class Action:
         shown: dict[str, Any] = {
             "severity": self.severity.value,
             "text": self.label,
+            "cost": self.severity.cost,
             "method": self.method,
             "path": self.path,
             "command": self.command,
@@ -250,6 +497,19 @@ class Action:
         if self.body is not None:
             shown["body"] = self.body
         return shown
+
+
+def shell_command(words: Iterable[str]) -> str:
+    """Return a command line that is safe to paste into bash and zsh, whichever characters its words contain."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    data = word.encode("utf-8", "surrogateescape")
+    escaped = "".join(chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in data)
+    return f"$'{escaped}'"
 
 
 _SEVERITY_ORDER = {severity: place for place, severity in enumerate(Severity)}
@@ -274,11 +534,20 @@ class Finding:
     since_ms: int | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     actions: Sequence[Action] = ()
+    more_command: str = ""
+    """The command that lists all evidence, where the finding lists only a part."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the finding with its evidence, also as a table and single facts for people, and with suggestions."""
+        evidence = _told(self.evidence)
         return {
             **self.as_short_json(),
-            "evidence": _told(self.evidence),
+            "why": self.code.meaning,
+            "link": EXPLANATION_PAGE,
+            "advice": self.code.advice,
+            "evidence": evidence,
+            **evidence_shown(evidence),
+            "moreCommand": self.more_command or None,
             "actions": [action.as_json() for action in safest_first(self.actions)],
         }
 

@@ -1,4 +1,4 @@
-"""What commands make of a broker's answers: lists of topics, rates between two looks, findings in words."""
+"""What commands make of a broker's answers: lists of topics, rates between two looks."""
 
 import io
 from typing import Any
@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from pybroker.cli.commands.delivery_lists import LISTINGS, write_items
-from pybroker.cli.commands.explain import write_findings
 from pybroker.cli.commands.hashes import write_holes
 from pybroker.cli.commands.stats import RatesBetween
 from pybroker.cli.commands.topics import ListedTopic, listed
 from pybroker.cli.output import Output
-from pybroker.cli.which_broker import SameBroker
 from pybroker.model.names import TopicName
 
 NOW_MS = 1_795_406_400_000
@@ -48,87 +46,6 @@ def test_rates_are_those_since_the_last_look() -> None:
     assert second["msgRateIn"] == 100.0
     assert second["subscriptions"]["s"]["msgRateOut"] == 5.0
     assert restarted["msgRateIn"] == 1.0  # counters that have begun anew say nothing
-
-
-def explained(document: dict[str, Any]) -> list[str]:
-    stream = io.StringIO()
-    write_findings(Output(stream), document, NOW_MS, SameBroker(options=" --profile prod"))
-    return stream.getvalue().splitlines()
-
-
-FINDING = {
-    "code": "no-permits",
-    "waits": True,
-    "sentence": "billing-2 takes no more: 1,000 messages wait in its client.",
-    "since": NOW_MS - 125_000,
-    "evidence": {"consumer": "billing-2", "unacked": 1000, "ids": [f"1:{n}" for n in range(12)], "none": None},
-    "actions": [
-        {
-            "text": "Disconnect it.",
-            "method": "POST",
-            "path": "/x",
-            "command": "pybroker disconnect t s --consumer billing-2",
-        },
-        {
-            "severity": "irreversible",
-            "text": "Irreversible: change it.",
-            "method": "PUT",
-            "path": "/admin/v2/y",
-            "command": "pybroker api PUT /admin/v2/y",
-        },
-    ],
-}
-
-
-def test_findings_are_told_in_words_with_evidence_and_what_to_do() -> None:
-    subject = {"kind": "key", "key": "k\x1b[2J", "hash": 5}
-    lines = explained({"topic": "t", "subscription": "s", "subject": subject, "waiting": True, "findings": [FINDING]})
-    assert lines == [
-        "t / s: key k\\x1b[2J (hash 5)",
-        "something waits",
-        "",
-        "1. no-permits  (since 2026-11-23T03:57:55.000Z, 2m 5s)",
-        "   billing-2 takes no more: 1,000 messages wait in its client.",
-        "     consumer  billing-2",
-        "     unacked   1000",
-        "     ids       1:0, 1:1, 1:2, 1:3, 1:4, 1:5, 1:6, 1:7, 1:8, 1:9, and 2 more",
-        "     none      null",
-        "   → Disconnect it.",
-        "     $ pybroker --profile prod disconnect t s --consumer billing-2",
-        "   → Irreversible: change it.",
-        "     $ pybroker --profile prod api PUT /admin/v2/y",
-    ]
-
-
-def test_where_all_is_well_that_is_said() -> None:
-    subject = {"kind": "subscription", "type": "Shared", "consumers": 2}
-    assert explained({"topic": "t", "subscription": "s", "subject": subject, "waiting": False, "findings": []}) == [
-        "t / s",
-        "nothing waits",
-    ]
-
-
-def test_a_topic_has_a_line_for_each_subscription() -> None:
-    short = {"code": "no-consumers", "waits": True, "sentence": "Nobody is there.", "since": None}
-    subs = [
-        {"subscription": "a", "waiting": False, "findings": []},
-        {"subscription": "b", "waiting": True, "findings": [short, short]},
-    ]
-    lines = explained(
-        {
-            "topic": "t",
-            "subject": {"kind": "topic"},
-            "waiting": True,
-            "findings": [],
-            "subscriptions": subs,
-            "moreSubscriptions": 7,
-        }
-    )
-    assert lines[-3:] == [
-        "a             no     -",
-        "b             yes    no-consumers  Nobody is there. (and 1 more)",
-        "and 7 subscriptions more: name one of them",
-    ]
 
 
 CONSUMER = {"name": "x", "id": 1, "address": "/127.0.0.1:1"}

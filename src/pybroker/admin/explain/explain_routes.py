@@ -16,6 +16,7 @@ from pybroker.admin.calls.existing import any_subscription_of, persistent
 from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.route_paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
+from pybroker.admin.explain.headline import headline
 from pybroker.admin.explain.message_subject import message_reasons, parsed_message_id
 from pybroker.admin.explain.subjects import key_subject, place_of, subscription_subject
 from pybroker.admin.explain.topic_at_hand import topic_at_hand
@@ -81,7 +82,7 @@ async def explain_one(call: Call) -> Response:
         _require_served(topic, subscription)
         return answer(call, subscription_subject(subscription), findings)
     if not isinstance(topic, Topic) or not isinstance(subscription, Subscription):
-        raise AdminError(405, f"Topic {topic.name} is not persistent: it keeps no messages that could wait")
+        raise AdminError(405, f"Topic {topic.name} is not persistent: it stores no messages that could wait")
     if key is not None:
         at = place_of(subscription, key)
         findings = await call.look(explain_key(topic, subscription, None if at is None else at.sticky_hash))
@@ -105,7 +106,9 @@ def _unseen_subject(message_id: str | None, key: bytes | None, consumer: str | N
 
 async def _of_message(call: Call, topic: TopicBase, subscription: SubscriptionBase, message_id: str) -> list[Finding]:
     if not isinstance(subscription, Subscription):
-        raise AdminError(405, f"Topic {topic.name} stores no messages: who was not there did not get them")
+        raise AdminError(
+            405, f"Topic {topic.name} stores no messages: only consumers that were connected received them"
+        )
     found = await message_reasons(call, persistent(topic), subscription, message_id)
     findings, more = list(found.findings), None
     if found.of_hash is not None:
@@ -156,7 +159,7 @@ async def explain_topic(call: Call) -> Response:
         "subscriptions": listed,
         "moreSubscriptions": max(0, len(names) - MAX_SUBSCRIPTIONS),
     }
-    return json_with_nulls(document)
+    return json_with_nulls(document | {"headline": headline(document, of_topic)})
 
 
 def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:
@@ -199,4 +202,4 @@ def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more:
         "findings": [finding.as_json() for finding in findings],
         **more,
     }
-    return json_with_nulls(document)
+    return json_with_nulls(document | {"headline": headline(document, findings)})

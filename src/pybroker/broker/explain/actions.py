@@ -7,11 +7,10 @@ another consumer could take the messages. `model.findings.safest_first` orders a
 from __future__ import annotations
 
 import json
-import shlex
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from pybroker.model.findings import Action, Severity
+from pybroker.model.findings import Action, Severity, shell_command
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
@@ -267,17 +266,7 @@ def _option(name: str, value: str) -> str:
 
 
 def _command(*words: str) -> str:
-    """Return a command line that is safe to paste into bash and zsh, whichever characters its words contain."""
-    return " ".join(map(_quoted, ("pybroker", *words)))
-
-
-def _quoted(word: str) -> str:
-    if word.isprintable():
-        return shlex.quote(word)
-    escaped = "".join(
-        chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in word.encode()
-    )
-    return f"$'{escaped}'"
+    return shell_command(("pybroker", *words))
 
 
 def _txn(txn: TxnId) -> str:

@@ -124,9 +124,9 @@ def _stuck(
     # The reason contains names, which may contain braces.
     because = because.replace("{", "{{").replace("}", "}}")
     why = {
-        Code.NO_PERMITS: "{} a full receiver queue{}: {} requests more when it has processed its messages",
+        Code.NO_PERMITS: "{} a full receiver queue{}: {} requests more messages after processing those that it has",
         Code.CONNECTION_FULL: "{} not read from the connection{}: {} receives nothing until it does",
-        Code.CONNECTION_HELD: "{} not been heard{}, because " + because,
+        Code.CONNECTION_HELD: "{} waited{} for the broker to read from {}: " + because,
         Code.UNACKED_LIMIT_CONSUMER: "{} reached the limit of unacknowledged messages of one consumer{}: {} receives more when"
         " half of them are acknowledged",
     }[code]
@@ -221,11 +221,14 @@ def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Gen
     asleep = duration(subscription.runtime.clock.wall_ms() - since_ms)
     if len(silent) == 1:
         held = counted(first.state.unacked_messages, "message") if first.state.unacked_messages else "messages"
-        sentence = f"Consumer {first.name} is connected, holds {held}, and has neither acknowledged nor asked for one for {asleep}."
+        sentence = (
+            f"Consumer {first.name} is connected, holds {held}, and has neither acknowledged nor requested messages for"
+            f" {asleep}."
+        )
     else:
         sentence = (
             f"{len(silent):,} consumers ({names([each.name for _, each in silent])}) are connected, hold messages, and have"
-            f" neither acknowledged nor asked for one, the first for {asleep}."
+            f" neither acknowledged nor requested messages, the first for {asleep}."
         )
     descriptions = yield from described_all([each for _, each in silent[:LISTED]])
     finding = Finding(
@@ -273,8 +276,8 @@ def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, N
         return [
             Finding(
                 Code.HELD_BY_CONSUMER,
-                f"Consumer {consumer.name} was sent everything up to {sent_up_to}, and the"
-                f" first that it has not acknowledged is {first}{how_long}.",
+                f"Consumer {consumer.name} has received all messages up to {sent_up_to}, and the"
+                f" first one that it has not acknowledged is {first}{how_long}.",
                 waits=False,
                 since_ms=since_ms,
                 evidence={"consumer": reference(consumer), "firstUnacked": str(first), "entries": entries},

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pybroker.broker.explain import actions
 from pybroker.broker.explain.consumers import IDS_LISTED, consumer_of, reference
-from pybroker.broker.explain.steps import LISTED, PIECE, counted, for_long
+from pybroker.broker.explain.known_keys import known_keys
+from pybroker.broker.explain.steps import LISTED, PIECE, counted, cut, duration, for_long
 from pybroker.dispatch.views import KeyOrderView
+from pybroker.model.finding_evidence import key_text
 from pybroker.model.findings import Code, Finding
 from pybroker.model.position import Position
 
@@ -88,7 +90,7 @@ def of_hashes(
     if found.draining:
         findings += yield from _of_draining(subscription, key_order, found.draining)
     if found.without_owner:
-        findings.append(_without_owner(subscription, found.without_owner))
+        findings.append((yield from _without_owner(subscription, key_order, found.without_owner)))
     newcomers = {state: entries for state, entries in found.newcomers.items() if state in key_order.newcomers_wait_at}
     if newcomers:
         findings.append(_newcomers(subscription, key_order, newcomers))
@@ -106,6 +108,16 @@ def _of_draining(
         if (holder := key_order.draining.holder(each.sticky_hash)) is not None
     }
     ids = yield from held_ids(key_order.pending, draining)
+    keys = yield from known_keys(subscription.cursor.ledger, key_order, ids)
+    unacked = 0
+    holders: dict[ConsumerState, None] = {}
+    for index, each in enumerate(hashes):
+        state = key_order.draining.of(each.sticky_hash)
+        if state is not None:  # else it was drained meanwhile
+            unacked += state.unacked_messages
+            holders[state.consumer] = None
+        if index % PIECE == PIECE - 1:
+            yield
     shown: list[dict[str, Any]] = []
     first: tuple[WaitingHash, ConsumerState] | None = None
     for each in listed:
@@ -113,34 +125,48 @@ def _of_draining(
         if holder is None or holder is not draining.get(each.sticky_hash):
             continue  # drained meanwhile
         first = first or (each, holder)
-        shown.append(_shown(each) | _drain(key_order, each.sticky_hash, holder, ids.get(each.sticky_hash, [])))
+        drain = _drain(key_order, each.sticky_hash, holder, ids.get(each.sticky_hash, []))
+        shown.append(_shown(each) | keys.get(each.sticky_hash, {}) | drain)
     if first is None:
         return []
-    waiting, holder = first
-    owner = key_order.owners.selector.owner(waiting.sticky_hash)
+    _, holder = first
     clock = subscription.runtime.clock
     since_ms = min((each.since_ms for each in hashes if each.since_ms is not None), default=None)
-    to = "no consumer" if owner is None else f"consumer {owner.name}"
-    held = counted(int(shown[0]["unackedMessages"]), "message")
-    which = (
-        f"Hash {waiting.sticky_hash} drains"
-        if len(hashes) == 1
-        else f"{len(hashes):,} hashes drain, most messages wait for hash {waiting.sticky_hash}"
+    oldest_ms = min((each["oldestDelivered"] for each in shown if each["oldestDelivered"] is not None), default=None)
+    age = "" if oldest_ms is None else f" (oldest: {duration(max(0, clock.wall_ms() - oldest_ms))} ago)"
+    moved = (
+        "before the key moved to another consumer" if len(hashes) == 1 else "before these keys moved to other consumers"
     )
+    who = f"consumer {holder.name} has" if len(holders) == 1 else f"{len(holders):,} consumers have"
+    more = max(0, len(hashes) - len(shown))
     return [
         Finding(
             Code.KEY_DRAINS,
-            f"{which}: consumer {holder.name} has not acknowledged {held} that it received before the hash moved to {to}:"
-            f" {_amount_of_all([waiting])}{for_long(waiting.since_ms, clock)}.",
+            f"{_blocked(shown[0], len(hashes))}: {who} not acknowledged {counted(unacked, 'message')} received {moved}{age};"
+            f" {_amount_of_all(hashes)}{for_long(since_ms, clock)}.",
             since_ms=since_ms,
-            evidence={"hashes": shown, "moreHashes": max(0, len(hashes) - len(shown))},
+            evidence={"hashes": shown, "moreHashes": more},
             actions=(
                 actions.explain_consumer(consumer_of(holder)),
                 actions.show_draining_hashes(subscription),
                 actions.disconnect(consumer_of(holder)),
             ),
+            more_command=actions.show_draining_hashes(subscription).command if more else "",
         )
     ]
+
+
+def _blocked(row: Mapping[str, Any], hashes: int) -> str:
+    """Name a single key; several keys may share one hash, and the broker may know none of them."""
+    if hashes > 1:
+        return f"Keys of {hashes:,} hashes are blocked"
+    keys = [key_text(each) for each in row.get("keys", ())]
+    if len(keys) == 1:
+        return f"Key {cut(keys[0])} is blocked"
+    if keys:
+        others = len(keys) - 1 + int(row.get("moreKeys", 0))
+        return f"Key {cut(keys[0])} and {counted(others, 'other key')} with the same hash are blocked"
+    return f"The key with hash {row['hash']} is blocked"
 
 
 def _drain(key_order: KeyOrderView, sticky_hash: int, holder: ConsumerState, ids: list[Position]) -> dict[str, Any]:
@@ -149,23 +175,32 @@ def _drain(key_order: KeyOrderView, sticky_hash: int, holder: ConsumerState, ids
         "from": reference(consumer_of(holder)),
         "to": None if owner is None else reference(consumer_of(owner)),
         "unackedMessages": 0 if draining is None else draining.unacked_messages,
+        "oldestDelivered": min(
+            (each for position in ids if (each := key_order.pending.delivered_ms(position)) is not None), default=None
+        ),
         "drainsSince": None if draining is None else draining.since_ms or None,
         "blockedAttempts": 0 if draining is None else draining.blocked_attempts,
         "messageIds": [str(position) for position in ids],
     }
 
 
-def _without_owner(subscription: Subscription, hashes: list[WaitingHash]) -> Finding:
+def _without_owner(
+    subscription: Subscription, key_order: KeyOrderView, hashes: list[WaitingHash]
+) -> Generator[None, None, Finding]:
     listed = nlargest(LISTED, hashes, key=lambda each: each.entries)
     since_ms = min((each.since_ms for each in hashes if each.since_ms is not None), default=None)
-    most = listed[0]
-    which = f"Hash {most.sticky_hash} has" if len(hashes) == 1 else f"{len(hashes):,} hashes have"
+    keys = yield from known_keys(subscription.cursor.ledger, key_order, {each.sticky_hash: () for each in listed})
+    shown = [_shown(each) | keys.get(each.sticky_hash, {}) for each in listed]
+    ranges = "its hash is" if len(hashes) == 1 else "these hashes are"
+    more = max(0, len(hashes) - len(listed))
     return Finding(
         Code.HASH_WITHOUT_OWNER,
-        f"{which} no consumer that asked for it: {_amount_of_all(hashes)}{for_long(since_ms, subscription.runtime.clock)}"
-        " until one does.",
+        f"{_blocked(shown[0], len(hashes))}: {ranges} outside the hash ranges of all connected consumers;"
+        f" {_amount_of_all(hashes)}{for_long(since_ms, subscription.runtime.clock)}.",
         since_ms=since_ms,
-        evidence={"hashes": [_shown(each) for each in listed], "moreHashes": max(0, len(hashes) - len(listed))},
+        evidence={"hashes": shown, "moreHashes": more},
+        actions=(actions.show_subscriptions(subscription.topic.name),),
+        more_command=actions.show_waiting(subscription).command if more else "",
     )
 
 
@@ -175,7 +210,7 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
     unacked = subscription.cursor.first_unacked_position
     return Finding(
         Code.NEWCOMER_WAITS,
-        f"Consumer {first.name} joined when the subscription had read up to {position}, and receives no later entries"
+        f"Consumer {first.name} joined when the subscription had read up to {position}. It receives no later messages"
         f" until all earlier ones are acknowledged; the first unacknowledged entry is {unacked}.",
         since_ms=consumer_of(first).connected_since_ms,
         evidence={

@@ -170,7 +170,7 @@ def compacted_away(asked: MessageQuestion) -> Finding:
     return Finding(
         Code.COMPACTED_AWAY,
         f"Message {asked.message_id} is not in the compacted view, which has the last message of each key up to {horizon}: "
-        "a later one of its key has replaced it, or it has no key.",
+        "a later message of its key has replaced it, or it has no key.",
         waits=False,
         evidence={"horizon": horizon, "compactedEntries": 0 if view is None else view.entries},
     )
@@ -196,8 +196,8 @@ def _gone(ledger: ManagedLedger, asked: MessageQuestion) -> Finding | None:
         evidence["forgottenUpToLedger"] = gone.until
         return Finding(
             Code.MESSAGE_TRIMMED,
-            f"Message {asked.message_id} is not there: what the topic had in ledgers up to {gone.until} is gone, and which of "
-            "them were its own is not remembered.",
+            f"Message {asked.message_id} does not exist: the topic's ledgers up to {gone.until} were deleted, and the broker "
+            "does not remember which of them belonged to the topic.",
             waits=False,
             evidence=evidence,
         )
@@ -210,19 +210,19 @@ def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
     last = ledger.last_confirmed
     trimmed = next((count for each, count in ledger.document.gone.rows if each == ledger_id), None)
     if ledger_id < 0 or entry_id < 0:
-        why = "ledger and entry are numbers from 0 on"
+        why = "ledger and entry ids begin at 0"
     elif row is not None and row.is_sealed:
         why = f"ledger {ledger_id} has {counted(row.entry_count, 'entry', 'entries')}, from 0 on, and gets no more"
     elif row is not None or asked.position > last:
         why = (
-            f"it is beyond the end of the topic, whose last message is {last}"
+            f"it is beyond the end of the topic; the last message is {last}"
             if last.entry_id >= 0
             else "the topic is empty"
         )
     elif trimmed is not None:
         why = f"ledger {ledger_id}, which is gone, had {counted(trimmed, 'entry', 'entries')}"
     else:
-        why = f"ledger {ledger_id} is none of the topic's: the id is of another topic, or the ledger was empty"
+        why = f"ledger {ledger_id} does not belong to the topic: the id is of another topic, or the ledger was empty"
     return Finding(
         Code.MESSAGE_NEVER_EXISTED,
         f"There is no message {asked.message_id}: {why}.",
@@ -336,16 +336,16 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
     if unusual is not None:
         return unusual
     where = (
-        f"everything up to {state.mark_delete_position} does"
+        f"all messages up to {state.mark_delete_position} do"
         if position <= state.mark_delete_position
-        else f"it was acknowledged by itself, behind {state.mark_delete_position}"
+        else f"it was acknowledged individually, after the mark-delete position {state.mark_delete_position}"
     )
     return Reasons(
         [
             Finding(
                 Code.ALREADY_ACKNOWLEDGED,
-                f"Message {asked.message_id} counts as read in subscription {subscription.name}: {where}. It was acknowledged, or "
-                "skipped before the broker recorded skips.",
+                f"Message {asked.message_id} counts as acknowledged in subscription {subscription.name}: {where}. It was "
+                "acknowledged, or skipped before the broker recorded skips.",
                 waits=False,
                 evidence=evidence,
                 actions=[actions.seek_to(asked.subscription, asked.position)],
@@ -461,12 +461,12 @@ def behind_transaction(asked: MessageQuestion) -> Reasons | None:
         return None
     for txn, each in buffer.open.items():
         if position.entry_id in each.entries.get(position.ledger_id, ()):
-            why = f"is part of {_named(asked, txn, each)}: nobody gets it before that has committed"
+            why = f"is part of {_named(asked, txn, each)}: it is delivered only after the commit"
             return _kept_by(asked, txn, each, Code.MESSAGE_UNCOMMITTED, why, {})
     txn, oldest = next(iter(buffer.open.items()))
     why = (
-        f"stands behind {oldest.first}, the first message of {_named(asked, txn, oldest)}: nothing from there on is delivered "
-        "before that has ended"
+        f"is behind {oldest.first}, the first message of {_named(asked, txn, oldest)}: messages from there on are delivered only "
+        "after the transaction has ended"
     )
     return _kept_by(asked, txn, oldest, Code.BEHIND_TRANSACTION, why, {"openTransactions": len(buffer.open)})
 
@@ -545,8 +545,8 @@ def _outside_ranges(asked: MessageQuestion, in_order: InOrderView, active: Consu
         return None
     finding = Finding(
         Code.OUTSIDE_HASH_RANGES,
-        f"The hash {sticky_hash} of the key of message {asked.message_id} is in none of the ranges that consumer "
-        f"{active.name} has asked for: another reader receives it, and it stays unacknowledged here.",
+        f"The hash {sticky_hash} of the key of message {asked.message_id} is outside the hash ranges that consumer "
+        f"{active.name} has requested: a reader of other ranges receives it, and it stays unacknowledged in this subscription.",
         waits=False,
         evidence={"hash": sticky_hash, "ranges": [list(each) for each in active.key_shared.ranges or ()]},
     )
@@ -611,7 +611,7 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
     if held >= message.chunk_count:
         return []
     is_at_end = not asked.subscription.cursor.has_more()
-    why = "the others were never stored" if is_at_end else "the others have not come to it yet"
+    why = "the others were never stored" if is_at_end else "the consumer has not received the others yet"
     return [
         Finding(
             Code.CHUNKS_MISSING,
@@ -662,10 +662,12 @@ def delayed(asked: MessageQuestion) -> Reasons | Want | None:
         due_ms = deliver_at_ms(payload)
     left_ms = None if due_ms is None else due_ms - asked.subscription.runtime.clock.wall_ms()
     if left_ms is None:
-        when = "is delayed; when it is due could not be read"
+        when = "is delayed; its delivery time could not be read"
     else:
         when = (
-            f"is due in {duration(left_ms)}" if left_ms > 0 else "is due now, and goes out when a consumer can take it"
+            f"is due in {duration(left_ms)}"
+            if left_ms > 0
+            else "is due now, and is delivered when a consumer can receive it"
         )
     finding = Finding(
         Code.DELAYED,
@@ -697,9 +699,9 @@ def _waiting_for_key(asked: MessageQuestion, key_order: KeyOrderView) -> Reasons
     if waiting.consumer is None:
         who = waiting.filler
         why = (
-            "nobody owns it"
+            "no consumer has requested it"
             if who is None
-            else f"consumer {who.name} has unacknowledged messages of it and owns it no more"
+            else f"consumer {who.name} has unacknowledged messages of it, and the hash has moved to another consumer"
         )
         finding = Finding(
             Code.WAITS_FOR_KEY,
@@ -763,7 +765,7 @@ def _waiting_for_consumers(asked: MessageQuestion, chunk_order: ChunkOrderView) 
         finding = Finding(
             Code.WAITS_FOR_REDELIVERY if before else Code.WAITS_FOR_CONSUMER,
             f"Message {asked.message_id} waits to be sent, after {counted(before, 'delivery', 'deliveries')}, with "
-            f"{counted(len(chunk_order.waiting), 'entry', 'entries')} that wait as well.",
+            f"{counted(len(chunk_order.waiting), 'entry', 'entries')} that also wait.",
             evidence={"deliveries": before, "waitingEntries": len(chunk_order.waiting)},
         )
         return Reasons([finding], of_subscription=True)
@@ -786,7 +788,7 @@ def not_reached(asked: MessageQuestion) -> Reasons | None:
     if asked.position < start:
         return None
     before = ledgers.entries_between(start, asked.position)
-    where = "it is the next one" if not before else f"{counted(before, 'entry stands', 'entries stand')} before it"
+    where = "it is the next one" if not before else f"{counted(before, 'entry is', 'entries are')} before it"
     finding = Finding(
         Code.NOT_REACHED_YET,
         f"Nothing is wrong with message {asked.message_id}: it has not been read yet, {where}.",
@@ -801,11 +803,13 @@ def passed(asked: MessageQuestion) -> Reasons:
     subscription = asked.subscription
     filters = subscription.filters
     why = (
-        "it is being read again, or an entry filter has put it off" if filters is not None else "it is being read again"
+        "it is being read again, or an entry filter has deferred it"
+        if filters is not None
+        else "it is being read again"
     )
     finding = Finding(
         Code.MESSAGE_PUT_OFF,
-        f"Message {asked.message_id} is on its way: {why}.",
+        f"Message {asked.message_id} is being delivered: {why}.",
         waits=filters is not None or subscription.is_reading,
         evidence={"readPosition": str(subscription.cursor.read_position)},
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 Steps = Generator[None, None, list[Finding]]
-"""Findings in the making. The caller yields to the event loop at each pause."""
+"""Findings under construction. The caller yields to the event loop at each pause."""
 
 LISTED = 10
 """How many of a kind a finding names; it says how many more there are."""
@@ -52,3 +52,11 @@ def names(of: Sequence[str]) -> str:
     """`a, b, c` and 4 more."""
     listed = ", ".join(of[:3])
     return listed if len(of) <= 3 else f"{listed} and {len(of) - 3:,} more"
+
+
+NAME_LENGTH = 60
+"""Longer keys are cut in sentences; the evidence has more of them."""
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"

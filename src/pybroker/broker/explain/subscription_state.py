@@ -196,7 +196,7 @@ def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
         found.append(
             Finding(
                 Code.READING,
-                f"{_entries(waiting)}, and what comes next is being read from the store{for_long(since_ms, clock)}.",
+                f"{_entries(waiting)}, and the broker has been reading the next ones from the store{for_long(since_ms, clock)}.",
                 since_ms=since_ms,
                 evidence={"readPosition": str(subscription.cursor.read_position), "waitingEntries": waiting.entries},
             )
@@ -331,7 +331,7 @@ def _filtered(subscription: Subscription, waiting: Waiting, since_ms: int | None
     first = None if filters is None else filters.deferred_first
     return Finding(
         Code.ENTRY_FILTER,
-        f"An entry filter has put {counted(waiting.deferred, 'entry', 'entries')} off, {first} among them; it decides again"
+        f"An entry filter has deferred {counted(waiting.deferred, 'entry', 'entries')}, the first is {first}; it decides again"
         " soon.",
         since_ms=since_ms,
         evidence={
@@ -363,11 +363,11 @@ def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) ->
         period_s = max(1, limit.rate.ratePeriodInSecond)
         rates.append({"of": limit.scope, "unit": unit, "rate": rate, "periodSeconds": period_s, "goesOnInMs": wait_ms})
     first = max(rates, key=lambda each: float(each["goesOnInMs"]))
-    per = "second" if first["periodSeconds"] == 1 else f"{first['periodSeconds']} seconds"
+    per = "second" if first["periodSeconds"] == 1 else f"{first['periodSeconds']:,} seconds"
     return [
         Finding(
             Code.DISPATCH_RATE,
-            f"{_entries(waiting)}: the dispatch rate of {_RATE_OWNERS[first['of']]}, {first['rate']:,} {first['unit']} a {per},"
+            f"{_entries(waiting)}: the dispatch rate of {_RATE_OWNERS[first['of']]}, {first['rate']:,} {first['unit']} per {per},"
             f" is used up{for_long(since_ms, clock)}; it resumes in {duration(first['goesOnInMs'])}.",
             since_ms=since_ms,
             evidence={"rates": rates, "waitingEntries": waiting.entries},
@@ -411,7 +411,7 @@ def _memory(subscription: Subscription, waiting: Waiting, since_ms: int | None) 
     return Finding(
         Code.MEMORY_BUDGET,
         f"{_entries(waiting)}{for_long(since_ms, subscription.runtime.clock)} for memory: of"
-        f" {budget.limit_bytes / mebibyte:.0f} MiB others use {budget.used_bytes / mebibyte:.0f}, most for {parts[0].name}"
+        f" {budget.limit_bytes / mebibyte:.0f} MiB the broker uses {budget.used_bytes / mebibyte:.0f}, most for {parts[0].name}"
         " (brokerMemoryLimitMB).",
         since_ms=since_ms,
         evidence={
@@ -430,12 +430,12 @@ def _look_ahead_full(subscription: Subscription, key_order: KeyOrderView, waitin
     limit = key_order.look_ahead_entry_limit
     by_whom = ""
     if most is not None:
-        whom = "nobody owns it" if most.consumer is None else f"because of consumer {most.consumer.name}"
+        whom = "no consumer has requested it" if most.consumer is None else f"because of consumer {most.consumer.name}"
         by_whom = f" Most, {counted(most.entries, 'entry', 'entries')}, are of hash {most.sticky_hash}: {whom}."
     return Finding(
         Code.LOOK_AHEAD_FULL,
-        f"{counted(look_ahead.entries, 'entry waits', 'entries wait')} for keys and consumers that cannot receive them, and no more"
-        f" than {0 if limit is None else limit:,} may, so nothing new is read.{by_whom}",
+        f"{counted(look_ahead.entries, 'entry waits', 'entries wait')} for keys and consumers that cannot receive them, and not"
+        f" more than {0 if limit is None else limit:,} may, so nothing new is read.{by_whom}",
         since_ms=None if most is None or not most.since_ms else int(most.since_ms),
         evidence={
             "entries": look_ahead.entries,
@@ -470,7 +470,7 @@ def transaction_open(topic: Topic) -> list[Finding]:
     txn, transaction = next(iter(buffer.open.items()))
     clock = topic.runtime.clock
     held = (
-        f"{counted(behind.of_others, 'entry of others waits', 'entries of others wait')} behind it"
+        f"{counted(behind.of_others, 'entry of other producers waits', 'entries of other producers wait')} behind it"
         if behind.of_others
         else "no other messages wait behind it"
     )
@@ -545,7 +545,11 @@ def chunks_missing(subscription: Subscription) -> Generator[None, None, list[Fin
     consumer = consumer_of(message.consumer)
     since_ms = individual.pending.delivered_ms(held[-1])
     name = uuid.decode(errors="replace")
-    more = "" if len(missing) == 1 else f" It has {len(missing) - 1:,} more such messages, or others have."
+    more = (
+        ""
+        if len(missing) == 1
+        else f" {counted(len(missing) - 1, 'more message is', 'more messages are')} incomplete in the same way."
+    )
     return [
         Finding(
             Code.CHUNKS_MISSING,

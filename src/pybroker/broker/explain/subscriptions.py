@@ -142,7 +142,11 @@ def explain_consumer(topic: Topic, subscription: Subscription, name: str) -> Ste
 
 def _not_connected(subscription: Subscription, name: str, *, waits: bool) -> Finding:
     others: Sequence[str] = sorted({each.name for each in subscription.consumers})
-    there = f"connected {'is' if len(others) == 1 else 'are'} {names(others)}" if others else "nobody is"
+    there = (
+        f"connected {'is' if len(others) == 1 else 'are'} {names(others)}"
+        if others
+        else "the subscription has no consumers"
+    )
     return Finding(
         Code.CONSUMER_NOT_CONNECTED,
         f"No consumer {name} is connected: {there}.",
@@ -154,7 +158,7 @@ def _not_connected(subscription: Subscription, name: str, *, waits: bool) -> Fin
 def _stands_by(consumer: Consumer, active: ConsumerState) -> Finding:
     return Finding(
         Code.CONSUMER_STANDS_BY,
-        f"Consumer {consumer.name} stands by: consumer {active.name} is the active one, and receives all messages.",
+        f"Consumer {consumer.name} stands by: consumer {active.name} is the active one and receives all messages.",
         waits=False,
         since_ms=consumer.connected_since_ms,
         evidence={"consumer": reference(consumer), "active": reference(consumer_of(active))},
@@ -228,7 +232,7 @@ def explain_non_persistent(subscription: SubscriptionBase) -> list[Finding]:
     found: list[Finding] = []
     dropped = f"what is published for {{}} now is dropped, as {subscription.counters.dropped_messages:,} messages were"
     for blocked_reason, code, why in (
-        (BlockedReason.NO_PERMITS, Code.NO_PERMITS, "no room for more messages"),
+        (BlockedReason.NO_PERMITS, Code.NO_PERMITS, "no permits, because its receiver queue is full"),
         (BlockedReason.CONNECTION_FULL, Code.CONNECTION_FULL, "not read from the connection"),
     ):
         stuck = [

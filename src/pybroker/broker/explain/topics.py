@@ -53,7 +53,7 @@ class ThrottledClient(NamedTuple):
         """A clause about the client that begins with `its producer`."""
         who = f"its producer {self.by.producer} of topic {self.by.topic}"
         if self.owner is None:
-            return f"{who} has sent a message, and that topic takes no messages yet"
+            return f"{who} has sent a message, and that topic does not accept messages yet"
         return f"{who} publishes more than the publish rate of {self.owner.text} allows"
 
     @property
@@ -166,7 +166,7 @@ def throttled_by_other_topics(topic: TopicBase) -> Steps:
     return [
         Finding(
             Code.CONNECTION_HELD,
-            f"Nothing that {who} {'sends' if len(found) == 1 else 'send'} is read{long}: {reason}.",
+            f"The broker does not read from {who}{long}: {reason}.",
             since_ms=since_ms,
             evidence={
                 "producers": [{"producer": each.name, **shown.evidence} for each, shown in found[:LISTED]],
@@ -198,8 +198,8 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
     ending, load = found.ending, found.load
     findings = []
     if ending is not None:
-        what = "deleted" if ending.is_deletion else "closed, to be loaded anew for the next client"
-        why = f", as something went wrong in it: {ending.reason}" if ending.reason else ""
+        what = "deleted" if ending.is_deletion else "closed; the next client loads it again"
+        why = f" because of an error in it: {ending.reason}" if ending.reason else ""
         findings.append(
             Finding(
                 Code.TOPIC_DELETING if ending.is_deletion else Code.TOPIC_UNLOADING,
@@ -209,7 +209,7 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
             )
         )
     if found.has_conflict:
-        text = f"Somebody else has changed the metadata of {name}: it is closed, and loaded anew as they left it."
+        text = f"Another process has changed the metadata of topic {name}: it is closed, and loaded again with that metadata."
         findings.append(Finding(Code.METADATA_CONFLICT, text))
     if not found.is_settled:
         findings.append(
@@ -241,7 +241,7 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
     elif load.replay is not None:
         done, in_all = load.replay
         evidence |= {"replayedEntries": done, "entriesToReplay": in_all}
-        more = f", {done:,} of {counted(in_all, 'entry', 'entries')} read again"
+        more = f", {done:,} of {counted(in_all, 'entry', 'entries')} replayed"
     return Finding(
         Code.TOPIC_LOADING,
         f"Topic {name} is being loaded{for_long(load.since_ms, clock)}: it {load.step}{more}. "
@@ -309,7 +309,7 @@ def _stored(topic: Topic) -> list[Finding]:
     if deduplication.is_recovering:
         done, in_all = deduplication.replayed_entries, deduplication.replay_entries
         since_ms = wall_ms(deduplication.recovering_since_ms, clock) if deduplication.recovering_since_ms else None
-        error = f"; it failed and is tried again: {deduplication.last_error}" if deduplication.last_error else ""
+        error = f"; it failed and is retried: {deduplication.last_error}" if deduplication.last_error else ""
         findings.append(
             Finding(
                 Code.DEDUPLICATION_RECOVERING,
@@ -320,7 +320,7 @@ def _stored(topic: Topic) -> list[Finding]:
             )
         )
     if topic.transactions.is_beginning:
-        text = f"Topic {topic.name} makes the cursor of its transactions; nobody can publish before that is stored."
+        text = f"Topic {topic.name} creates the cursor of its transactions; publishing is blocked until the cursor is stored."
         findings.append(Finding(Code.TRANSACTIONS_BEGINNING, text))
     if ledger.is_terminated:
         findings.append(terminated(topic, waits=False))
@@ -332,7 +332,7 @@ def terminated(topic: Topic, *, waits: bool) -> Finding:
     last = topic.ledger.last_confirmed
     return Finding(
         Code.TOPIC_TERMINATED,
-        f"Topic {topic.name} was terminated behind {last}: it accepts no more messages.",
+        f"Topic {topic.name} was terminated after {last}: it accepts no more messages.",
         waits=waits,
         evidence={"lastMessageId": None if last.entry_id < 0 else str(last)},
     )

@@ -1,33 +1,44 @@
-"""`pybroker explain`: why a topic, subscription, key, message, consumer or producer stands still, and the call that helps."""
+"""`pybroker explain`: Show why messages of a topic, subscription, key, consumer or producer wait, and the commands that help."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import shutil
 import time
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 from pybroker.cli.admin_rest import AdminRest, path_of, subscription_path
-from pybroker.cli.exit_codes import EXIT_OK, EXIT_WAITS, WrongUsage
-from pybroker.cli.output import BOLD, DIM, GREEN, RED, YELLOW, Output, add_json_option, output_of
-from pybroker.cli.parsed_arguments import GivenId, base64_bytes, count, message_id, topic
+from pybroker.cli.exit_codes import EXIT_OK, EXIT_WAITS, CommandFailed, WrongUsage
+from pybroker.cli.explain_text import ExplainText, Line
+from pybroker.cli.output import DIM, RED, Output, add_json_option, output_of
+from pybroker.cli.parsed_arguments import GivenId, base64_bytes, count, message_id, seconds, topic
 from pybroker.cli.parsing import described
-from pybroker.cli.text_tables import Cell, age, facts, moment, printable
+from pybroker.cli.text_tables import moment, printable
 from pybroker.cli.which_broker import SameBroker, add_broker_options, broker_of, same_broker
 from pybroker.model.names import TopicName
 
 EXAMPLES = """
-pybroker explain                                 what is stuck on this broker, worst first
-pybroker explain orders                          the topic, and shortly all its subscriptions
+pybroker explain                                 all stuck topics of this broker, worst first
+pybroker explain orders                          the topic, and all its subscriptions in short
 pybroker explain orders billing                  one subscription
 pybroker explain orders billing --key customer-7
 pybroker explain orders billing --id 12:345
 pybroker explain orders billing --consumer billing-2
 pybroker explain orders --producer shop-1
-pybroker explain orders billing || echo "something waits, or it failed"     exit code 3 when something waits
+pybroker explain orders billing --watch          refresh every 2 seconds, until Ctrl-C
+pybroker explain orders billing --watch=500ms
+pybroker explain orders billing --json           the complete document, for programs
+pybroker explain orders billing || echo "stuck"  exit code 3: something is stuck; 0: nothing is; 1: the command failed
 """
 Document = dict[str, Any]
 DEFAULT_LIMIT = 100
+DEFAULT_WIDTH = 80
+DEFAULT_PAUSE_S = 2.0
+LEAST_PAUSE_S = 0.1
+CLEAR = "\x1b[H\x1b[2J"
+"""Move to the first line and clear the screen; the lines that have scrolled away stay."""
 MAX_PAGE = 500
 """Maximum topics in one page of the list of stuck topics."""
 
@@ -35,54 +46,138 @@ MAX_PAGE = 500
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     parser.add_argument(
-        "topic", nargs="?", type=topic, metavar="TOPIC", help="else all topics that the broker has loaded"
+        "topic", nargs="?", type=topic, metavar="TOPIC", help="without a topic: all stuck topics of the broker"
     )
-    parser.add_argument("subscription", nargs="?", metavar="SUBSCRIPTION")
+    parser.add_argument(
+        "subscription", nargs="?", metavar="SUBSCRIPTION", help="without one: the topic and all its subscriptions"
+    )
     parser.add_argument(
         "--limit",
         type=count,
         default=DEFAULT_LIMIT,
         metavar="N",
-        help=f"without TOPIC: so many topics ({DEFAULT_LIMIT})",
+        help=f"without TOPIC: show at most N topics ({DEFAULT_LIMIT})",
     )
-    what = parser.add_argument_group("what is asked about, instead of the whole").add_mutually_exclusive_group()
-    what.add_argument("--key", metavar="K", help="the messages of a key")
-    what.add_argument("--key-base64", type=base64_bytes, metavar="B", help="the same, for a key of bytes")
-    what.add_argument("--id", type=message_id, metavar="L:E", help="a message: LEDGER:ENTRY or LEDGER:ENTRY:INDEX")
-    what.add_argument("--consumer", metavar="C", help="a consumer, by its name")
-    what.add_argument("--producer", metavar="P", help="a producer of the topic, by its name")
-    add_json_option(parser, "the broker's document, a list of them for a partitioned topic")
+    what = parser.add_argument_group(
+        "explain one of these instead of the whole topic or subscription"
+    ).add_mutually_exclusive_group()
+    what.add_argument("--key", metavar="K", help="why messages of this key wait")
+    what.add_argument("--key-base64", type=base64_bytes, metavar="B", help="the same for a binary key, in Base64")
+    what.add_argument(
+        "--id", type=message_id, metavar="L:E", help="why this message waits: LEDGER:ENTRY or LEDGER:ENTRY:INDEX"
+    )
+    what.add_argument("--consumer", metavar="C", help="why this consumer receives no messages")
+    what.add_argument("--producer", metavar="P", help="why this producer cannot publish")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=_pause,
+        const=DEFAULT_PAUSE_S,
+        metavar="SECONDS",
+        help=f"refresh every SECONDS ({DEFAULT_PAUSE_S:g}) until Ctrl-C; after the names, or as --watch=SECONDS",
+    )
+    add_json_option(
+        parser, "the complete document; a list of documents for a partitioned topic; with --watch, one line each time"
+    )
     add_broker_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     query = _query(options)
-    output = output_of(options)
-    if options.topic is None:
-        return _run_all(output, options)
+    output, where = output_of(options), same_broker(options)
     with AdminRest(broker_of(options)) as rest:
-        names = partitions_of_id(rest, options.topic, options.id)
-        documents = [rest.get(_path(name, options.subscription), query) for name in names]
+        if options.topic is None:
+            fetch = partial(_stuck, rest, options.limit)
+        else:
+            names = partitions_of_id(rest, options.topic, options.id)
+            fetch = partial(_explained, rest, [_path(name, options.subscription) for name in names], query)
+        if options.watch is not None:
+            _watch(output, where, fetch, options.watch)
+        explained = fetch()
     if output.is_json:
-        output.document(documents[0] if len(documents) == 1 else documents)
+        output.document(explained.json)
     else:
-        for index, document in enumerate(documents):
-            if index:
-                output.line()
-            write_findings(output, document, int(time.time() * 1000), same_broker(options))
-    return EXIT_WAITS if any(document.get("waiting") for document in documents) else EXIT_OK
+        _write(output, explained.lines(text_for(output, where)))
+    return EXIT_WAITS if explained.is_stuck else EXIT_OK
 
 
-def _run_all(output: Output, options: argparse.Namespace) -> int:
-    """Explain all stuck topics."""
-    with AdminRest(broker_of(options)) as rest:
-        document = stuck_topics(rest, options.limit)
-    if output.is_json:
-        output.document(document)
-    else:
-        write_stuck(output, document, int(time.time() * 1000), same_broker(options))
-    return EXIT_WAITS if document["matching"] else EXIT_OK
+class Explained(NamedTuple):
+    """The broker's answer: one document, several for a partitioned topic, or the list of stuck topics."""
+
+    documents: Sequence[Document]
+    is_list_of_topics: bool = False
+
+    @property
+    def json(self) -> object:
+        return self.documents[0] if len(self.documents) == 1 else self.documents
+
+    @property
+    def is_stuck(self) -> bool:
+        return any(each["matching"] if self.is_list_of_topics else each.get("waiting") for each in self.documents)
+
+    def lines(self, text: ExplainText) -> list[Line]:
+        lines: list[Line] = []
+        for each in self.documents:
+            lines += [Line()] if lines else []
+            lines += text.stuck(each) if self.is_list_of_topics else text.document(each)
+        return lines
+
+
+def _explained(rest: AdminRest, paths: Sequence[str], query: Mapping[str, Any]) -> Explained:
+    return Explained([rest.get(path, query) for path in paths])
+
+
+def _stuck(rest: AdminRest, limit: int) -> Explained:
+    return Explained([stuck_topics(rest, limit)], is_list_of_topics=True)
+
+
+def text_for(output: Output, where: SameBroker) -> ExplainText:
+    """Return the renderer for the terminal's width; for 80 columns where there is no terminal."""
+    width = output.width or shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+    return ExplainText(width, int(time.time() * 1000), where)
+
+
+def _write(output: Output, lines: Sequence[Line]) -> None:
+    for line in lines:
+        output.line(line.text, *line.styles)
+
+
+def _watch(output: Output, where: SameBroker, fetch: Callable[[], Explained], pause_s: float) -> NoReturn:
+    """Write the explanation again and again until the user presses Ctrl-C.
+
+    A terminal is redrawn; other outputs get one block, or with --json one line, for each time. An error of the first
+    time ends the command; a later one is shown, because a broker that restarts comes back.
+    """
+    is_first = True
+    while True:
+        failure = ""
+        try:
+            explained = fetch()
+        except CommandFailed as error:
+            if is_first:
+                raise
+            failure = str(error)
+        if output.is_terminal and not output.is_json:
+            if not is_first:
+                # The width may have changed.
+                output.width = max(40, shutil.get_terminal_size().columns)
+            output.write(CLEAR)
+        elif not is_first and not output.is_json:
+            output.line()
+        if failure:
+            output.record({"error": failure}) if output.is_json else output.line(printable(failure), RED)
+        elif output.is_json:
+            output.record(explained.json)
+        else:
+            _write(output, explained.lines(text_for(output, where)))
+        if not output.is_json:
+            now = moment(int(time.time() * 1000))
+            output.line()
+            output.line(f"{now}, every {pause_s:g}s; Ctrl-C ends", DIM)
+        output.flush()
+        is_first = False
+        time.sleep(pause_s)
 
 
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:
@@ -97,20 +192,17 @@ def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Docu
             return {**answer, "topics": found}
 
 
-def write_stuck(output: Output, document: Document, now_ms: int, where: SameBroker) -> None:
-    """Write one line for each topic, worst first."""
-    rows: list[list[Cell]] = []
-    for each in document["topics"]:
-        finding = each["finding"]
-        since_ms = finding.get("since")
-        more = f" ({each['standing']} subscriptions are stuck)" if each["standing"] > 1 else ""
-        waits = age(now_ms - since_ms) if since_ms else None
-        rows.append([each["topic"], each["subscription"], finding["code"], waits, finding["sentence"] + more])
-    output.table(["TOPIC", "SUBSCRIPTION", "FINDING", "FOR", "IN WORDS"], rows, "Nothing is stuck on this broker.")
-    if document["matching"] > len(rows):
-        output.line(f"{len(rows):,} of {document['matching']:,}: --limit shows more")
-    if rows:
-        output.line(f"What helps: {printable(where.command('pybroker explain TOPIC [SUBSCRIPTION]'))}", DIM)
+def _pause(text: str) -> float:
+    """Parse the value of --watch, and reject a topic name that follows it."""
+    try:
+        pause_s = seconds(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            "expected a time such as 2s; write --watch behind the names, or as --watch=2s"
+        ) from None
+    if pause_s < LEAST_PAUSE_S:
+        raise argparse.ArgumentTypeError(f"expected at least {LEAST_PAUSE_S:g}s")
+    return pause_s
 
 
 def _query(options: argparse.Namespace) -> dict[str, object]:
@@ -118,7 +210,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
     if options.topic is None and any(
         each is not None for each in (options.key, options.key_base64, options.id, options.consumer, options.producer)
     ):
-        raise WrongUsage("--key, --id, --consumer and --producer are asked of a topic: pybroker explain TOPIC ...")
+        raise WrongUsage("--key, --id, --consumer and --producer need a topic: pybroker explain TOPIC ...")
     of_subscription = {
         "key": options.key,
         "keyBase64": None if options.key_base64 is None else _base64_text(options.key_base64),
@@ -127,12 +219,10 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
     }
     query = {name: value for name, value in of_subscription.items() if value is not None}
     if query and options.subscription is None:
-        raise WrongUsage(
-            "--key, --id and --consumer are asked of a subscription: pybroker explain TOPIC SUBSCRIPTION ..."
-        )
+        raise WrongUsage("--key, --id and --consumer need a subscription: pybroker explain TOPIC SUBSCRIPTION ...")
     if options.producer is not None:
         if options.subscription is not None:
-            raise WrongUsage("a producer is asked of its topic: leave the subscription out")
+            raise WrongUsage("--producer belongs to a topic: leave out the subscription")
         return {"producer": options.producer}
     return query
 
@@ -158,76 +248,3 @@ def partitions_of_id(rest: AdminRest, name: TopicName, given: GivenId | None) ->
             "or give the id as LEDGER:ENTRY:PARTITION:INDEX"
         )
     return names
-
-
-def write_findings(output: Output, document: Document, now_ms: int, where: SameBroker) -> None:
-    """Write an answer as text. `where` completes the suggested commands."""
-    place = [document.get("topic", ""), document.get("subscription")]
-    title = " / ".join(str(part) for part in place if part)
-    subject = _subject(document.get("subject", {}))
-    findings: list[Document] = document.get("findings", [])
-    if document.get("waiting"):
-        verdict, colour = "something waits", YELLOW
-    else:
-        verdict, colour = ("nothing waits", GREEN) if not findings else ("nothing waits, but", GREEN)
-    output.line(printable(f"{title}{': ' + subject if subject else ''}"), BOLD)
-    output.line(verdict, colour)
-    for index, finding in enumerate(findings, 1):
-        _write_finding(output, index, finding, now_ms, where)
-    if "subscriptions" in document:
-        output.line()
-        _write_subscriptions(output, document)
-
-
-def _write_subscriptions(output: Output, document: Document) -> None:
-    """Write each subscription of a topic with its first problem."""
-    rows: list[list[Cell]] = []
-    for each in document["subscriptions"]:
-        findings = each.get("findings") or [{}]
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        rows.append(
-            [each["subscription"], each["waiting"], findings[0].get("code"), findings[0].get("sentence", "") + more]
-        )
-    output.table(["SUBSCRIPTION", "WAITS", "FINDING", "IN WORDS"], rows, "It has no subscriptions.")
-    if document.get("moreSubscriptions"):
-        output.line(f"and {document['moreSubscriptions']:,} subscriptions more: name one of them")
-
-
-def _subject(subject: Document) -> str:
-    """Return the subject besides topic and subscription."""
-    kind = subject.get("kind", "")
-    if kind in {"", "topic", "subscription"}:
-        return ""
-    others = ", ".join(
-        f"{name} {_shown(value)}" for name, value in subject.items() if name not in {"kind", kind} and value is not None
-    )
-    first = _shown(subject[kind]) if kind in subject else ""
-    return " ".join(part for part in (kind, first, f"({others})" if others else "") if part)
-
-
-def _write_finding(output: Output, index: int, finding: Document, now_ms: int, where: SameBroker) -> None:
-    mark = f"{index}." if finding.get("waits") else "-"
-    since_ms = finding.get("since")
-    since = f"  (since {moment(since_ms)}, {age(now_ms - since_ms)})" if since_ms else ""
-    output.line()
-    output.line(f"{mark} {output.styled(printable(str(finding.get('code', ''))), BOLD)}{since}")
-    output.line(f"   {printable(str(finding.get('sentence', '')))}")
-    evidence = finding.get("evidence") or {}
-    output.lines(facts([(name, _shown(value)) for name, value in evidence.items()], "     "))
-    for action in finding.get("actions") or ():
-        colour = (RED,) if action.get("severity") == "irreversible" else ()
-        output.line(f"   → {output.styled(printable(str(action.get('text', ''))), *colour)}")
-        if action.get("command"):
-            output.line(f"     $ {printable(where.command(str(action['command'])))}")
-
-
-def _shown(value: object) -> str:
-    """Return the text of an evidence value; names determine times, and lists are shortened to their first items."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        most = ", ".join(_shown(each) for each in value[:10])
-        return most if len(value) <= 10 else f"{most}, and {len(value) - 10} more"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={_shown(each)}" for name, each in value.items())
-    return json.dumps(value)
