@@ -1,4 +1,4 @@
-"""`pybroker pipeline`: runs over topics as a whole. What follows a pipeline's name is read by the pipeline itself."""
+"""`pybroker pipeline`: Run a pipeline over whole topics. The pipeline parses the arguments after its name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pybroker.model.names import TopicName
 from pybroker.pipelines.pipeline_registry import ExtraMissing, add_pipelines, module_of
 
 EXAMPLES = """
-pybroker pipeline lake --help                    the options of one; each has its own
+pybroker pipeline lake --help                    the options of this pipeline
 pybroker pipeline lake --topic orders --target /data/lake --table shop.orders --once
 pybroker --profile prod pipeline key-skew --topic orders
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    described(parser, "Run over topics as a whole, such as into open tables.", EXAMPLES)
+    described(parser, "Run a pipeline over whole topics, for example into lake tables.", EXAMPLES)
     add_pipelines(parser)
     parser.set_defaults(run=run)
 
