@@ -204,7 +204,7 @@ class ManagedLedger(AppendListener):
         self.document.require_owned()
         self._go_on()
         reason = self._store.refusal()
-        return StorageFull(reason) if reason else LedgerFenced(f"{self.name} takes no appends now, try again")
+        return StorageFull(reason) if reason else LedgerFenced(f"{self.name} cannot be written now, try again")
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         listener = self._listener
@@ -228,7 +228,7 @@ class ManagedLedger(AppendListener):
 
     def _write_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         if self.is_closed or self.document.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
-            return  # of a ledger that takes no more appends anyway
+            return  # of a ledger that is closed for appends anyway
         if not self.is_write_failed:
             logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         self.is_write_failed = True
@@ -455,7 +455,7 @@ class ManagedLedger(AppendListener):
         StoreError."""
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
+                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the read")
             ledger_id = await self._store.create_ledger()
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
@@ -475,7 +475,7 @@ class ManagedLedger(AppendListener):
                 or self.document.compacted is not before
                 or view.ledger not in self.document.unfinished_ledger_ids
             ):
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
+                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the read")
             self.document.unfinished_ledger_ids.remove(view.ledger)
             try:
                 await self._store_compacted(view)

@@ -8,7 +8,7 @@ nothing receipted hangs in the air and nothing deleted takes space for ever:
                          "delayed": true}},     only if so: there may be a record of delayed entries beside the cursor's own
      "properties": {"k": "v"},   only if any
      "created": 1767000000000,   when it was made, in milliseconds since 1970; documents of earlier versions do not say
-     "terminated": true,         only if so: it takes no more appends
+     "terminated": true,         only if so: it is closed for appends
      "trimmed": [4, 5],          only if any: ledgers that may still be in the store and are to be deleted
      "last_index": 41,           only if indexes were ever added to its entries: that of its last message, which the last
                                  entry may know better; -1 before the first one
@@ -17,7 +17,7 @@ nothing receipted hangs in the air and nothing deleted takes space for ever:
                                  of an earlier topic of that name; documents of earlier versions do not say
      "compacted": {"ledger": 7, "entries": 3, "bytes": 250, "horizon": [ledger, entry]},
                                  only if it was compacted: the ledger that holds what is left of everything up to `horizon`
-     "deleted": true}            only if so: everything named here is to be deleted, and then this document
+     "deleted": true}            only if so: everything named here is being deleted, and then this document
 """
 
 from __future__ import annotations
@@ -89,5 +89,7 @@ def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
     except msgspec.DecodeError as error:
         raise StoreError(f"metadata of {path} is damaged: {error}") from error
     if info.version > FORMAT_VERSION:
-        raise StoreError(f"metadata of {path} has version {info.version}, this broker knows up to {FORMAT_VERSION}")
+        raise StoreError(
+            f"metadata of {path} has version {info.version}, this broker reads versions up to {FORMAT_VERSION}"
+        )
     return info

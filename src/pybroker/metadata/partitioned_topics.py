@@ -92,7 +92,7 @@ class PartitionedTopics:
                     continue
                 self._remember(topic, metadata)
                 return
-        raise AdminError(409, f"The partitioned topic {topic} is being changed by others, try again")
+        raise AdminError(409, f"The partitioned topic {topic} is being changed by other requests, try again")
 
     async def delete(self, topic: TopicName) -> None:
         """`topic` is no partitioned topic any more; nothing happens to a name that is none."""

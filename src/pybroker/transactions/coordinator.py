@@ -146,7 +146,7 @@ class Coordinator:
 
     def _not_ready(self) -> ServiceNotReady:
         why = f": {self.last_error}" if self.last_error else ""
-        return ServiceNotReady(f"Transaction coordinator {self.id} reads its log, try again{why}")
+        return ServiceNotReady(f"Transaction coordinator {self.id} is still reading its log, try again{why}")
 
     @property
     def waiting(self) -> int:
@@ -345,7 +345,7 @@ class Coordinator:
         limits, holder = self._context.limits, Holder(transaction.holder, is_operator)
         if not limits.has_memory(holder):
             raise TooManyRequests(
-                f"nothing more can take part in transaction {transaction.id}: {limits.no_memory(holder)}"
+                f"cannot add a participant to transaction {transaction.id}: {limits.no_memory(holder)}"
             )
         await _settled(self._append(record))
 

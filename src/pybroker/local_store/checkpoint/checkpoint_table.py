@@ -170,7 +170,7 @@ class CheckpointTable:
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
             self._check(checksum, row_checksum(name, value), f"fact {name}")
             if name == "version" and value != TABLE_VERSION:
-                raise StoreError(f"{self._path.name} has version {value}, this program knows {TABLE_VERSION}")
+                raise StoreError(f"{self._path.name} has version {value}, this version reads {TABLE_VERSION}")
             setattr(facts, name, value)
             found.add(name)
         if not found and what_is_there:
@@ -200,7 +200,7 @@ class CheckpointTable:
             is_stored = _hash_of(cursor_id) in self._stored_cursors
         if is_stored and not snapshots and not deltas:
             # Never taken for a new cursor: that would undo every acknowledgement.
-            raise DamagedCursor(f"{self._path.name} is damaged: what was stored of cursor {cursor_id} is not found")
+            raise DamagedCursor(f"{self._path.name} is damaged: the record of cursor {cursor_id} is missing")
         for number, data, checksum in (*snapshots, *deltas):
             if checksum != row_checksum(cursor_id, number, data):
                 raise DamagedCursor(f"{self._path.name} is damaged: wrong checksum of cursor {cursor_id}")
