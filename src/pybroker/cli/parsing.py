@@ -107,7 +107,13 @@ def describe_subcommands(parser: argparse.ArgumentParser) -> None:
             for name, subcommand in action.choices.items():
                 text = helps.get(name, "")
                 subcommand.description = f"{text[:1].upper()}{text[1:]}."
-                subcommand.epilog = _epilog([line for line in examples if f"{subcommand.prog} " in f"{line} "])
+                subcommand.epilog = epilog_of(subcommand.prog, examples)
+
+
+def epilog_of(program: str, examples: Sequence[str]) -> str:
+    """Return the part of a help text with those examples that use the program."""
+    command = program.removeprefix("pybroker")
+    return _epilog([line for line in examples if f"{command} " in f"{line} "])
 
 
 def _epilog(examples: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ class Secret:
                 content = file.read(MAX_SECRET_BYTES + 1)
         except OSError as error:
             raise AccessRefused(
-                f"the secret's file {self.in_file} cannot be read: {error.strerror}; it is read where it is used, "
+                f"the secret's file {self.in_file} cannot be read: {error.strerror}; the file must exist "
                 "on the driver and on every executor"
             ) from error
         if not content.strip() or len(content) > MAX_SECRET_BYTES:

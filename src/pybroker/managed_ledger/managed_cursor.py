@@ -327,7 +327,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             except StoreError:
                 if self.ledger.ledgers.has_entry(position):
                     raise
-                # It was deleted by retention during the request: this is a reader's cursor.
+                # It was trimmed meanwhile: this is a reader's cursor.
 
     async def close(self) -> None:
         """Write pending changes and forget the live cursor. Raises StoreError; it is closed in any case."""

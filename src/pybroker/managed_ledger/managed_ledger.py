@@ -228,7 +228,7 @@ class ManagedLedger(AppendListener):
 
     def _write_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         if self.is_closed or self.document.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
-            return  # of a ledger that is closed for appends anyway
+            return  # of a ledger that takes no more appends anyway
         if not self.is_write_failed:
             logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         self.is_write_failed = True

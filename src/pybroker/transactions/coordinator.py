@@ -339,7 +339,7 @@ class Coordinator:
         count = transaction.participants + len(record.partitions) + len(record.subscriptions)
         if count > limit:
             raise NotAllowedError(
-                f"transaction {transaction.id} would have {count} partitions and subscriptions, {limit} are the most "
+                f"transaction {transaction.id} would have {count} partitions and subscriptions, the maximum is {limit} "
                 "(maxParticipantsPerTransaction)"
             )
         limits, holder = self._context.limits, Holder(transaction.holder, is_operator)
@@ -502,7 +502,7 @@ class Coordinator:
         config = self._runtime.config
         if len(leasts) > config.max_transactions_committed_together:
             raise NotAllowedError(
-                f"{len(leasts)} transactions at once, {config.max_transactions_committed_together} are the most "
+                f"{len(leasts)} transactions at once, the maximum is {config.max_transactions_committed_together} "
                 "(maxTransactionsCommittedTogether)"
             )
         record = None

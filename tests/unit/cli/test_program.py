@@ -12,7 +12,7 @@ from pybroker.cli import main
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.commands.completion import completed, script
 from pybroker.cli.parsing import subcommands
-from pybroker.cli.program import command_parser
+from pybroker.cli.program import command_parser, split
 
 HEAVY = (
     "asyncio",
@@ -63,11 +63,12 @@ def test_every_subcommand_has_examples_that_it_accepts() -> None:
     for command in COMMANDS.values():
         for name, parser in subcommands(command_parser(command)).items():
             assert parser.description, name
-            lines = [line for line in (parser.epilog or "").splitlines() if parser.prog in line]
+            lines = [line.strip() for line in (parser.epilog or "").splitlines()[1:]]
             assert lines, parser.prog
             for line in lines:
                 text = re.split(r"  |[<>)]", line[line.index("pybroker") :])[0]
-                command_parser(command).parse_args(shlex.split(text)[2:][: command.own_arguments])
+                _, _, words = split(shlex.split(text)[1:])
+                command_parser(command).parse_args(words[: command.own_arguments])
             found += 1
     assert found >= 14
 

@@ -72,7 +72,7 @@ def test_the_types_have_the_numbers_of_the_protocol() -> None:
 
 @pytest.mark.parametrize("name", ["AUTO", "AUTO_CONSUME", "AUTO_PUBLISH", "FOO", "avro", ""])
 def test_a_name_that_no_stored_schema_has_is_refused(name: str) -> None:
-    with pytest.raises(InvalidSchema, match=r"exists in clients only|unknown schema type"):
+    with pytest.raises(InvalidSchema, match=r"exists only in clients|unknown schema type"):
         schema_type_named(name)
 
 
@@ -187,7 +187,7 @@ class TestProtobufNative:
         importing = file("f.proto", DescriptorProto(name="M", field=[field]), imports=("g.proto",))
         imported = file("g.proto", DescriptorProto(name="O"), package="q")
         validate(native(importing, imported))
-        assert "imported and not among" in refusal(native(importing))
+        assert "imported but missing" in refusal(native(importing))
 
     def test_files_that_import_each_other_are_refused(self) -> None:
         one = file("f.proto", MESSAGE, imports=("g.proto",))

@@ -47,7 +47,7 @@ async def topic_exists(call: Call, topic: TopicName) -> bool:
 def persistent(topic: TopicBase) -> Topic:
     """Raises AdminError 405 when the topic is not persistent."""
     if not isinstance(topic, Topic):
-        raise AdminError(405, f"Topic {topic.name} is not persistent: there is nothing to do that to")
+        raise AdminError(405, f"Topic {topic.name} is not persistent, so this operation does not apply")
     return topic
 
 

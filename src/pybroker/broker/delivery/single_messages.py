@@ -83,8 +83,8 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None and subscription.dispatcher is not None:
         raise AdminError(
             412,
-            f"The subscription is {subscription.type_name}: single messages out of turn would break its order. Disconnect its "
-            "consumer to have all that is not acknowledged sent again",
+            f"The subscription is {subscription.type_name}: redelivering single messages would break its "
+            "order. Disconnect its consumer to redeliver all unacknowledged messages",
         )
     holder = None if individual is None else individual.pending.holder(position)
     if individual is None or holder is None:
@@ -172,6 +172,6 @@ def require_unheld(subscription: Subscription, position: Position, bits: int) ->
     txn = held.holder_of(position, bits) if held else None
     if txn is not None:
         raise TransactionConflict(
-            f"Message {position} is acknowledged by the open transaction {txn}: it counts when that commits, and comes again "
-            "when it aborts"
+            f"Message {position} is acknowledged by the open transaction {txn}: the acknowledgement takes effect if the "
+            "transaction commits; if it aborts, the message is delivered again"
         )

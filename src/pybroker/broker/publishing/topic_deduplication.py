@@ -206,7 +206,7 @@ class TopicDeduplication:
                 position = self._behind(position, ledger.ledgers.entry_count_of(position.ledger_id) - 1, damage)
                 continue
             if run is None:
-                continue  # It was deleted by retention during the request.
+                continue  # It was trimmed meanwhile.
             for index, entry in enumerate(run.payloads):
                 found = stored_sequence_id(entry)
                 if found is not None:

@@ -134,7 +134,7 @@ class TopicTransactions(CursorOwner):
                 errors[index] = NotAllowedError("Only the broker may write the end marker of a transaction")
             elif self.is_ready and (said := of_transaction(entry)) is not None:
                 errors[index] = NotAllowedError(
-                    f"The metadata of a message says that it is of transaction {said.txn}, its command does not: send it in the "
+                    f"The metadata of a message names transaction {said.txn}, but its command does not: send it in the "
                     "transaction, or without txnid_least_bits and txnid_most_bits"
                 )
         return split(run, errors)

@@ -86,7 +86,7 @@ async def _replay(
             position = _behind(ledger, position, ledger.ledgers.entry_count_of(position.ledger_id) - 1, damage)
             continue
         if run is None:
-            continue  # It was deleted by retention during the request.
+            continue  # It was trimmed meanwhile.
         for index in range(len(run.payloads)):
             note_stored(buffer, run, index)
             if index % _SLICE_ENTRIES == 0 and clock.monotonic_ms() >= slice_ends_ms:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pybroker.cli.binary_client import binary_access
 from pybroker.cli.exit_codes import EXIT_USAGE, WrongUsage, say
-from pybroker.cli.parsing import CommandParser, described
+from pybroker.cli.parsing import CommandParser, described, epilog_of
 from pybroker.cli.which_broker import add_broker_options, broker_of
 from pybroker.client.access import Access
 from pybroker.errors import InvalidTopicName
@@ -17,7 +17,11 @@ from pybroker.pipelines.pipeline_registry import ExtraMissing, add_pipelines, mo
 EXAMPLES = """
 pybroker pipeline lake --help                    the options of this pipeline
 pybroker pipeline lake --topic orders --target /data/lake --table shop.orders --once
+pybroker pipeline replay --topic orders --target orders-copy
 pybroker --profile prod pipeline key-skew --topic orders
+pybroker pipeline key-skew --topic orders --subscription billing --consumers 4
+pybroker pipeline schema-audit --topic orders
+pybroker pipeline dlq-triage --topic orders-billing-DLQ
 """
 
 
@@ -34,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
         say(str(error))
         return EXIT_USAGE
     parser = CommandParser(prog=f"pybroker pipeline {options.pipeline}", description=pipeline.__doc__)
+    parser.epilog = epilog_of(parser.prog, EXAMPLES.splitlines())
     add_broker_options(parser, is_binary=True)
     pipeline.add_options(parser)
     asked = parser.parse_args(options.rest)

@@ -133,7 +133,7 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:
-                    raise DamagedTable(f"it has version {values[1]}, this version reads {TABLE_VERSION}")
+                    raise DamagedTable(f"it has version {values[1]}, this program knows {TABLE_VERSION}")
                 values[1] = TABLE_VERSION
             rows[table].append((*values, row_checksum(*values)))
     for table in rows:

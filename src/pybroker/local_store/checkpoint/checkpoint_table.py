@@ -170,7 +170,7 @@ class CheckpointTable:
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
             self._check(checksum, row_checksum(name, value), f"fact {name}")
             if name == "version" and value != TABLE_VERSION:
-                raise StoreError(f"{self._path.name} has version {value}, this version reads {TABLE_VERSION}")
+                raise StoreError(f"{self._path.name} has version {value}, this program knows {TABLE_VERSION}")
             setattr(facts, name, value)
             found.add(name)
         if not found and what_is_there:
