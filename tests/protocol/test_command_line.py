@@ -190,7 +190,7 @@ def test_topics_are_listed_by_namespace_and_by_tenant(run: Run, broker: BrokerTh
         "IN/S",
         "OUT/S",
         "PRODUCERS",
-        "SUBSCRIPTIONS",
+        "SUBS",
         "BACKLOG",
         "SIZE",
         "STUCK",

@@ -23,8 +23,8 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[str]:
     """Return lines of columns that are as wide as their contents, numbers right-aligned.
 
-    With `width`, the widest text columns are cut so that each line fits; numbers are never cut. If the columns cannot fit, the
-    lines are those of `records`.
+    With `width`, lines that are too long lose their empty columns, then the widest text columns are cut; numbers are never
+    cut. If the columns cannot fit, the lines are those of `records`.
     """
     titles = [printable(title) for title in head]
     texts = [titles, *([cell_text(cell) for cell in row] for row in rows)]
@@ -36,7 +36,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None
         for index in range(len(head))
     ]
     if width is not None:
-        fitting = _fitting(widths, numbers, width - len(GAP) * (len(widths) - 1))
+        available = width - len(GAP) * (len(widths) - 1)
+        if sum(widths) > available:
+            kept = [index for index in range(len(head)) if any(line[index] not in {"", NOTHING} for line in texts[1:])]
+            if rows and 0 < len(kept) < len(head):
+                return table([head[index] for index in kept], [[row[index] for index in kept] for row in rows], width)
+        fitting = _fitting(widths, numbers, available)
         if fitting is None:
             return records(titles, texts[1:], width)
         widths = fitting

@@ -174,7 +174,7 @@ WAITING = {
         (
             "unacked",
             UNACKED,
-            "1:2:3    0xff  41234  c         1m 1s                 2  2.0 KiB  2m 5s ago  a=b; encrypted",
+            "1:2:3    0xff  41234  c         1m 1s           2  2.0 KiB  2m 5s ago  a=b; encrypted",
         ),
         (
             "delayed",

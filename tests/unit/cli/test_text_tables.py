@@ -51,6 +51,12 @@ def test_table_too_narrow_for_its_columns_becomes_records() -> None:
     ]
 
 
+def test_empty_columns_are_left_out_only_if_the_line_is_too_long() -> None:
+    rows: list[list[Cell]] = [["x" * 20, None, ""], ["y", None, ""]]
+    assert table(["A", "B", "C"], rows, 40)[0].split() == ["A", "B", "C"]
+    assert table(["A", "B" * 20, "C"], rows, 40) == ["A", "x" * 20, "y"]
+
+
 def test_topic_names_are_cut_in_the_middle() -> None:
     assert cut("persistent://public/default/orders-eu-west", 24) == "persistent:/…ers-eu-west"
     assert cut("a sentence about persistent://a/b/c", 20) == "a sentence about pe…"

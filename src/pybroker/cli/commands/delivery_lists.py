@@ -145,7 +145,7 @@ LISTINGS = {
     "unacked": Listing(
         "unacked",
         "messages",
-        ("MESSAGE", "KEY", "HASH", "CONSUMER", "UNACKED FOR", "DELIVERIES", "SIZE", "PUBLISHED", "NOTE"),
+        ("MESSAGE", "KEY", "HASH", "CONSUMER", "AGE", "DELIVERIES", "SIZE", "PUBLISHED", "NOTE"),
         _unacked_row,
         "No unacknowledged messages.",
         "List messages that were delivered and are not acknowledged, with their consumer and age.",

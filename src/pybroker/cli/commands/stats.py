@@ -109,7 +109,7 @@ def _write(output: Output, stats: Mapping[TopicName, dict[str, Any]]) -> None:
 
 
 def _write_topics(output: Output, stats: Mapping[TopicName, dict[str, Any]]) -> None:
-    head = ["TOPIC", "IN/S", "BYTES IN/S", "OUT/S", "BYTES OUT/S", "PRODUCERS", "SUBSCRIPTIONS", "BACKLOG", "SIZE"]
+    head = ["TOPIC", "IN/S", "BYTES IN/S", "OUT/S", "BYTES OUT/S", "PRODUCERS", "SUBS", "BACKLOG", "SIZE"]
     rows: list[list[Cell]] = [
         [
             str(name),

@@ -163,7 +163,7 @@ def _write_table(output: Output, rows: list[dict[str, Any]], *, is_long: bool) -
     head = ["TOPIC", "PARTITIONS"]
     cells: list[list[Cell]] = [[row["topic"], row["partitions"] or None] for row in rows]
     if is_long:
-        head += ["IN/S", "OUT/S", "PRODUCERS", "SUBSCRIPTIONS", "BACKLOG", "SIZE", "STUCK"]
+        head += ["IN/S", "OUT/S", "PRODUCERS", "SUBS", "BACKLOG", "SIZE", "STUCK"]
         members = ("msgRateIn", "msgRateOut", "producers", "subscriptions", "msgBacklog")
         for line, row in zip(cells, rows, strict=True):
             stuck = ", ".join(row["stuck"]) or "no" if "stuck" in row else None
