@@ -86,7 +86,7 @@ def test_random_base64_text_is_no_path(size: int) -> None:
 
 
 def test_a_file_url_with_a_host_is_refused_rather_than_read_without_it() -> None:
-    with pytest.raises(ConfigError, match=r"file://keys/token\.key names a host"):
+    with pytest.raises(ConfigError, match=r"file://keys/token\.key contains a host"):
         read_location("tokenSecretKey", "file://keys/token.key")
 
 
