@@ -73,7 +73,7 @@ def test_what_a_consumer_holds_is_listed_and_acknowledged_one_by_one(run: Run, c
     table = run("unacked", "held", "s", "--limit", "1")
     assert table.lines[0].split()[:4] == ["MESSAGE", "KEY", "HASH", "CONSUMER"]
     assert table.lines[-1] == "1 of 2: --limit shows more"
-    assert run("unacked", "held", "s", "--consumer", "nobody").out == "Nothing is unacknowledged.\n"
+    assert run("unacked", "held", "s", "--consumer", "nobody").out == "No unacknowledged messages.\n"
     owner = run("hash", "held", "s", "k", "--json").json
     assert (owner["consumer"]["name"], owner["state"]) == ("holder", "owned")
     assert run("hash", "held", "s", "aw==", "--base64", "--json").json["hash"] == owner["hash"]
@@ -107,9 +107,9 @@ def test_a_hash_that_drains_is_shown_and_an_acknowledgement_ends_it(run: Run, cl
         assert getattr(options, "consumer", None) in {None, "the old one's", "new"}
     ids = [message for each in listed for message in each["messageIds"]]
     assert run("ack", "moved", "s", *ids, "--yes").code == 0
-    assert run("draining", "moved", "s").out == "No hash drains.\n"
+    assert run("draining", "moved", "s").out == "No draining hashes.\n"
     assert new.receive(30_000).data() == b"y"  # keySharedUnblockingIntervalMs later
-    assert run("waiting", "moved", "s").out == "Nothing fills the look-ahead.\n"
+    assert run("waiting", "moved", "s").out == "No waiting hashes.\n"
     for each in (old, new):
         each.close()
 

@@ -151,7 +151,7 @@ def test_unknown_keys_and_keys_without_effect_are_named_once_at_start(tmp_path: 
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("authenticationEnabled=true", "authenticationEnabled is true, but nobody could get in"),
+        ("authenticationEnabled=true", "authenticationEnabled=true needs at least one provider"),
         ("internalListenerName=x", "internalListenerName is set, but advertisedListeners is empty"),
         ("advertisedListeners=nonsense", "advertisedListeners has 'nonsense'"),
         ("clusterName=a/b", "clusterName cannot be 'a/b'"),

@@ -71,7 +71,7 @@ def test_reading_leaves_nothing_behind_and_starts_where_it_is_told(run: Run) -> 
     assert run("consume", "read", "--from", ids[1], "--until-end", "--json").values == ["b", "c"]
     assert run("consume", "read", "--from", "2020-01-01T00:00:00Z", "-n", "3", "--json").values == ["a", "b", "c"]
     assert run("consume", "read", "--from", "latest", "--until-end").out == ""
-    assert run("subscriptions", "read").out == "There are no subscriptions.\n"
+    assert run("subscriptions", "read").out == "No subscriptions.\n"
 
 
 def test_files_lines_and_keys_become_messages(run: Run, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_line_that_is_no_message_ends_the_run_and_what_was_before_it_is_stored
     ran = run("produce", "half", "--lines", str(tmp_path / "l"), "--json-lines")
     assert ran.code == 1
     assert ran.out.startswith("1 message stored")
-    assert ran.err == "pybroker: line 2 is no message: no JSON\n"
+    assert ran.err == "pybroker: line 2 is not a message: not JSON\n"
     assert run("consume", "half", "--until-end", "--json").values == ["good"]
 
 
@@ -174,7 +174,7 @@ def test_peek_shows_each_message_of_a_batch_and_takes_nothing(run: Run) -> None:
         assert all(each["key"] == "k" and each["properties"] == {"p": "q"} for each in documents)
     assert run("peek", "peeked", "s").out.endswith("  k  {p=q}  a\n")
     run("consume", "peeked", "-s", "s", "-n", "2")
-    assert run("peek", "peeked", "s").out == "There is no message that is not acknowledged.\n"
+    assert run("peek", "peeked", "s").out == "No unacknowledged messages.\n"
 
 
 def test_topics_are_listed_by_namespace_and_by_tenant(run: Run, broker: BrokerThread) -> None:
@@ -190,9 +190,9 @@ def test_topics_are_listed_by_namespace_and_by_tenant(run: Run, broker: BrokerTh
         "IN/S",
         "OUT/S",
         "PRODUCERS",
-        "SUBSCRIPTIONS",
+        "SUBS",
         "BACKLOG",
-        "STORED",
+        "SIZE",
         "STUCK",
     ]
 
@@ -216,28 +216,28 @@ def test_stats_shows_producers_subscriptions_and_consumers(run: Run, broker: Bro
         (["topics", "no/such"], 1, "answered 404"),
         (["peek", "nosuch", "s"], 1, "answered 404"),
         (["subscriptions", "a/b"], 2, "invalid short topic name"),
-        (["consume", "a", "b"], 2, "one topic can be read without a subscription"),
-        (["consume", "a", "-s", "s", "--until-end"], 2, "give --wait"),
+        (["consume", "a", "b"], 2, "only one topic can be read without a subscription"),
+        (["consume", "a", "-s", "s", "--until-end"], 2, "use --wait"),
         (["consume", "a", "-s", "s", "--from", "1:2"], 2, "earliest or latest"),
-        (["consume", "a", "--no-ack"], 2, "give --subscription"),
-        (["consume", "a", "--values", "--json"], 2, "either --values or --json"),
-        (["consume", "a", "--null"], 2, "go with --values"),
-        (["produce", "a", "x", "--json-lines"], 2, "about lines"),
-        (["produce", "a", "--json-lines", "--key", "k"], 2, "keys stand in the lines"),
-        (["produce", "a", "--file", "/no/such"], 1, "cannot be read: No such file"),
-        (["produce", "a", "--lines", "/no/such"], 1, "cannot be read: No such file"),
+        (["consume", "a", "--no-ack"], 2, "add --subscription"),
+        (["consume", "a", "--values", "--json"], 2, "--values and --json exclude"),
+        (["consume", "a", "--null"], 2, "need --values"),
+        (["produce", "a", "x", "--json-lines"], 2, "apply to lines"),
+        (["produce", "a", "--json-lines", "--key", "k"], 2, "the lines contain the keys"),
+        (["produce", "a", "--file", "/no/such"], 1, "cannot read /no/such: No such file"),
+        (["produce", "a", "--lines", "/no/such"], 1, "cannot read /no/such: No such file"),
         (["explain", "a", "--key", "k"], 2, "asked of a subscription"),
         (["explain", "a", "s", "--producer", "p"], 2, "leave the subscription out"),
-        (["explain", "a", "s", "--id", "x"], 2, "no message id"),
+        (["explain", "a", "s", "--id", "x"], 2, "not a message id"),
         (["redeliver", "a", "s", "1:2:3"], 2, "a batch is delivered as a whole"),
-        (["disconnect", "a", "--consumer", "c"], 2, "name the consumer's subscription"),
+        (["disconnect", "a", "--consumer", "c"], 2, "--consumer needs its subscription"),
         (["disconnect", "a", "s", "--producer", "p"], 2, "a producer has no subscription"),
-        (["topics", "--url", "http://127.0.0.1:1"], 1, "is a broker running there?"),
+        (["topics", "--url", "http://127.0.0.1:1"], 1, "Check that a broker is running there"),
         (["topics", "--token-file", "/no/such"], 1, "/no/such cannot be read"),
         (
             ["produce", "a", "x", "--service-url", "pulsar://127.0.0.1:1", "--timeout", "1"],
             1,
-            "--service-url names another",
+            "give another one with --service-url",
         ),
     ],
 )

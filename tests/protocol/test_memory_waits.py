@@ -124,7 +124,7 @@ async def test_what_is_watched_counts_and_is_refused_when_there_is_no_memory() -
             topics_pattern="persistent://public/default/t",
         )
         assert refused["error"] == "NotAllowedError"
-        assert "ask for the list" in refused["message"]
+        assert "request the list of topics" in refused["message"]
         await client.request(Type.WATCH_TOPIC_LIST_CLOSE, watcher_id=1)
         assert memory.lists.used_bytes == 0
 

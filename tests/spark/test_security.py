@@ -133,7 +133,7 @@ def test_rights_hold_and_secrets_are_in_no_plan_log_error_or_checkpoint(secured:
             assert "does not accept these credentials" in results[f"{way} {who}"]["error"]
         assert "Client is not authorized to Produce" in results[f"{way} write without the right"]["error"]
     assert "does not accept these credentials" in results["forged token"]["error"]
-    assert "name the authority that signed it" in results["unknown authority"]["error"]
+    assert "Add the authority that signed it" in results["unknown authority"]["error"]
     assert "error" in results["wrong password"]
     checkpoints = "".join(
         path.read_text(errors="replace") for path in tmp_path.glob("checkpoint-*/**/*") if path.is_file()

@@ -79,7 +79,7 @@ def test_a_certificate_that_is_not_trusted_ends_reading_at_once(stranger: Strang
         for _ in open_source(options).read(EntryRange(TOPIC, 1, 0, 1)):
             pytest.fail("a stranger's entries")
 
-    with pytest.raises(ClientError, match=r"is not trusted: .*certificate.*; name the authority"):
+    with pytest.raises(ClientError, match=r"is not trusted: .*certificate.*\. Add the authority"):
         read()
     assert stranger.connections == 1
 

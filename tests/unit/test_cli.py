@@ -66,7 +66,7 @@ def test_keys_without_effect_are_named_in_warnings(app: FakeApp) -> None:
     main(["serve", "--set", "noSuchKey=1", "--set", "loadBalancerSheddingEnabled=false"])
     assert app.calls[0][2] == [
         "unknown configuration keys: noSuchKey",
-        "configuration keys without effect so far: loadBalancerSheddingEnabled",
+        "configuration keys without effect in this version: loadBalancerSheddingEnabled",
     ]
 
 
@@ -74,8 +74,8 @@ def test_keys_without_effect_are_named_in_warnings(app: FakeApp) -> None:
     ("arguments", "complaint"),
     [
         (["--port", "many"], "brokerServicePort cannot be 'many'"),
-        (["--set", "journalSyncData"], "--set needs key=value"),
-        (["--set", "=1"], "--set needs key=value"),
+        (["--set", "journalSyncData"], "--set needs KEY=VALUE"),
+        (["--set", "=1"], "--set needs KEY=VALUE"),
         (["--log-level", "loud"], "logLevel cannot be 'loud': expected one of debug, info, warning, error"),
         (["--config", "no/such/file.conf"], "cannot read no/such/file.conf"),
     ],
@@ -115,7 +115,7 @@ def test_all_that_is_wrong_with_a_configuration_is_told_at_once(
     )
     found = complaints(capsys, "--config", str(file), *(word for text in settings for word in ("--set", text)))
     wanted = [
-        "--set needs key=value, not 'nonsense'",
+        "--set needs KEY=VALUE, not 'nonsense'",
         f"{file}: line 2 is not key=value: 'a line that says nothing'",
         f"{file}: line 4 is not key=value: 'and another'",
         "maxMessageSize cannot be 'large'",

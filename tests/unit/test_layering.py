@@ -310,6 +310,7 @@ PURE = (
     "cli.command_table",
     "cli.parsed_arguments",
     "cli.message_text",
+    "cli.nearest_names",
     "cli.text_tables",
 )
 THAT_PERFORM = (

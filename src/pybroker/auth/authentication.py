@@ -57,7 +57,10 @@ class AuthenticationService:
                     self._providers[method] = _provider(method, config)
         problems.raise_any()
         if not self._providers and not self._anonymous_role:
-            raise ConfigError("authenticationEnabled is true, but nobody could get in: set authenticationProviders")
+            raise ConfigError(
+                "authenticationEnabled=true needs at least one provider, or each client would be rejected: set "
+                "authenticationProviders"
+            )
 
     def authenticate(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
@@ -168,5 +171,7 @@ def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
         return BasicProvider(config.basic_auth_conf, config.basic_auth_max_password_bytes)
     assert method == names.TLS, method
     if config.tls_allow_insecure_connection:
-        raise ConfigError("authentication by certificate and tlsAllowInsecureConnection=true exclude each other")
+        raise ConfigError(
+            "authentication provider tls and tlsAllowInsecureConnection=true exclude each other: remove one of them"
+        )
     return TlsProvider()

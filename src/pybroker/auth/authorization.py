@@ -26,9 +26,11 @@ def check_configuration(config: BrokerConfig) -> None:
     """Raise ConfigError if the configuration cannot enforce the rules."""
     problems = []
     if config.authorization_enabled and not config.authentication_enabled:
-        problems.append("authorizationEnabled=true needs authenticationEnabled=true: nobody has a role otherwise")
+        problems.append(
+            "authorizationEnabled=true needs authenticationEnabled=true, because only authenticated clients have a role"
+        )
     if config.authorization_enabled and config.authorization_provider.rpartition(".")[2] != _PROVIDER_CLASS:
-        problems.append(f"authorizationProvider must be {_PROVIDER_CLASS}: this broker has no other")
+        problems.append(f"authorizationProvider must be {_PROVIDER_CLASS}: this broker has no other provider")
     if problems:
         raise ConfigError(*problems)
 
@@ -186,7 +188,7 @@ def _missing_rank(role: str | None, what: str, needed: str) -> AuthorizationErro
 
 
 def _without_role(what: str) -> AuthorizationError:
-    return AuthorizationError(f"a client without a role {what}: it has to send credentials")
+    return AuthorizationError(f"a client without a role {what}: send credentials")
 
 
 def _administrator_of(tenant: str) -> str:

@@ -33,7 +33,9 @@ class BasicProvider(AuthenticationProvider):
         from passlib.context import CryptContext  # type: ignore[import-untyped]  # noqa: PLC0415  (only for its users)
 
         if not location:
-            raise ConfigError("authentication by password needs basicAuthConf, the .htpasswd file")
+            raise ConfigError(
+                "authentication provider basic needs basicAuthConf: set it to the path of an .htpasswd file"
+            )
         self._context = CryptContext(schemes=list(_SCHEMES))
         self._hashes = self._read(read_location("basicAuthConf", location))
         self._any_hash = next(iter(self._hashes.values()))
@@ -106,8 +108,10 @@ class BasicProvider(AuthenticationProvider):
                 continue
             user, colon, password_hash = line.strip().partition(":")
             if not user or not colon or self._context.identify(password_hash) is None:
-                raise ConfigError(f"basicAuthConf, line {number}: expected user:hash, made by apr1, SHA-1 or crypt")
+                raise ConfigError(
+                    f"basicAuthConf, line {number}: expected user:hash, with a hash of apr1, SHA-1 or crypt"
+                )
             hashes[user] = password_hash
         if not hashes:
-            raise ConfigError("basicAuthConf names no user")
+            raise ConfigError("basicAuthConf contains no user: add a line user:hash")
         return hashes

@@ -34,10 +34,12 @@ def read_location(key: str, text: str) -> bytes:
     if is_file:
         return _file(key, path)
     if looks_like_path(text):
-        raise ConfigError(f"{key}: there is no file {text}; what is no path is given as data:;base64,...")
+        raise ConfigError(f"{key}: file {text} does not exist. Give a path, or the key itself as data:;base64,...")
     decoded = decoded_base64(text.encode())
     if decoded is None:
-        raise ConfigError(f"{key} leads nowhere: expected a file that exists, a file: or data: URL, or base64 text")
+        raise ConfigError(
+            f"{key}: cannot find the value: expected an existing file, a file: or data: URL, or base64 text"
+        )
     return decoded
 
 
@@ -76,7 +78,7 @@ def _path_of_url(key: str, text: str) -> Path:
     url = urlsplit(text)
     if url.netloc not in {"", "localhost"}:
         # Otherwise `file://keys/token.key` would refer to another file.
-        raise ConfigError(f"{key}: {text} names a host; a path has a third slash in front of it: file:///...")
+        raise ConfigError(f"{key}: {text} contains a host; expected a path with three slashes: file:///...")
     return Path(unquote(url.path))
 
 
@@ -85,7 +87,7 @@ def _data_url(key: str, text: str) -> bytes:
     raw = unquote_to_bytes(payload)
     content = decoded_base64(raw) if media_type.endswith(";base64") else raw
     if not comma or not content:
-        raise ConfigError(f"{key} is no data: URL with content; expected data:;base64,...")
+        raise ConfigError(f"{key} is not a data: URL with content; expected data:;base64,...")
     return content
 
 

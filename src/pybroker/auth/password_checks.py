@@ -54,9 +54,9 @@ class PasswordChecks(Admissions[str, None]):
         try:
             await self._queue.enter(address, self._limits.timeout_s, name)
         except QueueFull:
-            raise TooManyRequests("too many passwords wait to be checked; try again later") from None
+            raise TooManyRequests("too many passwords are waiting for verification; try again later") from None
         except TimeoutError as error:
-            raise TooManyRequests("the password could not be checked in time; try again later") from error
+            raise TooManyRequests("the password was not verified in time; try again later") from error
         checking = asyncio.get_running_loop().run_in_executor(None, verify)
         checking.add_done_callback(lambda done: self._checked(address, done))
         return await asyncio.shield(checking)

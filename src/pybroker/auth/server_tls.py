@@ -36,7 +36,9 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
         try:
             context.set_ciphers(":".join(ciphers))
         except ssl.SSLError:
-            problems.found.append(f"tlsCiphers names no cipher that is known here: {', '.join(config.tls_ciphers)}")
+            problems.found.append(
+                f"tlsCiphers contains no cipher that this OpenSSL supports: {', '.join(config.tls_ciphers)}"
+            )
     with problems.noted():
         _load_certificate(context, config)
     with problems.noted():
@@ -61,7 +63,7 @@ def _load_certificate(context: ssl.SSLContext, config: BrokerConfig) -> None:
         context.load_cert_chain(config.tls_certificate_file_path, config.tls_key_file_path, password=_no_password)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"tlsCertificateFilePath and tlsKeyFilePath are no PEM certificate with its key, unencrypted: {error}"
+            f"tlsCertificateFilePath and tlsKeyFilePath must be a PEM certificate and its unencrypted key: {error}"
         ) from error
 
 
@@ -72,7 +74,7 @@ def _load_trusted(context: ssl.SSLContext, config: BrokerConfig) -> None:
         try:
             context.load_verify_locations(config.tls_trust_certs_file_path)
         except OSError as error:
-            raise ConfigError(f"tlsTrustCertsFilePath holds no PEM certificates: {error}") from error
+            raise ConfigError(f"tlsTrustCertsFilePath contains no PEM certificates: {error}") from error
         context.verify_mode = ssl.CERT_OPTIONAL
     if config.tls_require_trusted_client_cert_on_connect:
         if not config.tls_trust_certs_file_path:

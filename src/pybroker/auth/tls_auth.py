@@ -12,7 +12,7 @@ class TlsProvider(AuthenticationProvider):
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
         if peer_certificate is None:
-            raise AuthenticationError("no client certificate was shown")
+            raise AuthenticationError("the client sent no certificate")
         if not peer_certificate.common_name:
-            raise AuthenticationError("the client certificate has no common name, which would be its role")
+            raise AuthenticationError("the client certificate has no common name, which the broker uses as the role")
         return Identity(peer_certificate.common_name, names.TLS, None)

@@ -60,7 +60,7 @@ class TokenProvider(AuthenticationProvider):
         elif settings.public_key:
             self._keys = [_public_key(read_location("tokenPublicKey", settings.public_key), settings.public_algorithm)]
         else:
-            raise ConfigError("authentication by token needs tokenSecretKey or tokenPublicKey")
+            raise ConfigError("authentication provider token needs a key: set tokenSecretKey or tokenPublicKey")
         self._settings = settings
         self._jws = jwt.PyJWS()
         self._invalid_token: type[Exception] = jwt.PyJWTError
@@ -148,11 +148,13 @@ def _secret_keys(content: bytes) -> list[_VerifyingKey]:
         if secret and algorithms:
             keys.append(_VerifyingKey(secret, algorithms))
     if not keys:
-        raise ConfigError(f"tokenSecretKey holds {len(content)} bytes; a secret has at least {MIN_SECRET_BYTES}")
+        raise ConfigError(f"tokenSecretKey holds {len(content)} bytes; a secret needs at least {MIN_SECRET_BYTES}")
     try:
         jwt.PyJWS().encode(b"{}", content, algorithm=keys[0].algorithms[0])
     except jwt.InvalidKeyError as error:
-        raise ConfigError("tokenSecretKey holds a public or private key, not a secret") from error
+        raise ConfigError(
+            "tokenSecretKey contains a public or private key, not a secret: use tokenPublicKey for a public key"
+        ) from error
     return keys
 
 
@@ -168,11 +170,11 @@ def _public_key(content: bytes, algorithm: str) -> _VerifyingKey:
             # DER always contains bytes that Base64 never does.
             key = serialization.load_der_public_key(decoded_base64(content) or content)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError("tokenPublicKey holds no public key in DER or PEM form") from error
+        raise ConfigError("tokenPublicKey contains no public key in DER or PEM format") from error
     if algorithm in _RSA_ALGORITHMS and isinstance(key, rsa.RSAPublicKey):
         return _VerifyingKey(key, _RSA_ALGORITHMS)
     if algorithm in _EC_ALGORITHMS.values() and isinstance(key, ec.EllipticCurvePublicKey):
         own = _EC_ALGORITHMS.get(key.curve.name)
         if own is not None:
             return _VerifyingKey(key, (own,))
-    raise ConfigError(f"tokenPublicKey and tokenPublicAlg={algorithm} do not fit together")
+    raise ConfigError(f"tokenPublicKey and tokenPublicAlg={algorithm} do not match: change one of them")

@@ -140,5 +140,5 @@ def _load(name: str) -> EntryFilter:
     except Exception as error:
         raise ConfigError(f"entryFilterNames: {name} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(made, EntryFilter):
-        raise ConfigError(f"entryFilterNames: {name} is no {EntryFilter.__module__}.{EntryFilter.__name__}")
+        raise ConfigError(f"entryFilterNames: {name} is not a {EntryFilter.__module__}.{EntryFilter.__name__}")
     return made

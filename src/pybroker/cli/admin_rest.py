@@ -1,4 +1,4 @@
-"""REST calls of commands: one-line errors with a remedy, paths from names, paged lists.
+"""REST calls of commands: one-line errors with advice, paths from names, paged lists.
 
 Invariants: a changing request is sent once; no error shows a credential.
 """
@@ -8,19 +8,20 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
 from pybroker.cli.exit_codes import CommandFailed, WrongUsage
+from pybroker.cli.nearest_names import NotListed, advice_for
 from pybroker.cli.which_broker import Where
 from pybroker.client.failures import ClientError
 from pybroker.client.rest import Refused, RestClient, reason_of
 from pybroker.model.names import NamespaceName, TopicName
 
 PATIENCE_S = 3.0
-"""How long a broker that is busy is asked again, when asking changes nothing."""
+"""For this time, a call that changes nothing is repeated if the broker is busy."""
 MAX_PAGE = 1000
 NOT_FOUND = 404
 _NO_REASON = "Not Found"
@@ -29,7 +30,16 @@ Query = Mapping[str, object]
 
 
 class NotThere(CommandFailed):
-    """The broker answered 404."""
+    """The broker answered 404 to a call of `path`."""
+
+    def __init__(self, text: str, path: str = "", advice: str = "") -> None:
+        super().__init__(text)
+        self.path = path
+        self.advice = advice
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}. {self.advice}" if self.advice else text
 
 
 class Answer(NamedTuple):
@@ -40,11 +50,14 @@ class Answer(NamedTuple):
 
 
 class AdminRest:
-    """Of one broker, for one command. Use it as a context manager."""
+    """The REST client of one command. A context manager.
+
+    A NotThere that leaves the context gets advice about the mistyped name; one that is handled inside costs no extra call.
+    """
 
     def __init__(self, where: Where) -> None:
         if where.access.admin_url is None:
-            raise WrongUsage(f"{where.source}: there is no HTTP address; give --url http://HOST:PORT")
+            raise WrongUsage(f"{where.source}: the HTTP address of the broker is missing: add --url http://HOST:PORT")
         self._source = where.source
         self._rest = RestClient(where.access, PATIENCE_S)
 
@@ -54,22 +67,36 @@ class AdminRest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._rest.close()
+        try:
+            if isinstance(error, NotThere) and not error.advice:
+                with suppress(ClientError, OSError, http.client.HTTPException, ValueError):
+                    error.advice = advice_for(error.path, self._list)
+        finally:
+            self._rest.close()
+
+    def _list(self, path: str) -> Any:
+        """Return a list of names for the advice. Raises NotListed, and all that the client raises."""
+        try:
+            return self._rest.json("GET", path, patience_s=0)
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                raise NotListed from None
+            raise
 
     def get(self, path: str, query: Query | None = None) -> Any:
         """The document. Raises CommandFailed."""
-        with self._told():
+        with self._failures_of(path):
             return self._rest.json("GET", path + _text_of(query))
 
     def change(self, method: str, path: str, body: object = None, query: Query | None = None) -> Any:
         """Do something, once; the answer's document, if any. Raises CommandFailed."""
-        with self._told():
+        with self._failures_of(path):
             return self._rest.json(method, path + _text_of(query), body, may_repeat=False, patience_s=0)
 
     def call(self, method: str, path: str, body: object = None) -> Answer:
         """Send a call; only GET may be repeated. Return headers and body of the answer. Raises CommandFailed."""
         data = None if body is None else json.dumps(body).encode()
-        with self._told(), self._rest.open(method, path, data, may_repeat=method == "GET") as response:
+        with self._failures_of(path), self._rest.open(method, path, data, may_repeat=method == "GET") as response:
             return Answer({name.lower(): value for name, value in response.getheaders()}, response.read())
 
     def pages(
@@ -94,25 +121,25 @@ class AdminRest:
         return [topic.partition(index) for index in range(count)] or [topic]
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _failures_of(self, path: str) -> Iterator[None]:
         try:
             yield
         except Refused as error:
             advice = _ADVICE.get(error.status, "")
             if error.status == NOT_FOUND and error.reason == _NO_REASON:
-                advice = "; this broker does not know the call: explain and what belongs to it are pybroker's own"
+                advice = "; this broker does not know the call: explain and its related commands need a pybroker"
             text = f"{self._rest.where} answered {error.status}: {error.reason}{advice.format(source=self._source)}"
-            raise (NotThere(text) if error.status == NOT_FOUND else CommandFailed(text)) from error
+            raise (NotThere(text, path) if error.status == NOT_FOUND else CommandFailed(text)) from error
         except ClientError as error:
             raise CommandFailed(f"{error}{_HINT if 'did not answer to the end' in str(error) else ''}") from error
         except (OSError, http.client.HTTPException) as error:
             raise CommandFailed(f"{self._rest.where} did not answer: {reason_of(error)}{_HINT}") from error
 
 
-_HINT = "; is a broker running there? --url or PULSAR_ADMIN_URL names another one"
+_HINT = ". Check that a broker is running there, or name another address with --url or PULSAR_ADMIN_URL."
 _ADVICE = {
-    401: " ({source}); give credentials: --token-file, PULSAR_TOKEN, or a profile",
-    403: " ({source}); the role needs more rights, or use another one",
+    401: " ({source}); give credentials with --token-file, PULSAR_TOKEN, or a profile",
+    403: " ({source}); grant the role the permission, or use the credentials of another role",
 }
 
 

@@ -35,7 +35,7 @@ def binary_access(where: Where, topic: TopicName) -> Access:
     url = (secure or plain) if admin_url.startswith("https") else (plain or secure)
     if not url:
         raise CommandFailed(
-            "the broker does not say where its binary protocol is served: give --service-url pulsar://HOST:PORT"
+            f"the broker at {access.admin_url} reports no address of its binary protocol: add --service-url pulsar://HOST:PORT"
         )
     return replace(access, service_url=url)
 
@@ -111,5 +111,5 @@ def failure_text(error: Exception, access: Access) -> str:
     """Return one line, with a remedy if it is known."""
     text = str(error) or type(error).__name__
     if isinstance(error, ConnectionLost):
-        return f"{text}; --service-url names another address than {access.service_url}"
+        return f"{text}. If {access.service_url} is not the right address, give another one with --service-url."
     return text

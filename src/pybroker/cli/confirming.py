@@ -10,7 +10,7 @@ from pybroker.cli.text_tables import printable
 
 
 def add_yes_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-y", "--yes", action="store_true", help="do it without asking for confirmation")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def require_confirmed(options: argparse.Namespace, effect: str) -> None:
@@ -20,8 +20,8 @@ def require_confirmed(options: argparse.Namespace, effect: str) -> None:
     if options.yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise WrongUsage(f"{effect} There is no terminal to confirm this on: add --yes to do it")
-    sys.stderr.write(f"{printable(effect)}\nType yes to do it: ")
+        raise WrongUsage(f"{effect} There is no terminal for the confirmation: add --yes to confirm")
+    sys.stderr.write(f"{printable(effect)}\nType yes to continue: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() != "yes":
-        raise CommandFailed("not confirmed, nothing was done")
+        raise CommandFailed("not confirmed, nothing was changed")

@@ -7,17 +7,20 @@ line per item for commands that run until they are stopped.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from pybroker.cli.exit_codes import EXIT_OK
 from pybroker.cli.text_tables import Cell, table
 
 BOLD, RED, YELLOW, GREEN, DIM = "1", "31", "33", "32", "2"
+MIN_WIDTH = 40
+"""Narrower terminals are treated as if they had this width."""
 
 
 class Output:
@@ -35,19 +38,30 @@ class Output:
         self.is_json = is_json
         self.is_terminal = is_terminal
         self.width = width
-        """Columns of the terminal; None where there is none, and nothing is cut."""
+        """Columns of the terminal. None if the output is no terminal; then nothing is cut."""
         self._stream = stream
         self._has_colours = has_colours
+        self._is_line_per_document = False
         # Where only ASCII can be written, JSON has its own escapes; those of the stream would be no JSON.
         encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
         self._is_ascii = encoding not in {"utf-8", "utf8"}
 
+    def onto(self, stream: IO[str]) -> Self:
+        """Return an output to another stream with the same settings, in which each JSON document is one line."""
+        output = copy.copy(self)
+        output._stream = stream  # noqa: SLF001  (its own copy)
+        output._is_line_per_document = True  # noqa: SLF001
+        return output
+
     def document(self, document: object) -> None:
-        """JSON, as people can read it, too."""
+        """Write indented JSON."""
+        if self._is_line_per_document:
+            self.record(document)
+            return
         self._stream.write(json.dumps(document, indent=2, ensure_ascii=self._is_ascii) + "\n")
 
     def record(self, document: object) -> None:
-        """JSON in one line, written out at once."""
+        """Write JSON in one line, and flush."""
         self._stream.write(json.dumps(document, ensure_ascii=self._is_ascii) + "\n")
         self._stream.flush()
 
@@ -79,26 +93,32 @@ class Output:
         return f"\x1b[{';'.join(styles)}m{text}\x1b[0m"
 
 
-def add_json_option(parser: argparse.ArgumentParser, help_text: str = "one JSON document instead of text") -> None:
+def add_json_option(
+    parser: argparse.ArgumentParser, help_text: str = "write one JSON document instead of text"
+) -> None:
     parser.add_argument("--json", action="store_true", help=help_text)
 
 
 def output_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Output:
-    """To the standard output, as the options, the terminal and the environment ask for it."""
+    """Return the standard output with the settings that the options, the terminal and the environment ask for."""
     environment = os.environ if environment is None else environment
     is_terminal = sys.stdout.isatty()
     has_colours = is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
     reconfigure: Any = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        # A terminal or pipe that says it takes ASCII gets escapes, not an error in the middle of a table.
+        # A terminal or pipe that accepts only ASCII gets escapes, not an error in the middle of a table.
         reconfigure(errors="backslashreplace")
     return Output(
         sys.stdout,
         is_json=getattr(options, "json", False),
-        width=max(40, shutil.get_terminal_size().columns) if is_terminal else None,
+        width=terminal_width() if is_terminal else None,
         has_colours=has_colours and not getattr(options, "json", False),
         is_terminal=is_terminal,
     )
+
+
+def terminal_width() -> int:
+    return max(MIN_WIDTH, shutil.get_terminal_size().columns)
 
 
 def write_done(options: argparse.Namespace, text: str) -> int:

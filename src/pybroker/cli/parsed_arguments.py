@@ -59,7 +59,7 @@ def message_id(text: str) -> GivenId:
             if len(rest) == 1:
                 return GivenId(ledger_id, entry_id, rest[0])
             return GivenId(ledger_id, entry_id, rest[1], rest[0])
-    raise ArgumentTypeError(f"{_shown(text)} is no message id: give LEDGER:ENTRY or LEDGER:ENTRY:INDEX")
+    raise ArgumentTypeError(f"{_shown(text)} is not a message id: expected LEDGER:ENTRY or LEDGER:ENTRY:INDEX")
 
 
 def _number(text: str, least: int) -> int | None:
@@ -90,10 +90,10 @@ def seconds(text: str) -> float:
     """A duration: `500ms`, `30s`, `10m`, `2h`, `7d`, `1y`; a number alone is seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ArgumentTypeError(f"{_shown(text)} is no duration: give 500ms, 30s, 10m, 2h or 7d")
+        raise ArgumentTypeError(f"{_shown(text)} is not a duration: expected a form such as 500ms, 30s, 10m, 2h or 7d")
     value = float(match.group(1)) * _UNITS_S[match.group(2) or "s"]
     if value * 1000 > MAX_NUMBER:
-        raise ArgumentTypeError(f"{_shown(text)} is longer than any time that can be said")
+        raise ArgumentTypeError(f"{_shown(text)} is too long: expected at most 292 million years")
     return value
 
 
@@ -106,7 +106,7 @@ def time_ms(text: str) -> int:
         raise ValueError(text)
     except (ValueError, OverflowError):
         raise ArgumentTypeError(
-            f"{_shown(text)} is no time: give 2026-11-23T04:00:00Z, or milliseconds since 1970"
+            f"{_shown(text)} is not a time: expected a form such as 2026-11-23T04:00:00Z, or milliseconds since 1970"
         ) from None
 
 
@@ -122,21 +122,21 @@ def start(text: str) -> Start:
         return Start(time_ms=time_ms(text))
     except ArgumentTypeError:
         raise ArgumentTypeError(
-            f"{_shown(text)}: give earliest, latest, LEDGER:ENTRY, or a time such as 2026-11-23T04:00:00Z"
+            f"{_shown(text)} is not a position: expected earliest, latest, LEDGER:ENTRY, or a time such as 2026-11-23T04:00:00Z"
         ) from None
 
 
 def count(text: str) -> int:
     """A number of things, at least one."""
     if _NUMBER.fullmatch(text) is None or not 0 < int(text) <= MAX_NUMBER:
-        raise ArgumentTypeError(f"{_shown(text)} is no number of 1 or more")
+        raise ArgumentTypeError(f"{_shown(text)} is not a number of 1 or more")
     return int(text)
 
 
 def number(text: str) -> int:
     """A number that may be 0."""
     if _NUMBER.fullmatch(text) is None or int(text) > MAX_NUMBER:
-        raise ArgumentTypeError(f"{_shown(text)} is no number of 0 or more")
+        raise ArgumentTypeError(f"{_shown(text)} is not a number of 0 or more")
     return int(text)
 
 
@@ -153,7 +153,7 @@ def base64_bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ArgumentTypeError("that is no base64 text") from None
+        raise ArgumentTypeError("not Base64 text") from None
 
 
 def _shown(text: str) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from pybroker.cli.exit_codes import EXIT_USAGE
+from pybroker.cli.nearest_names import nearest
+from pybroker.cli.text_tables import cut, printable
+
+MAX_SHOWN = 60
+"""Columns of a wrong value in an error; the rest is cut."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -16,9 +21,34 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*arguments, **options)
+        self._words: list[str] = []
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(self._words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+        if message.startswith("the following arguments are required"):
+            # A mistyped option is the more useful error: the required one may be the one that was meant.
+            known = list(_options_of(self))
+            options = [word.partition("=")[0] for word in self._words if word.startswith("--") and word != "--"]
+            wrong = [option for option in options if not any(each.startswith(option) for each in known)]
+            message = f"there is no option {self._with_similar(wrong[0])}" if wrong else message
+        end = "" if message.endswith(("?", ".")) else "."
+        self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}{end} See `{self.prog} --help`.\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Report a value that is not among the choices, with the most similar choice."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(each) for each in action.choices]
+        similar = nearest(str(value), choices)
+        meant = f"; did you mean {similar}?" if similar else ""
+        shown = repr(cut(str(value), MAX_SHOWN))
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  (there is no public name)
+            known = "" if similar else f"; the commands are {', '.join(choices)}"
+            raise argparse.ArgumentError(None, f"there is no command {shown}{known}{meant}")
+        raise argparse.ArgumentError(action, f"{shown} is not one of {', '.join(choices)}{meant}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         given = list(sys.argv[1:] if args is None else args)
@@ -30,8 +60,29 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             names = [word.partition("=")[0] for word in unknown if word.startswith("-") and word != "-"]
             count = f"{len(unknown)} argument{'s' * (len(unknown) > 1)} too many"
-            self.error(f"there is no option {', '.join(names)}" if names else count)
+            self.error(f"there is no option {', '.join(map(self._with_similar, names))}" if names else count)
         return options
+
+    def _with_similar(self, option: str) -> str:
+        similar = nearest(option, _options_of(self)) if option.startswith("--") else None
+        return f"{option} (did you mean {similar}?)" if similar else option
+
+
+def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Return the long options of a parser and of its subcommands."""
+    for action in parser._actions:  # noqa: SLF001  (there is no public way to ask a parser for its options)
+        if action.help is not argparse.SUPPRESS:
+            yield from (each for each in action.option_strings if each.startswith("--"))
+    for each in subcommands(parser).values():
+        yield from _options_of(each)
+
+
+def subcommands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Return the parsers of the subcommands by name."""
+    for action in parser._actions:  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            return dict(action.choices)
+    return {}
 
 
 def has_commands(parser: argparse.ArgumentParser) -> bool:
@@ -40,8 +91,30 @@ def has_commands(parser: argparse.ArgumentParser) -> bool:
 
 
 def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None:
-    """Return the texts above and below the options in a command's help, from the module's docstring."""
+    """Set the texts above and below the options in a command's help: the first paragraph of `text`, and the examples."""
     first = " ".join(text.strip().partition("\n\n")[0].split())
     first = first.partition(": ")[2] if first.startswith("`pybroker") else first
     parser.description = first[:1].upper() + first[1:]
-    parser.epilog = "examples:\n" + "".join(f"  {line}\n" for line in examples.strip().splitlines())
+    parser.epilog = _epilog(examples.strip().splitlines())
+
+
+def describe_subcommands(parser: argparse.ArgumentParser) -> None:
+    """Give each subcommand its help text as description, and those examples of the parser that use it."""
+    examples = [line.strip() for line in (parser.epilog or "").splitlines()[1:]]
+    for action in parser._actions:  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            helps = {each.dest: each.help or "" for each in action._choices_actions}  # noqa: SLF001
+            for name, subcommand in action.choices.items():
+                text = helps.get(name, "")
+                subcommand.description = f"{text[:1].upper()}{text[1:]}."
+                subcommand.epilog = epilog_of(subcommand.prog, examples)
+
+
+def epilog_of(program: str, examples: Sequence[str]) -> str:
+    """Return the part of a help text with those examples that use the program."""
+    command = program.removeprefix("pybroker")
+    return _epilog([line for line in examples if f"{command} " in f"{line} "])
+
+
+def _epilog(examples: Sequence[str]) -> str:
+    return "examples:\n" + "".join(f"  {line}\n" for line in examples)

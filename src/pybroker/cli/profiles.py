@@ -47,7 +47,9 @@ class Profiles:
     def get(self, name: str) -> Mapping[str, str | bool]:
         """Raises WrongUsage when there is no such profile."""
         if name not in self.by_name:
-            there = f"there are {', '.join(sorted(self.by_name))}" if self.by_name else "it has none"
+            there = (
+                f"the profiles are {', '.join(sorted(self.by_name))}" if self.by_name else "the file has no profiles"
+            )
             raise WrongUsage(f"there is no profile {name!r} in {self.path}: {there}")
         return self.by_name[name]
 
@@ -72,12 +74,16 @@ def read_profiles(path: Path) -> Profiles:
     except FileNotFoundError:
         return Profiles(path)
     except OSError as error:
-        raise WrongUsage(f"the profiles in {path} cannot be read: {error.strerror}") from None
+        raise WrongUsage(f"cannot read the profiles in {path}: {error.strerror}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise WrongUsage(f"{path} has more than {MAX_FILE_BYTES} bytes: that is no file of profiles")
+        raise WrongUsage(
+            f"{path} has more than {MAX_FILE_BYTES} bytes, too many for profiles. Check PYBROKER_PROFILES."
+        )
     profiles = parse_profiles(path, content)
     if mode & _RIGHTS_OF_OTHERS and any(set(SECRETS) & set(each) for each in profiles.by_name.values()):
-        raise WrongUsage(f"{path} holds a secret and others may read it: chmod 600 {path}, or use token_file")
+        raise WrongUsage(
+            f"{path} contains a secret and other users can read it: run chmod 600 {path}, or use token_file"
+        )
     return profiles
 
 
@@ -90,12 +96,12 @@ def parse_profiles(path: Path, content: bytes) -> Profiles:
     except tomllib.TOMLDecodeError as error:
         raise WrongUsage(f"{path} is not TOML: {_without_values(str(error))}") from None
     except RecursionError:
-        raise WrongUsage(f"{path} is not TOML that can be read: it is nested too deeply") from None
+        raise WrongUsage(f"{path} is not TOML: it is nested too deeply") from None
     tables = document.get("profiles", {})
     default = document.get("default")
     unknown = sorted(set(document) - {"profiles", "default"})
     if unknown:
-        raise WrongUsage(f"{path}: {unknown[0]!r} is not known: a profile begins with [profiles.NAME]")
+        raise WrongUsage(f"{path}: {unknown[0]!r} is not a known key: a profile begins with [profiles.NAME]")
     if default is not None and not isinstance(default, str):
         raise WrongUsage(f"{path}: default must be the name of a profile")
     if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
@@ -110,13 +116,13 @@ def _profile(path: Path, name: str, values: Mapping[str, object]) -> Mapping[str
     for key, value in values.items():
         if key not in _KNOWN:
             like = difflib.get_close_matches(key, _KNOWN, 1)
-            raise WrongUsage(f"{where}: {key!r} is not known" + (f"; did you mean {like[0]}?" if like else ""))
+            raise WrongUsage(f"{where}: {key!r} is not a known key" + (f"; did you mean {like[0]}?" if like else ""))
         if key in FLAGS:
             if not isinstance(value, bool):
                 raise WrongUsage(f"{where}: {key} must be true or false")
             checked[key] = value
         elif not isinstance(value, str) or not value:
-            raise WrongUsage(f"{where}: {key} must be a text")
+            raise WrongUsage(f"{where}: {key} must be a non-empty text")
         elif key in PATHS:
             checked[key] = str(path.absolute().parent / Path(value).expanduser())
         else:
@@ -127,4 +133,4 @@ def _profile(path: Path, name: str, values: Mapping[str, object]) -> Mapping[str
 def _without_values(reason: str) -> str:
     """Return the parser's reason without quotations of the file."""
     place = reason[reason.rfind("(at ") :] if "(at " in reason else ""
-    return f"look at the place {place}" if place else "look at its quotes and brackets"
+    return f"check it {place}" if place else "check its quotes and brackets"

@@ -14,16 +14,22 @@ from pathlib import Path
 
 from pybroker.cli.command_table import COMMANDS, Command
 from pybroker.cli.exit_codes import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE, CommandFailed, Interrupted, say
-from pybroker.cli.parsing import CommandParser, has_commands
+from pybroker.cli.parsing import CommandParser, describe_subcommands, has_commands
 from pybroker.cli.which_broker import add_broker_options
 from pybroker.version import __version__
 
 _EPILOG = """\
-Options of the connection may stand before or after the command; the last one counts. Without any, PULSAR_ADMIN_URL or a
-profile names the broker.
+Connection options can be written before or after the command; the last value applies. Without them, PULSAR_ADMIN_URL or a
+profile selects the broker.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 explain found something that waits, 4 consume got too few messages,
-128 + N ended by signal N. `pybroker COMMAND --help` shows options and examples."""
+examples:
+  pybroker serve --data data                         run a broker
+  pybroker produce orders "hello" --key customer-7   publish a message
+  pybroker consume orders -s billing                 receive messages
+  pybroker explain orders billing                    why does the subscription receive nothing?
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 `explain` found blocked messages, 4 `consume` received too few messages,
+128 + N ended by signal N. `pybroker COMMAND --help` shows the options and examples of a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,12 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_SIGNAL + signal.SIGPIPE
     except UnicodeEncodeError:
-        say("an argument is no text in UTF-8")
+        say("an argument is not valid UTF-8: check the encoding of the terminal or script")
         return EXIT_USAGE
     except Exception as error:
         if command is None or command.has_traces or os.environ.get("PYBROKER_DEBUG"):
             raise
-        say(f"{_place(error)}: this should not have happened; PYBROKER_DEBUG=1 shows the trace")
+        say(
+            f"{_place(error)}: this is a bug, or the answer is not a broker's. Set PYBROKER_DEBUG=1 to see the stack trace."
+        )
         return EXIT_FAILED
 
 
@@ -89,7 +97,9 @@ def run_command(command: Command, global_options: list[str], arguments: list[str
     """
     parser = command_parser(command)
     if global_options and command.is_local:
-        parser.error(f"this command calls no broker, so there is no option {global_options[0].partition('=')[0]}")
+        parser.error(
+            f"this command calls no broker, so there is no option {global_options[0].partition('=')[0]}: leave it out"
+        )
     if command.own_arguments is None:
         # The options of a command with subcommands belong to the subcommand, so they follow its name.
         at = 1 if has_commands(parser) and arguments[:1] != [] and not arguments[0].startswith("-") else 0
@@ -105,8 +115,9 @@ def run_command(command: Command, global_options: list[str], arguments: list[str
 
 def command_parser(command: Command) -> argparse.ArgumentParser:
     """The parser of one command, with its options. Imports its module."""
-    parser = CommandParser(prog=f"pybroker {command.name}", description=f"{command.help.capitalize()}.")
+    parser = CommandParser(prog=f"pybroker {command.name}")
     command.load().add_options(parser)
+    describe_subcommands(parser)
     return parser
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 Cell = str | int | float | None
-"""A truth value is shown as yes or no."""
+"""A truth value is shown as yes or no, None as a hyphen."""
 GAP = "  "
 NARROWEST = 8
-"""Columns are not cut below that."""
+"""Minimum width of a text column that is cut. If a table needs narrower columns, it is shown as records."""
 ELLIPSIS = "…"
 NOTHING = "-"
 _AGES = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -21,10 +21,13 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[str]:
-    """Return lines of columns as wide as their contents, numbers right-aligned. With `width`, the widest columns are cut so that a
-    line fits, if possible.
+    """Return lines of columns that are as wide as their contents, numbers right-aligned.
+
+    With `width`, lines that are too long lose their empty columns, then the widest text columns are cut; numbers are never
+    cut. If the columns cannot fit, the lines are those of `records`.
     """
-    texts = [[printable(title) for title in head], *([cell_text(cell) for cell in row] for row in rows)]
+    titles = [printable(title) for title in head]
+    texts = [titles, *([cell_text(cell) for cell in row] for row in rows)]
     widths = [max(map(columns_of, column)) for column in zip(*texts, strict=True)]
     numbers = [
         bool(rows)
@@ -33,11 +36,31 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None
         for index in range(len(head))
     ]
     if width is not None:
-        widths = _fitting(widths, width - len(GAP) * (len(widths) - 1))
+        available = width - len(GAP) * (len(widths) - 1)
+        if sum(widths) > available:
+            kept = [index for index in range(len(head)) if any(line[index] not in {"", NOTHING} for line in texts[1:])]
+            if rows and 0 < len(kept) < len(head):
+                return table([head[index] for index in kept], [[row[index] for index in kept] for row in rows], width)
+        fitting = _fitting(widths, numbers, available)
+        if fitting is None:
+            return records(titles, texts[1:], width)
+        widths = fitting
     return [
         GAP.join(_padded(text, w, is_number=n) for text, w, n in zip(line, widths, numbers, strict=True)).rstrip()
         for line in texts
     ]
+
+
+def records(titles: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return `TITLE  text` lines, one block for each row, for tables that are too wide. Empty texts are left out."""
+    lines: list[str] = []
+    wide = max(map(columns_of, titles))
+    for row in texts:
+        lines += [""] if lines else []
+        for title, text in zip(titles, row, strict=True):
+            if text not in {"", NOTHING}:
+                lines.append(cut(f"{_padded(title, wide, is_number=False)}{GAP}{text}", width).rstrip())
+    return lines or [cut(GAP.join(titles), width)]
 
 
 def _is_number(cell: Cell) -> bool:
@@ -45,7 +68,7 @@ def _is_number(cell: Cell) -> bool:
 
 
 def facts(pairs: Sequence[tuple[str, Cell]], indent: str = "") -> list[str]:
-    """`name  value` lines, aligned; those without a value are left out."""
+    """Return aligned `name  value` lines, without those that have no value."""
     shown = [(name, cell_text(cell)) for name, cell in pairs if cell is not None]
     wide = max((len(name) for name, _ in shown), default=0)
     return [f"{indent}{name.ljust(wide)}{GAP}{text}".rstrip() for name, text in shown]
@@ -64,7 +87,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def plain(value: object) -> str | None:
-    """Of a number that is no quantity, as a hash or an id: without commas."""
+    """Return the text of a number that is no quantity, such as a hash or an id, without thousands separators."""
     return None if value is None else str(value)
 
 
@@ -82,7 +105,7 @@ def _escape(character: str) -> str:
 
 
 def value_text(value: bytes | None) -> str:
-    """A key or value for people: text where it is text, else its bytes in hexadecimal; an empty one is shown as such."""
+    """Return a key or value as text, or in hexadecimal if it is not UTF-8."""
     if value is None:
         return "(null)"
     try:
@@ -99,7 +122,7 @@ def rate(value: float) -> str:
 
 
 def size(size_bytes: float | None) -> str | None:
-    """Bytes in the unit that fits."""
+    """Return a number of bytes in the unit that fits."""
     if size_bytes is None:
         return None
     value = float(size_bytes)
@@ -111,7 +134,7 @@ def size(size_bytes: float | None) -> str | None:
 
 
 def age(age_ms: float | None) -> str | None:
-    """How long, in the two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
+    """Return a duration in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
     if age_ms is None:
         return None
     if age_ms < 0:
@@ -129,8 +152,16 @@ def age(age_ms: float | None) -> str | None:
     return " ".join(part for part in parts[:2] if not part.startswith("0"))
 
 
+def ago(time_ms: int | None, now_ms: int) -> str | None:
+    """Return how long ago a time was: `3m 12s ago`, or `in 3m 12s` for a time that has not come. None without a time."""
+    if not time_ms:
+        return None
+    passed_ms = now_ms - time_ms
+    return f"{age(passed_ms)} ago" if passed_ms >= 0 else f"in {age(-passed_ms)}"
+
+
 def moment(time_ms: int | None) -> str | None:
-    """A time in UTC, with milliseconds; None for none, the number for one that no calendar has."""
+    """Return a time in UTC with milliseconds. None without a time, the number if it is out of the calendar's range."""
     if not time_ms:
         return None
     try:
@@ -154,16 +185,25 @@ def _columns_of_one(character: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """The text in at most so many columns."""
+    """Return the text in at most `width` columns. A topic name loses its middle, because topics often begin alike; other
+    texts lose their end.
+    """
     if columns_of(text) <= width:
         return text
+    if "://" in text and " " not in text and width > 2:
+        end = _first_columns(text[::-1], (width - 1) // 2)[::-1]
+        return _first_columns(text, width - 1 - columns_of(end)) + ELLIPSIS + end
+    return _first_columns(text, width - 1) + ELLIPSIS
+
+
+def _first_columns(text: str, width: int) -> str:
     kept, taken = [], 0
     for each in text:
         taken += _columns_of_one(each)
-        if taken > width - 1:
+        if taken > width:
             break
         kept.append(each)
-    return "".join(kept) + ELLIPSIS
+    return "".join(kept)
 
 
 def _padded(text: str, width: int, *, is_number: bool) -> str:
@@ -172,16 +212,19 @@ def _padded(text: str, width: int, *, is_number: bool) -> str:
     return blanks + text if is_number else text + blanks
 
 
-def _fitting(widths: list[int], room: int) -> list[int]:
-    """Return the widths, the widest reduced until all of them fit into `room`, none below NARROWEST."""
-    widths = [*widths]
-    while sum(widths) > room:
-        widest = max(widths)
+def _fitting(widths: Sequence[int], numbers: Sequence[bool], available: int) -> list[int] | None:
+    """Return the widths, those of the widest texts reduced until the sum is `available`. None if texts would have to be
+    narrower than NARROWEST.
+    """
+    fitting = [*widths]
+    while sum(fitting) > available:
+        texts = [each for each, is_number in zip(fitting, numbers, strict=True) if not is_number]
+        widest = max(texts, default=0)
         if widest <= NARROWEST:
-            break
-        most = [index for index, each in enumerate(widths) if each == widest]
-        next_widest = max((each for each in widths if each < widest), default=NARROWEST)
-        down_to = max(NARROWEST, next_widest, widest - -(-(sum(widths) - room) // len(most)))
+            return None
+        most = [index for index, each in enumerate(fitting) if each == widest and not numbers[index]]
+        next_widest = max((each for each in texts if each < widest), default=NARROWEST)
+        down_to = max(NARROWEST, next_widest, widest - -(-(sum(fitting) - available) // len(most)))
         for index in most:
-            widths[index] = down_to
-    return widths
+            fitting[index] = down_to
+    return fitting

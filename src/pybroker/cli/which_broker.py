@@ -49,7 +49,7 @@ class Where:
     access: Access
     """`service_url` is empty if it is not configured: the broker is asked for it."""
     source: str
-    """Where that was said, for errors: a profile, the options, the environment."""
+    """The source of the values, for errors: a profile, the options, the environment."""
 
 
 class _Refuse(argparse.Action):
@@ -62,36 +62,55 @@ class _Refuse(argparse.Action):
             else "--basic-password-file, PULSAR_BASIC_PASSWORD"
         )
         parser.error(
-            f"{self.option_strings[0]} is not there, a secret would stay in the shell's history: use {instead} or a profile"
+            f"{self.option_strings[0]} is not supported: a secret would stay in the shell's history. Use {instead} or a profile"
         )
 
 
 def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = False) -> None:
     """The same options in every command that talks to a broker. `is_binary`: it also publishes or receives."""
-    group = parser.add_argument_group("which broker, and as whom")
+    group = parser.add_argument_group("connection and credentials")
     group.add_argument(
-        "--url", "--admin-url", metavar="URL", help=f"its HTTP address (PULSAR_ADMIN_URL; {DEFAULT_URL})"
+        "--url",
+        "--admin-url",
+        metavar="URL",
+        help=f"HTTP address of the broker (PULSAR_ADMIN_URL; default: {DEFAULT_URL})",
     )
-    group.add_argument("--profile", metavar="NAME", help="of ~/.config/pybroker/profiles.toml (PYBROKER_PROFILE)")
+    group.add_argument(
+        "--profile", metavar="NAME", help="a profile of ~/.config/pybroker/profiles.toml (PYBROKER_PROFILE)"
+    )
     if is_binary:
         group.add_argument(
             "--service-url",
             metavar="URL",
-            help="pulsar:// or pulsar+ssl:// address (PULSAR_SERVICE_URL); else the broker is asked at --url",
+            help="pulsar:// or pulsar+ssl:// address (PULSAR_SERVICE_URL; default: requested from --url)",
         )
-        group.add_argument("--listener-name", metavar="NAME", help="which of its advertised addresses to use")
-    group.add_argument("--token-file", metavar="FILE", help="a token (PULSAR_TOKEN_FILE, or PULSAR_TOKEN itself)")
-    group.add_argument("--basic-user", metavar="USER", help="user, with a password (PULSAR_BASIC_USER)")
+        group.add_argument(
+            "--listener-name",
+            metavar="NAME",
+            help="which advertised address of the broker to use (PULSAR_LISTENER_NAME)",
+        )
     group.add_argument(
-        "--basic-password-file", metavar="FILE", help="(PULSAR_BASIC_PASSWORD_FILE, or PULSAR_BASIC_PASSWORD)"
+        "--token-file", metavar="FILE", help="file with a token (PULSAR_TOKEN_FILE, or the token in PULSAR_TOKEN)"
     )
-    group.add_argument("--tls-trust-certs-file", metavar="FILE", help="PEM of authorities to trust; else the system's")
+    group.add_argument("--basic-user", metavar="USER", help="user of basic authentication (PULSAR_BASIC_USER)")
     group.add_argument(
-        "--tls-certificate-file", metavar="FILE", help="PEM of one's own certificate, with --tls-key-file"
+        "--basic-password-file",
+        metavar="FILE",
+        help="file with its password (PULSAR_BASIC_PASSWORD_FILE, or the password in PULSAR_BASIC_PASSWORD)",
     )
-    group.add_argument("--tls-key-file", metavar="FILE")
-    group.add_argument("--tls-allow-insecure", action="store_true", default=None, help="accept any certificate")
-    group.add_argument("--timeout", type=seconds, default=30.0, metavar="T", help="of one answer of the broker (30s)")
+    group.add_argument(
+        "--tls-trust-certs-file",
+        metavar="FILE",
+        help="certificates of trusted authorities, in PEM (default: those of the system)",
+    )
+    group.add_argument("--tls-certificate-file", metavar="FILE", help="client certificate in PEM, with --tls-key-file")
+    group.add_argument("--tls-key-file", metavar="FILE", help="key of the client certificate in PEM")
+    group.add_argument(
+        "--tls-allow-insecure", action="store_true", default=None, help="accept any certificate of the broker"
+    )
+    group.add_argument(
+        "--timeout", type=seconds, default=30.0, metavar="T", help="how long to wait for an answer of the broker (30s)"
+    )
     for names, dest in (
         (("--token", "--auth-params"), "refused"),
         (("--password", "--basic-password"), "refused_password"),
@@ -108,7 +127,7 @@ def broker_of(
     WrongUsage."""
     environment = os.environ if environment is None else environment
     if options.timeout <= 0:
-        raise WrongUsage("--timeout must be longer than nothing")
+        raise WrongUsage("--timeout must be longer than 0")
     values, source, _ = _values_of(options, environment, settings or {})
     try:
         access = Access(
@@ -249,7 +268,7 @@ def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[s
 def _secret(values: Mapping[str, str | bool], text: str, file: str, variable: str) -> Secret | None:
     found = [key for key in (text, file, variable) if values.get(key)]
     if len(found) > 1:
-        raise AccessRefused(f"one of {' and '.join(found)}, not both")
+        raise AccessRefused(f"{' and '.join(found)} exclude each other: give one of them")
     if not found:
         return None
     value = str(values[found[0]])

@@ -50,11 +50,11 @@ class Secret:
                 content = file.read(MAX_SECRET_BYTES + 1)
         except OSError as error:
             raise AccessRefused(
-                f"the secret's file {self.in_file} cannot be read: {error.strerror}; it is read where it is used, "
+                f"the secret's file {self.in_file} cannot be read: {error.strerror}; the file must exist "
                 "on the driver and on every executor"
             ) from error
         if not content.strip() or len(content) > MAX_SECRET_BYTES:
-            raise AccessRefused(f"the file {self.in_file} is empty or no secret: it has over {MAX_SECRET_BYTES} bytes")
+            raise AccessRefused(f"the file {self.in_file} is empty or larger than {MAX_SECRET_BYTES} bytes")
         return content.decode("utf-8", "replace").strip()  # the broker checks its validity
 
 
@@ -84,7 +84,7 @@ class Access:
 
     def __post_init__(self) -> None:
         if self.token is not None and self.basic_user is not None:
-            raise AccessRefused("either a token or user and password, not both")
+            raise AccessRefused("a token and a user with password exclude each other: give one of them")
         if (self.basic_user is None) != (self.basic_password is None):
             raise AccessRefused("basic authentication needs userId and password")
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
@@ -187,11 +187,11 @@ def _json_parameters(text: str) -> dict[str, object]:
     except ValueError:
         values = None
     if not isinstance(values, dict):  # the error does not repeat the text, which may contain a secret
-        raise AccessRefused("the authParams begin with { and are no JSON object")
+        raise AccessRefused("the authParams begin with { and are not a JSON object")
     return values
 
 
 def _not_empty(text: str) -> str:
     if not text.strip():
-        raise AccessRefused("the authParams hold no secret: use token:..., file:/path or env:NAME")
+        raise AccessRefused("the authParams contain no secret: use token:..., file:/path or env:NAME")
     return text.strip()

@@ -51,7 +51,7 @@ class BackgroundClient:
         """Run `work` on the loop, and wait for it. An interrupted wait cancels `work`."""
         if not self.is_usable:
             work.close()
-            raise ClientError("this client is closed, or was made before a fork: make one in each process")
+            raise ClientError("this client is closed, or was created before a fork: create one client in each process")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -187,7 +187,7 @@ class Client(Closing):
 
     async def connection_to(self, address: Address, *, behind_proxy: Address | None = None) -> Connection:
         if os.getpid() != self._process_id:
-            raise ClientError("this client was made before a fork: make one in each process")
+            raise ClientError("this client was created before a fork: create one client in each process")
         key = (address, behind_proxy)
         async with self._opening.held(key):
             connection = self._connections.get(key)

@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """End the connection now. Its users and pending requests get the error."""
-        self._end(ConnectionLost(f"the connection to {self.address} was given up: {reason}"))
+        self._end(ConnectionLost(f"the connection to {self.address} was aborted: {reason}"))
 
     async def close(self) -> None:
         """End the connection, and wait until its socket is closed."""
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         try:
             events = self._reader.feed(data)
         except ProtocolViolation as error:
-            self.abort(f"it sent what no broker sends: {error}")
+            self.abort(f"it sent an invalid command: {error}")
             return
         for event in events:
             if isinstance(event, ReceivedEntry):
@@ -334,7 +334,9 @@ class Connection(asyncio.Protocol):
         for request in self._requests.values():
             is_its = request.command.type == Command.PRODUCER and request.command.producer.producer_id == producer_id
             if is_its and not request.answered.done():
-                request.answered.set_exception(ConnectionLost("the broker closed the producer that waited: try again"))
+                request.answered.set_exception(
+                    ConnectionLost("the broker closed the producer while it waited for exclusive access: try again")
+                )
 
     def _answer_challenge(self) -> None:
         """Send the current credentials, because the previous ones have expired."""
@@ -345,7 +347,7 @@ class Connection(asyncio.Protocol):
         try:
             command.authResponse.response.auth_data = self._access.auth_data()
         except ValueError as error:
-            self.abort(f"credentials are to be renewed, and there are none: {error}")
+            self.abort(f"the broker requested new credentials, and reading them failed: {error}")
             return
         self.write(frame(command))
 
@@ -353,7 +355,7 @@ class Connection(asyncio.Protocol):
         """Send a PING on a silent connection; abort it if it stays silent."""
         if self._is_quiet and self._was_asked:
             logs.warning("client.connection_silent", broker=str(self.address))
-            self.abort(f"no sign of life for {2 * KEEP_ALIVE_S:g} s")
+            self.abort(f"the broker sent nothing for {2 * KEEP_ALIVE_S:g} s")
             return
         self._was_asked = self._is_quiet
         if self._is_quiet:

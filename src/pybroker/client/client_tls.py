@@ -18,7 +18,9 @@ def tls_context(access: Access) -> ssl.SSLContext:
         if access.tls_certificate_file is not None:
             context.load_cert_chain(access.tls_certificate_file, access.tls_key_file)
     except (OSError, ssl.SSLError) as error:
-        raise ClientError(f"TLS certificates cannot be loaded: {error}; they are read where they are used") from error
+        raise ClientError(
+            f"TLS certificates cannot be loaded: {error}; the files must exist on this machine"
+        ) from error
     if access.tls_allow_insecure or not access.tls_verify_hostname:
         context.check_hostname = False
     if access.tls_allow_insecure:

@@ -86,7 +86,9 @@ class Coordinators:
             return
         topics = await self._client.partitions(COORDINATORS_TOPIC)
         if topics == [COORDINATORS_TOPIC]:
-            raise TransactionCoordinatorNotFound("this cluster has no transaction coordinators: they are switched off")
+            raise TransactionCoordinatorNotFound(
+                "this cluster has no transaction coordinators: set transactionCoordinatorEnabled=true at the broker"
+            )
         self._topics = topics
         if coordinator >= len(topics):
             raise TransactionCoordinatorNotFound(

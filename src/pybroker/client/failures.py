@@ -32,8 +32,8 @@ class NotTrusted(ClientError):
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(
-            f"the certificate of {where} is not trusted: {reason}; name the authority that signed it, and the broker by a host "
-            "that its certificate has"
+            f"the certificate of {where} is not trusted: {reason}. Add the authority that signed it to the trusted certificates, "
+            "and use a host name of the certificate in the URL"
         )
 
 

@@ -265,7 +265,7 @@ def _authorization(access: Access) -> str | None:
     data = access.auth_data()
     if access.method == "token":
         if not data.isascii() or not data.decode().isprintable():  # the error of http.client would show the token
-            raise ValueError("the token has characters that no token has: check where it comes from")
+            raise ValueError("the token contains invalid characters: check its source")
         return f"Bearer {data.decode()}"
     if access.method == "basic":
         return f"Basic {base64.b64encode(data).decode()}"

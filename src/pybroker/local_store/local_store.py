@@ -288,7 +288,7 @@ class LocalStore(LedgerStore, CursorStore):
 
     def _refuse_later(self, run: AppendRun) -> None:
         self._loop.call_soon(
-            run.listener.append_completed, [run], LedgerFenced(f"ledger {run.ledger_id} takes no more appends")
+            run.listener.append_completed, [run], LedgerFenced(f"ledger {run.ledger_id} is closed for appends")
         )
 
     def _batch_completed(self, batch: JournalBatch) -> None:

@@ -219,7 +219,9 @@ def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
     """Return sizes by ledger id. Raises StoreError for an id that no ledger can have."""
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
-        raise StoreError(f"{segment_path(Path(), max(found))} has a name that no ledger can have: move it away")
+        raise StoreError(
+            f"{segment_path(Path(), max(found))} has an invalid ledger name: move the file out of the directory"
+        )
     return found
 
 

@@ -39,7 +39,7 @@ class CursorRecord:
         if data and data[0] > FORMAT_VERSION:
             raise StoreError(
                 f"a cursor record has format version {data[0]}, this broker reads up to {FORMAT_VERSION}: "
-                "it was written by a newer one"
+                "start the newer version that wrote it"
             )
         try:
             self._parse(data)

@@ -159,7 +159,7 @@ class ManagedLedgerFactory:
                 managed_ledger=path,
                 ledger_id=ledger_id,
                 error=str(error),
-                action="taken for empty: what was published last is lost",
+                action="treated as empty: the messages that were published last are lost",
             )
             return LedgerSummary(ledger_id, 0, 0, 0)
 

@@ -301,7 +301,7 @@ class LedgerList:
             if version > FORMAT_VERSION:
                 raise StoreError(
                     f"the list of ledgers has format version {version}, this broker reads up to {FORMAT_VERSION}: "
-                    "it was written by a newer one"
+                    "start the newer version that wrote it"
                 )
             rows = msgspec.json.decode(data, type=_StoredList).ledgers
         except msgspec.DecodeError as error:

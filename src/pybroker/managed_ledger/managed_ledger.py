@@ -201,7 +201,7 @@ class ManagedLedger(AppendListener):
         self.document.require_owned()
         self._go_on()
         reason = self._store.refusal()
-        return StorageFull(reason) if reason else LedgerFenced(f"{self.name} takes no appends now, try again")
+        return StorageFull(reason) if reason else LedgerFenced(f"{self.name} cannot be written now, try again")
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         listener = self._listener
@@ -448,7 +448,7 @@ class ManagedLedger(AppendListener):
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
+                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the read")
             ledger_id = await self._store.create_ledger()
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
@@ -468,7 +468,7 @@ class ManagedLedger(AppendListener):
                 or self.document.compacted is not before
                 or view.ledger not in self.document.unfinished_ledger_ids
             ):
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view dropped, meanwhile")
+                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the read")
             self.document.unfinished_ledger_ids.remove(view.ledger)
             try:
                 await self._store_compacted(view)

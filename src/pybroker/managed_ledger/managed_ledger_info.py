@@ -87,5 +87,7 @@ def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
     except msgspec.DecodeError as error:
         raise StoreError(f"metadata of {path} is damaged: {error}") from error
     if info.version > FORMAT_VERSION:
-        raise StoreError(f"metadata of {path} has version {info.version}, this broker knows up to {FORMAT_VERSION}")
+        raise StoreError(
+            f"metadata of {path} has version {info.version}, this broker reads versions up to {FORMAT_VERSION}"
+        )
     return info

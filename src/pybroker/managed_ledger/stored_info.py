@@ -146,7 +146,7 @@ class StoredInfo:
             except BadVersionError:
                 continue
             return
-        raise StoreError(f"{self.path} changes with every attempt to store it, try again")
+        raise StoreError(f"{self.path} changed during each attempt to store it, try again")
 
     async def _has_come_late(self) -> bool:
         """Return whether an unanswered put was stored. Raises StoreError, LedgerFenced if another value was."""
@@ -175,7 +175,7 @@ class StoredInfo:
             raise self._fenced()
 
     def _fenced(self) -> LedgerFenced:
-        return LedgerFenced(f"{self.path} was changed by somebody else, who owns it now; look it up again")
+        return LedgerFenced(f"{self.path} was changed by another broker, which owns the topic now; look it up again")
 
     # --- changes of one thing, taken back when they cannot be stored --------------------------------------------------
 

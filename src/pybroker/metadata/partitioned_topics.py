@@ -88,7 +88,7 @@ class PartitionedTopics:
                     continue
                 self._remember(topic, metadata)
                 return
-        raise AdminError(409, f"The partitioned topic {topic} is being changed by others, try again")
+        raise AdminError(409, f"The partitioned topic {topic} is being changed by other requests, try again")
 
     async def delete(self, topic: TopicName) -> None:
         """Unknown topics are ignored."""

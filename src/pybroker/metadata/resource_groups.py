@@ -79,7 +79,7 @@ class ResourceGroups:
     async def put(self, name: str, change: ResourceGroupChange) -> None:
         """Create the group, or apply `change` to it. Refused: 412 for an invalid name."""
         if not name.strip():
-            raise AdminError(412, "a resource group has a name")
+            raise AdminError(412, "the resource group needs a name")
         async with self._writing:
             before = self._groups.get(name, ResourceGroup())
             group = ResourceGroup(

@@ -123,7 +123,10 @@ class Resources:
             for tenant in self._namespaces.values():
                 for namespace, policies in tenant.items():
                     if name in policies.replication_clusters:
-                        raise AdminError(412, f"Cluster {name} is not empty: namespace {namespace} lives there")
+                        raise AdminError(
+                            412,
+                            f"Cluster {name} is not empty: namespace {namespace} belongs to it: delete the namespace first",
+                        )
             await self._store.delete_tree(metadata_paths.cluster(name))  # with its further documents
             del self._clusters[name]
 
@@ -223,7 +226,7 @@ class Resources:
                 continue
             self._namespaces.setdefault(namespace.tenant, {})[namespace] = policies
             return
-        raise AdminError(409, f"Namespace {namespace} is being changed by others, try again")
+        raise AdminError(409, f"Namespace {namespace} is being changed by other requests, try again")
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
         """Refused: 404 if missing."""
@@ -258,7 +261,7 @@ class Resources:
                     continue
                 self._topic_changed(topic, policies)
                 return
-        raise AdminError(409, f"The policies of {topic} are being changed by others, try again")
+        raise AdminError(409, f"The policies of {topic} are being changed by other requests, try again")
 
     async def delete_topic_policies(self, topic: TopicName) -> None:
         async with self._writing:
@@ -305,7 +308,7 @@ class Resources:
                     path, documents.encode(policies), NOT_EXISTING if found is None else found.version
                 )
             except BadVersionError as error:
-                raise AdminError(409, f"Namespace {namespace} is being changed by others, try again") from error
+                raise AdminError(409, f"Namespace {namespace} is being changed by other requests, try again") from error
 
     def _forget(self, namespace: NamespaceName) -> None:
         self._namespaces.get(namespace.tenant, {}).pop(namespace, None)

@@ -129,7 +129,7 @@ class _Parser:
             for branch in union.children:
                 key = branch.name or branch.kind
                 if key in seen:
-                    raise InvalidSchema(f"{where}: two branches of the union are {branch}")
+                    raise InvalidSchema(f"{where}: two branches of the union have the type {branch}")
                 seen.add(key)
 
     def _attach_named(self, into: list[AvroType], name: str, namespace: str, where: str, properties: str = "") -> None:
@@ -137,7 +137,7 @@ class _Parser:
             into.append(AvroType(name, properties=properties))
             return
         if len(name) > MAX_NAME_LENGTH:
-            raise InvalidSchema(f"{where}: a name of {len(name)} characters, {MAX_NAME_LENGTH} are the most")
+            raise InvalidSchema(f"{where}: a name of {len(name)} characters, the maximum is {MAX_NAME_LENGTH}")
         known = self._named.get(_in_namespace(name, namespace)) or self._named.get(name)
         if known is None:
             self._open_references.append((into, len(into), namespace, name, where))
@@ -149,7 +149,7 @@ class _Parser:
         self._unions.append((union, where))
         for index, branch in enumerate(value):
             if isinstance(branch, list):
-                raise InvalidSchema(f"{where}: a union stands directly inside a union")
+                raise InvalidSchema(f"{where}: a union contains another union directly")
             self.attach(union.children, branch, namespace, _place(f"{where}|{index}"))
 
     def _attach_object(self, into: list[AvroType], value: dict[str, JsonValue], namespace: str, where: str) -> None:
@@ -208,7 +208,7 @@ class _Parser:
                 raise InvalidSchema(f"{where}: illegal field name {canonical_json(name)[:60]} in record {record.name}")
             place = _place(f"{where}.{name}")
             if name in fields:
-                raise InvalidSchema(f"{place}: the field is there twice")
+                raise InvalidSchema(f"{place}: the field occurs twice")
             if "type" not in entry:
                 raise InvalidSchema(f"{place}: the field has no `type`")
             fields[name] = AvroField(
@@ -259,7 +259,7 @@ def _full_name(value: dict[str, JsonValue], namespace: str, where: str) -> str:
 def _checked_name(name: str, space: str, where: str) -> str:
     full_name = f"{space}.{name}" if space else name
     if len(full_name) > MAX_NAME_LENGTH:
-        raise InvalidSchema(f"{where}: a name of {len(full_name)} characters, {MAX_NAME_LENGTH} are the most")
+        raise InvalidSchema(f"{where}: a name of {len(full_name)} characters, the maximum is {MAX_NAME_LENGTH}")
     if not all(_is_name(part) for part in full_name.split(".")):
         raise InvalidSchema(f"{where}: illegal name {full_name[:80]!r}")
     if full_name in PRIMITIVES:
@@ -296,7 +296,7 @@ def _symbols(value: dict[str, JsonValue], where: str) -> dict[str, None]:
         if not isinstance(symbol, str) or not _is_name(symbol):
             raise InvalidSchema(f"{where}: illegal enum symbol {canonical_json(symbol)[:60]}")
         if symbol in seen:
-            raise InvalidSchema(f"{where}: enum symbol {symbol!r} is there twice")
+            raise InvalidSchema(f"{where}: enum symbol {symbol!r} occurs twice")
         seen[symbol] = None
     default = value.get("default")
     if isinstance(default, str) and default not in seen:
@@ -314,7 +314,7 @@ def _size_bytes(value: dict[str, JsonValue], where: str) -> int:
 def _order(entry: dict[str, JsonValue], where: str) -> str:
     order = entry.get("order", "ascending")
     if not isinstance(order, str) or order.lower() not in _ORDERS:
-        raise InvalidSchema(f"{where}: `order` is none of {', '.join(sorted(_ORDERS))}")
+        raise InvalidSchema(f"{where}: `order` must be one of {', '.join(sorted(_ORDERS))}")
     return order.lower()
 
 

@@ -24,7 +24,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|/\*|//[^\n]*|[\[\]{}]', re.DOTALL)
 def parse_json(data: bytes) -> JsonValue:
     """Comments are allowed, as in Avro's own parser; constants such as NaN are not."""
     if len(data) > MAX_DEFINITION_BYTES:
-        raise InvalidSchema(f"definition of {len(data)} bytes, the limit is {MAX_DEFINITION_BYTES}")
+        raise InvalidSchema(f"the definition has {len(data)} bytes, the limit is {MAX_DEFINITION_BYTES}")
     text = _without_comments(data.decode("utf-8", errors="replace"))
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
@@ -43,14 +43,14 @@ def _without_comments(text: str) -> str:
         if token[0] in "[{":
             depth += 1
             if depth > MAX_NESTING:
-                raise InvalidSchema(f"definition nested deeper than {MAX_NESTING} levels")
+                raise InvalidSchema(f"the definition is nested deeper than {MAX_NESTING} levels")
         elif token[0] in "]}":
             depth -= 1
         elif token[0] == "/":
             if token == "/*":
                 end = text.find("*/", position)
                 if end < 0:
-                    raise InvalidSchema("not JSON: a comment does not end")
+                    raise InvalidSchema("not JSON: a comment is not closed")
                 position = end + 2
             parts.append(text[kept_to : match.start()])
             parts.append(" ")

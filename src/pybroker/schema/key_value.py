@@ -46,7 +46,7 @@ def _take(data: bytes, side: str) -> tuple[bytes, bytes]:
     length: int = _LENGTH.unpack_from(data)[0]
     end = _LENGTH.size + max(0, length)
     if length < -1 or end > len(data):
-        raise InvalidSchema(f"the {side} claims {length} bytes, {len(data) - _LENGTH.size} are there")
+        raise InvalidSchema(f"the {side} claims {length} bytes, but only {len(data) - _LENGTH.size} follow")
     return data[_LENGTH.size : end], data[end:]
 
 

@@ -68,7 +68,7 @@ def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPo
             waiting.pop()
             continue
         if name not in files:
-            raise InvalidSchema(f"file {name!r} is imported and not among the descriptors")
+            raise InvalidSchema(f"file {name!r} is imported but missing from the descriptors")
         missing = [dependency for dependency in files[name].dependency if dependency not in done]
         if missing and name in opened:
             raise InvalidSchema(f"file {name!r} imports itself")

@@ -107,7 +107,7 @@ def schema_type_named(name: str) -> SchemaType:
     if name == "BYTES":
         return SchemaType.NONE
     if name in _CLIENT_SIDE_NAMES:
-        raise InvalidSchema(f"schema type {name} exists in clients only")
+        raise InvalidSchema(f"schema type {name} exists only in clients: use a schema type that brokers store")
     try:
         return SchemaType[name]
     except KeyError:

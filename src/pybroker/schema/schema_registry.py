@@ -106,7 +106,7 @@ class SchemaRegistry:
         if not versions or strategy == CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
             self._counters(topic).incompatible += 1
             raise Incompatible(
-                f"under {strategy} no consumer with a schema may come to a topic that is in use"
+                f"under {strategy} a consumer with a schema cannot subscribe to a topic that is in use without a schema"
                 if versions
                 else f"the topic is in use without a schema, so messages need not fit the {schema.type.name} schema"
             )
@@ -159,7 +159,7 @@ class SchemaRegistry:
                         self._keep(path, history.added(added))
                         logs.info("schema.registered", topic=topic, type=schema.type.name, version=added.version)
                         return added.version
-        raise StoreError(f"the schemas of {topic} are being changed by others, try again")
+        raise StoreError(f"the schemas of {topic} are being changed by other requests, try again")
 
     async def delete(self, topic: TopicName) -> int:
         """Delete all versions. Return the version of the deletion itself."""
@@ -173,7 +173,7 @@ class SchemaRegistry:
                         self._keep(path, history.deleted())
                         logs.info("schema.deleted", topic=topic, version=history.next_version)
                         return history.next_version
-        raise StoreError(f"the schemas of {topic} are being changed by others, try again")
+        raise StoreError(f"the schemas of {topic} are being changed by other requests, try again")
 
     async def drop(self, topic: TopicName) -> None:
         """Remove all versions of a deleted topic. A partition's schemas belong to its partitioned topic and stay."""

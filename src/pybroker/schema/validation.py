@@ -41,7 +41,7 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
             f"the type is complete by its name, its definition has {len(schema.data)} bytes instead of none"
         )
     elif schema.type is SchemaType.AUTO_CONSUME:
-        raise InvalidSchema("the type exists in clients only")
+        raise InvalidSchema("the type exists only in clients: use a schema type that brokers store")
 
 
 def _is_pythons_string(schema: SchemaData) -> bool:

@@ -146,7 +146,7 @@ class Coordinator:
 
     def _not_ready(self) -> ServiceNotReady:
         why = f": {self.last_error}" if self.last_error else ""
-        return ServiceNotReady(f"Transaction coordinator {self.id} reads its log, try again{why}")
+        return ServiceNotReady(f"Transaction coordinator {self.id} is still reading its log, try again{why}")
 
     @property
     def waiting(self) -> int:
@@ -339,13 +339,13 @@ class Coordinator:
         count = transaction.participants + len(record.partitions) + len(record.subscriptions)
         if count > limit:
             raise NotAllowedError(
-                f"transaction {transaction.id} would have {count} partitions and subscriptions, {limit} are the most "
+                f"transaction {transaction.id} would have {count} partitions and subscriptions, the maximum is {limit} "
                 "(maxParticipantsPerTransaction)"
             )
         limits, holder = self._context.limits, Holder(transaction.holder, is_operator)
         if not limits.has_memory(holder):
             raise TooManyRequests(
-                f"nothing more can take part in transaction {transaction.id}: {limits.no_memory(holder)}"
+                f"cannot add a participant to transaction {transaction.id}: {limits.no_memory(holder)}"
             )
         await _settled(self._append(record))
 
@@ -502,7 +502,7 @@ class Coordinator:
         config = self._runtime.config
         if len(leasts) > config.max_transactions_committed_together:
             raise NotAllowedError(
-                f"{len(leasts)} transactions at once, {config.max_transactions_committed_together} are the most "
+                f"{len(leasts)} transactions at once, the maximum is {config.max_transactions_committed_together} "
                 "(maxTransactionsCommittedTogether)"
             )
         record = None

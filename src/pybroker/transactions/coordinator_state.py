@@ -215,7 +215,7 @@ class CoordinatorState:
         """
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(
-                f"transaction {transaction.id} is {transaction.status}: nothing more can take part in it, open another one"
+                f"transaction {transaction.id} is {transaction.status}: it accepts no more participants, open another one"
             )
         new_partitions = tuple(dict.fromkeys(name for name in partitions if name not in transaction.partitions))
         new_subscriptions = tuple(

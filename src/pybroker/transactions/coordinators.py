@@ -141,9 +141,7 @@ class Coordinators:
                 "Number of transaction coordinators should be more than the current number of transaction coordinator",
             )
         if count > MAX_COORDINATORS:
-            raise AdminError(
-                412, f"{count} transaction coordinators are more than {MAX_COORDINATORS}, the most there can be"
-            )
+            raise AdminError(412, f"{count} transaction coordinators are more than the maximum of {MAX_COORDINATORS}")
         if self._partitioned.get(ASSIGN) is None:
             await self._require_document(count)
         if self.count < count:

@@ -90,7 +90,7 @@ class Marks:
         if mark is None:
             return False
         if not asking.may(mark.owner):
-            raise AuthorizationError(f"the sink {label.sink} is another role's: use another name for this one")
+            raise AuthorizationError(f"the sink {label.sink} belongs to another role: use another name")
         if mark.writer != label.writer:
             if takes_over:
                 return False

@@ -251,4 +251,4 @@ async def test_refusal_without_a_role_asks_for_credentials_and_names_no_permissi
         reason(service.require_tenant_admin, "acme", None),
     ):
         assert told.startswith("a client without a role ")
-        assert told.endswith(": it has to send credentials")
+        assert told.endswith(": send credentials")

@@ -122,5 +122,5 @@ def test_a_line_that_is_not_understood_is_named_without_showing_it(line: str) ->
 def test_a_missing_or_empty_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs basicAuthConf"):
         BasicProvider("")
-    with pytest.raises(ConfigError, match="names no user"):
+    with pytest.raises(ConfigError, match="contains no user"):
         provider_of("# nobody\n")

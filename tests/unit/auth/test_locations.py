@@ -61,7 +61,7 @@ MISSING_FILES = [
 def test_a_file_that_is_not_there_is_named_and_never_the_secret_itself(location: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_location("tokenSecretKey", location)
-    assert f"tokenSecretKey: there is no file {location};" in str(caught.value)
+    assert f"tokenSecretKey: file {location} does not exist." in str(caught.value)
 
 
 def test_a_name_in_a_directory_that_exists_is_a_path_however_it_looks(
@@ -71,7 +71,7 @@ def test_a_name_in_a_directory_that_exists_is_a_path_however_it_looks(
     location = "a8B1cD/Zq7Kp2Lx9Vb3Nm4Yw6Rt5Us8Qj1Hf0Ge2Dc4Xa6Wz8x"
     assert len(read_location("tokenSecretKey", location)) > 32  # ambiguous: any result is correct
     (tmp_path / "a8B1cD").mkdir()
-    with pytest.raises(ConfigError, match="there is no file a8B1cD/"):
+    with pytest.raises(ConfigError, match="file a8B1cD/"):
         read_location("tokenSecretKey", location)
 
 
@@ -86,7 +86,7 @@ def test_random_base64_text_is_no_path(size: int) -> None:
 
 
 def test_a_file_url_with_a_host_is_refused_rather_than_read_without_it() -> None:
-    with pytest.raises(ConfigError, match=r"file://keys/token\.key names a host"):
+    with pytest.raises(ConfigError, match=r"file://keys/token\.key contains a host"):
         read_location("tokenSecretKey", "file://keys/token.key")
 
 

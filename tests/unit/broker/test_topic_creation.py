@@ -93,7 +93,7 @@ async def test_partitions_of_a_topic_that_is_left_marked_are_not_found(making: M
         document.deleted = True
 
     await making.partitioned.update(ORDERS, mark)
-    with pytest.raises(TopicNotFound, match="is to be deleted"):
+    with pytest.raises(TopicNotFound, match="is marked for deletion"):
         making.rules.require_loadable(ORDERS.partition(0))
 
 

@@ -21,7 +21,7 @@ def test_the_page_names_each_command(name: str) -> None:
 
 def test_the_page_names_options_variables_and_keys_of_what_says_which_broker() -> None:
     parser = command_parser(COMMANDS["consume"])
-    group = next(each for each in parser._action_groups if each.title == "which broker, and as whom")
+    group = next(each for each in parser._action_groups if each.title == "connection and credentials")
     options = {option for action in group._group_actions for option in action.option_strings}
     variables = {*which_broker._ENVIRONMENT.values(), *which_broker._SECRETS_IN_ENVIRONMENT.values()}
     keys = {*profiles.TEXTS, *profiles.PATHS, *profiles.SECRETS, *profiles.FLAGS}

@@ -29,7 +29,7 @@ def test_an_id_is_taken_in_each_of_its_forms(text: str, wanted: GivenId, in_rest
     ["", "12", "a:b", "1:-1", "1:2:-1", "-1:2", "1:2:3:4:5", "1:" + "9" * 19, "1:²", "1:" + "1" * 5000, "1:2:3:-2"],
 )
 def test_what_is_no_id_is_refused_in_a_short_line(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="no message id") as refused:
+    with pytest.raises(ArgumentTypeError, match="not a message id") as refused:
         parsed_arguments.message_id(text)
     assert len(str(refused.value)) < 200
 

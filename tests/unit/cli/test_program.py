@@ -11,7 +11,8 @@ import pytest
 from pybroker.cli import main
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.commands.completion import completed, script
-from pybroker.cli.program import command_parser
+from pybroker.cli.parsing import subcommands
+from pybroker.cli.program import command_parser, split
 
 HEAVY = (
     "asyncio",
@@ -55,6 +56,41 @@ def test_the_examples_of_a_command_are_command_lines_that_it_takes(name: str) ->
         # What stands two blanks behind is what the line does; redirections are the shell's.
         text = re.split(r"  |[<>)]", line[line.index("pybroker") :])[0]
         command_parser(COMMANDS[name]).parse_args(shlex.split(text)[2:][: COMMANDS[name].own_arguments])
+
+
+def test_every_subcommand_has_examples_that_it_accepts() -> None:
+    found = 0
+    for command in COMMANDS.values():
+        for name, parser in subcommands(command_parser(command)).items():
+            assert parser.description, name
+            lines = [line.strip() for line in (parser.epilog or "").splitlines()[1:]]
+            assert lines, parser.prog
+            for line in lines:
+                text = re.split(r"  |[<>)]", line[line.index("pybroker") :])[0]
+                _, _, words = split(shlex.split(text)[1:])
+                command_parser(command).parse_args(words[: command.own_arguments])
+            found += 1
+    assert found >= 14
+
+
+def test_every_option_and_argument_has_a_help_text() -> None:
+    own_names = {
+        "TOPIC",
+        "SUBSCRIPTION",
+        "KEY",
+        "ID|TIME|earliest|latest",
+        "LEDGER:ENTRY[:INDEX]",
+        "COORDINATOR:NUMBER",
+    }
+    for command in COMMANDS.values():
+        parser = command_parser(command)
+        for each in (parser, *subcommands(parser).values()):
+            without = [
+                action.dest
+                for action in each._actions
+                if action.help is None and action.metavar not in own_names and not action.choices
+            ]
+            assert not without, each.prog
 
 
 def test_without_a_command_or_with_another_one_the_usage_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ UNACKED = {
     "ageMs": 61_000,
     "deliveryCount": 2,
     "size": 2048,
-    "publishTime": NOW_MS,
+    "publishTime": NOW_MS - 125_000,
     "properties": {"a": "b"},
     "encrypted": True,
 }
@@ -91,31 +91,31 @@ WAITING = {
         (
             "unacked",
             UNACKED,
-            "1:2:3    0xff  41234  c         1m 1s           2  2.0 KiB  2026-11-23T04:00:00.000Z  a=b; encrypted",
+            "1:2:3    0xff  41234  c         1m 1s           2  2.0 KiB  2m 5s ago  a=b; encrypted",
         ),
         (
             "delayed",
-            {"messageId": "1:2", "deliverAt": NOW_MS, "changed": True},
-            "1:2      -    2026-11-23T04:00:00.000Z  changed by hand",
+            {"messageId": "1:2", "deliverAt": NOW_MS + 600_000, "changed": True},
+            "1:2      -    in 10m    2026-11-23T04:10:00.000Z  changed by an administrator",
         ),
         (
             "draining",
             DRAINING,
-            "5     a, 0xff  x     -   2026-11-23T04:00:00.000Z        3  1:1 ...                  9",
+            "5     a, 0xff  x     -   0ms ago        3  1:1 ...         9",
         ),
-        ("waiting", WAITING, "5     waiting  x         /127.0.0.1:1        3  2026-11-23T04:00:00.000Z  -"),
+        ("waiting", WAITING, "5     waiting  x         /127.0.0.1:1        3  0ms ago  -"),
     ],
 )
 def test_each_list_shows_an_item_in_a_line(list_name: str, item: dict[str, Any], wanted: str) -> None:
     stream = io.StringIO()
-    assert write_items(Output(stream), LISTINGS[list_name], iter([item])) == 1
+    assert write_items(Output(stream), LISTINGS[list_name], iter([item]), NOW_MS) == 1
     assert stream.getvalue().splitlines()[1] == wanted
 
 
 def test_a_list_with_nothing_in_it_says_so() -> None:
     stream = io.StringIO()
-    assert write_items(Output(stream), LISTINGS["unacked"], iter(())) == 0
-    assert stream.getvalue() == "Nothing is unacknowledged.\n"
+    assert write_items(Output(stream), LISTINGS["unacked"], iter(()), NOW_MS) == 0
+    assert stream.getvalue() == "No unacknowledged messages.\n"
 
 
 def test_holes_are_shown_with_what_is_kept_and_why() -> None:
@@ -134,17 +134,17 @@ def test_holes_are_shown_with_what_is_kept_and_why() -> None:
     stream = io.StringIO()
     write_holes(Output(stream), document)
     assert stream.getvalue().splitlines() == [
-        "everything is acknowledged up to      5:16",
-        "oldest unacknowledged                 5:17",
-        "published                             2026-11-23T04:00:00.000Z",
-        "age                                   1m 30s",
-        "ledgers that this subscription keeps  1",
-        "with                                  2.0 KiB",
+        "mark-delete position   5:16",
+        "oldest unacknowledged  5:17",
+        "published              2026-11-23T04:00:00.000Z",
+        "age                    1m 30s",
+        "retained ledgers       1",
+        "retained bytes         2.0 KiB",
         "",
         "ACKNOWLEDGED FROM  TO    ENTRIES",
         "5:18               5:40       23",
         "and 2 more",
         "",
-        "KEPT FOR      NAME  LEDGERS  BYTES    FROM LEDGER",
+        "RETAINED FOR  NAME  LEDGERS  SIZE     FIRST LEDGER",
         "subscription  s           1  2.0 KiB  5",
     ]

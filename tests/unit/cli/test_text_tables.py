@@ -1,11 +1,28 @@
-"""Tables are aligned, fit the terminal, and cannot be used to write to it what they should not."""
+"""Tables are aligned, fit the terminal, and cannot control it."""
 
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pybroker.cli.output import BOLD, Output
-from pybroker.cli.text_tables import age, columns_of, cut, facts, moment, printable, rate, size, table, value_text
+from pybroker.cli.text_tables import (
+    NARROWEST,
+    Cell,
+    age,
+    ago,
+    cell_text,
+    columns_of,
+    cut,
+    facts,
+    moment,
+    printable,
+    rate,
+    size,
+    table,
+    value_text,
+)
 
 
 def test_columns_are_as_wide_as_what_is_in_them_and_numbers_stand_to_the_right() -> None:
@@ -22,7 +39,67 @@ def test_the_widest_columns_are_cut_until_a_line_fits() -> None:
     assert 58 <= max(map(len, lines)) <= 60
     assert lines[1].endswith("  z")
     assert "…" in lines[1]
-    assert table(["A", "B"], [["x" * 50, "y" * 50]], width=5)[1].count("…") == 2  # narrow, but still a table
+
+
+def test_table_too_narrow_for_its_columns_becomes_records() -> None:
+    assert table(["NAME", "COUNT", "NOTE"], [["x" * 50, 1_234_567, ""], ["b", None, "y" * 50]], width=20) == [
+        "NAME   xxxxxxxxxxxx…",
+        "COUNT  1,234,567",
+        "",
+        "NAME   b",
+        "NOTE   yyyyyyyyyyyy…",
+    ]
+
+
+def test_empty_columns_are_left_out_only_if_the_line_is_too_long() -> None:
+    rows: list[list[Cell]] = [["x" * 20, None, ""], ["y", None, ""]]
+    assert table(["A", "B", "C"], rows, 40)[0].split() == ["A", "B", "C"]
+    assert table(["A", "B" * 20, "C"], rows, 40) == ["A", "x" * 20, "y"]
+
+
+def test_topic_names_are_cut_in_the_middle() -> None:
+    assert cut("persistent://public/default/orders-eu-west", 24) == "persistent:/…ers-eu-west"
+    assert cut("a sentence about persistent://a/b/c", 20) == "a sentence about pe…"
+
+
+_CELLS: st.SearchStrategy[Cell] = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**12), 10**12), st.floats(-1e9, 1e9), st.text(max_size=60)
+)
+
+
+@given(st.integers(1, 10).flatmap(lambda count: st.lists(st.lists(_CELLS, min_size=count, max_size=count), min_size=1)))
+def test_table_without_width_keeps_all_text(rows: list[list[Cell]]) -> None:
+    lines = table([f"COLUMN {index}" for index in range(len(rows[0]))], rows)
+    assert len(lines) == len(rows) + 1
+    for line, row in zip(lines[1:], rows, strict=True):
+        assert line.isprintable()
+        assert all(printable(cell).rstrip() in line for cell in row if isinstance(cell, str))
+
+
+@given(
+    st.integers(1, 10).flatmap(lambda count: st.lists(st.lists(_CELLS, min_size=count, max_size=count), min_size=1)),
+    st.integers(40, 200),
+)
+def test_table_lines_never_exceed_width_and_keep_numbers(rows: list[list[Cell]], width: int) -> None:
+    lines = table([f"C{index}" for index in range(len(rows[0]))], rows, width)
+    assert all(columns_of(line) <= width and line.isprintable() for line in lines)
+    text = "\n".join(lines)
+    for column in zip(*rows, strict=True):
+        if all(cell is None or type(cell) in {int, float} for cell in column):
+            assert all(cell_text(cell) in text for cell in column if cell is not None)
+
+
+@given(st.text(max_size=80), st.integers(NARROWEST, 60))
+def test_cut_fits_width_and_keeps_short_texts(text: str, width: int) -> None:
+    shown = cut(text, width)
+    assert columns_of(shown) <= width
+    assert shown == text or columns_of(text) > width
+
+
+def test_ago_tells_past_from_future() -> None:
+    now_ms = 1_795_406_400_000
+    times = (now_ms - 192_000, now_ms, now_ms + 250_000, 0, None)
+    assert [ago(each, now_ms) for each in times] == ["3m 12s ago", "0ms ago", "in 4m 10s", None, None]
 
 
 def test_wide_characters_take_two_columns_and_marks_none() -> None:

@@ -72,7 +72,7 @@ def test_the_types_have_the_numbers_of_the_protocol() -> None:
 
 @pytest.mark.parametrize("name", ["AUTO", "AUTO_CONSUME", "AUTO_PUBLISH", "FOO", "avro", ""])
 def test_a_name_that_no_stored_schema_has_is_refused(name: str) -> None:
-    with pytest.raises(InvalidSchema, match=r"exists in clients only|unknown schema type"):
+    with pytest.raises(InvalidSchema, match=r"exists only in clients|unknown schema type"):
         schema_type_named(name)
 
 
@@ -93,7 +93,7 @@ def test_none_and_external_may_define_anything() -> None:
 
 
 def test_clients_resolve_auto_consume_themselves() -> None:
-    assert "clients only" in refusal(SchemaData(SchemaType.AUTO_CONSUME))
+    assert "only in clients" in refusal(SchemaData(SchemaType.AUTO_CONSUME))
 
 
 def test_a_union_at_the_top_is_refused_for_avro_alone() -> None:
@@ -122,7 +122,7 @@ class TestKeyValue:
         [
             (b"", "ends before the length of its key"),
             (b"\0\0\0\0", "ends before the length of its value"),
-            (b"\0\0\0\x09ab", "claims 9 bytes, 2 are there"),
+            (b"\0\0\0\x09ab", "claims 9 bytes, but only 2 follow"),
             (b"\xff\xff\xff\xfe\0\0\0\0", "claims -2 bytes"),
             (b"\x7f\xff\xff\xff" + b"\0" * 8, "claims 2147483647 bytes"),
             (bytes(9), "1 bytes after"),
@@ -135,7 +135,7 @@ class TestKeyValue:
         ("changes", "reason"),
         [
             ({"key.schema.type": "FOO"}, "unknown schema type"),
-            ({"key.schema.type": "AUTO_CONSUME"}, "clients only"),
+            ({"key.schema.type": "AUTO_CONSUME"}, "only in clients"),
             ({"key.schema.type": "AVRO"}, "KEY_VALUE: AVRO: not JSON"),
             ({"value.schema.type": "STRING"}, "KEY_VALUE: STRING: the type is complete"),
             ({"key.schema.properties": "x"}, "not JSON"),
@@ -187,7 +187,7 @@ class TestProtobufNative:
         importing = file("f.proto", DescriptorProto(name="M", field=[field]), imports=("g.proto",))
         imported = file("g.proto", DescriptorProto(name="O"), package="q")
         validate(native(importing, imported))
-        assert "imported and not among" in refusal(native(importing))
+        assert "imported but missing" in refusal(native(importing))
 
     def test_files_that_import_each_other_are_refused(self) -> None:
         one = file("f.proto", MESSAGE, imports=("g.proto",))

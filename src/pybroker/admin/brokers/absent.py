@@ -56,12 +56,14 @@ async def list_racks(call: Call) -> Response:
 async def refuse_bookie(call: Call) -> Response:
     """404: there are no bookies to place."""
     call.require_superuser()
-    raise AdminError(404, f"There is no bookie {call.name('bookie')}: this broker stores messages itself")
+    raise AdminError(
+        404, f"There is no bookie {call.name('bookie')}: this broker stores messages in its own data directory"
+    )
 
 
 async def refuse_functions(_call: Call) -> Response:
     """409: functions, sources and sinks do not run here."""
-    raise AdminError(409, "Functions, sources and sinks are not supported by this broker: there is no functions worker")
+    raise AdminError(409, "This broker does not support functions, sources and sinks: it has no functions worker")
 
 
 async def refuse_packages(_call: Call) -> Response:

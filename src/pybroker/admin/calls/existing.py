@@ -47,7 +47,7 @@ async def topic_exists(call: Call, topic: TopicName) -> bool:
 def persistent(topic: TopicBase) -> Topic:
     """Raises AdminError 405 when the topic is not persistent."""
     if not isinstance(topic, Topic):
-        raise AdminError(405, f"Topic {topic.name} is not persistent: there is nothing to do that to")
+        raise AdminError(405, f"Topic {topic.name} is not persistent, so this operation does not apply")
     return topic
 
 
@@ -102,7 +102,7 @@ def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase
         if topic.is_fenced:
             raise ServiceNotReady(f"Topic {topic.name} is being unloaded, try again") from error
         if subscription is not None and subscription.is_closed:
-            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile") from error
+            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted during the request") from error
         raise
 
 
@@ -152,7 +152,9 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         if not isinstance(subscription, Subscription):
-            raise AdminError(405, f"Subscription {subscription.name} keeps no messages: there is nothing to do that to")
+            raise AdminError(
+                405, f"Subscription {subscription.name} stores no messages, so this operation does not apply"
+            )
         await action(subscription)
 
     await on_each_any_subscription(call, act)

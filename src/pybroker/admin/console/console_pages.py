@@ -83,7 +83,7 @@ class ConsolePages:
 
     async def _answer(self, call: Call, name: str) -> Response:
         if not call.config.console_enabled:
-            raise AdminError(404, "The console is switched off (consoleEnabled); /openapi.json says what there is")
+            raise AdminError(404, "The console is disabled (consoleEnabled=false); /openapi.json lists the REST API")
         if self._files is None:
             self._files = await asyncio.to_thread(_read_all)
         file = self._files.get(name)

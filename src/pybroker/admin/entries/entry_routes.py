@@ -128,6 +128,8 @@ async def _plan_or_refusal(call: Call, asked: AskedTopic, budget: PlanBudget, *,
     except AdminError as error:
         return TopicShown(asked.topic, status=error.status, reason=error.reason)
     except NoSuchLedger as error:
-        return TopicShown(asked.topic, status=503, reason=f"A ledger was trimmed meanwhile, ask again: {error}")
+        return TopicShown(
+            asked.topic, status=503, reason=f"A ledger was deleted by retention during the request, ask again: {error}"
+        )
     except BrokerError as error:
         return TopicShown(asked.topic, status=type(error).http_status, reason=str(error))

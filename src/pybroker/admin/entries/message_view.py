@@ -83,7 +83,8 @@ def _body(metadata: MessageMetadata, payload: bytes, max_body_bytes: int) -> byt
     size_bytes = metadata.uncompressed_size
     if size_bytes > max_body_bytes:
         raise AdminError(
-            413, f"The message says that it is {size_bytes} bytes large, over maxMessageSize ({max_body_bytes})"
+            413,
+            f"The uncompressed size of the message is {size_bytes} bytes, more than maxMessageSize ({max_body_bytes})",
         )
     try:
         return decompress(metadata.compression, payload, size_bytes)

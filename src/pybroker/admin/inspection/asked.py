@@ -40,7 +40,7 @@ def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
     if (key_order := subscription.key_order) is not None:
         return key_order
     if subscription.dispatcher is None:
-        raise AdminError(412, f"No consumer has used the subscription since its topic was loaded: there are no {what}")
+        raise AdminError(412, f"No consumer has used the subscription since its topic was loaded, so it has no {what}")
     raise AdminError(412, f"The subscription is {subscription.type_name}: only Key_Shared has {what}")
 
 
@@ -57,7 +57,7 @@ def key_of(call: Call) -> bytes | None:
         try:
             key = b64decode(encoded, validate=True)
         except ValueError as error:
-            raise AdminError(412, f"keyBase64 is no Base64: {error}") from error
+            raise AdminError(412, f"keyBase64 is not Base64: {error}") from error
     if len(key) > MAX_KEY_BYTES:
         raise AdminError(412, f"The key is longer than {MAX_KEY_BYTES} bytes")
     return key

@@ -49,7 +49,9 @@ async def delayed(call: Call) -> Response:
     limit, (ledger_id, entry_id) = page_limit(call), after_of(call, _CURSOR, (-1, -1))
     if subscription.dispatcher is None:
         raise AdminError(
-            412, "No consumer has used the subscription since its topic was loaded: what it delays is not known"
+            412,
+            "No consumer has used the subscription since its topic was loaded: its delayed messages are "
+            "unknown. Connect a consumer first",
         )
     if subscription.individual is None:
         raise AdminError(

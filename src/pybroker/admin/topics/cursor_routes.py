@@ -120,7 +120,7 @@ def _nothing_expired(subscription: Subscription) -> AdminError:
     return AdminError(
         409,
         f"Expire message not issued on topic {subscription.topic.name} for subscription {subscription.name}: "
-        "it has nothing that old, or the message does not exist",
+        "it has no message that is old enough, or the message does not exist",
     )
 
 

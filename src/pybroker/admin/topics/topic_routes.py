@@ -68,7 +68,7 @@ async def delete_topic(call: Call) -> Response:
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
     if is_transaction_internal(name):
-        raise AdminError(405, f"{name} holds what the broker knows of transactions: it cannot be deleted")
+        raise AdminError(405, f"{name} stores the state of transactions and cannot be deleted")
     if call.broker.partitioned.get(name) is not None:
         raise AdminError(
             409,

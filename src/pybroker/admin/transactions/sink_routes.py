@@ -170,12 +170,14 @@ async def _existing(call: Call, sink: str) -> Coordinator:
         raise _not_found(sink)
     asking = _asking(call)
     if not (asking.may(mark.owner) if mark is not None else any(asking.may(each.owner) for each in opened)):
-        raise AdminError(403, f"The sink {sink} is another role's")
+        raise AdminError(403, f"The sink {sink} belongs to another role: use another name")
     return coordinator
 
 
 def _not_found(sink: str) -> AdminError:
-    return AdminError(404, f"There is no sink {sink}: no batch of it was committed, and no transaction is open")
+    return AdminError(
+        404, f"There is no sink {sink}: it has no committed batch and no open transaction. Check its name"
+    )
 
 
 def _shown(coordinator: Coordinator, sink: str, call: Call) -> dict[str, Any]:

@@ -55,7 +55,9 @@ class Acknowledged(NamedTuple):
 def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
     """Return why this type of subscription refuses `ack`, or None."""
     if ack.is_cumulative and dispatcher.active_consumer is None:
-        return NotAllowedError(f"a {dispatcher.kind} subscription takes individual acknowledgements only")
+        return NotAllowedError(
+            f"a {dispatcher.kind} subscription supports only individual acknowledgements: acknowledge each message"
+        )
     return None
 
 

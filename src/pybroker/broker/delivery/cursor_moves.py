@@ -73,7 +73,9 @@ def _while_there(subscription: Subscription) -> Iterator[None]:
         yield
     except StoreError as error:
         if subscription.is_closed:
-            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted or closed meanwhile") from error
+            raise SubscriptionNotFound(
+                f"Subscription {subscription.name} was deleted or closed during the request"
+            ) from error
         raise
 
 

@@ -232,7 +232,8 @@ class DelayedDelivery(Stage):
             await asyncio.sleep(0)
         if not self._changed.has_room(position):
             raise TooManyRequests(
-                f"The delivery times of {MAX_CHANGED_DELAYS} messages of the subscription are changed already: acknowledge some"
+                f"The delivery times of {MAX_CHANGED_DELAYS} messages of the subscription are already changed, "
+                "the maximum: acknowledge some of them"
             )
         self._changed.set(position, due_ms)
         self._has_changed = True

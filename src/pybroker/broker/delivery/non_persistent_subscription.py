@@ -94,7 +94,7 @@ class NonPersistentSubscription(SubscriptionBase):
         if ack.request_id >= 0:
             refusal = None
             if ack.txn is not None:
-                refusal = NotAllowedError("Nothing of a non-persistent topic is acknowledged in transactions")
+                refusal = NotAllowedError("Non-persistent topics do not support acknowledgements in transactions")
             consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:

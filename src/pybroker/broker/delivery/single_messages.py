@@ -39,7 +39,8 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
         return
     if not cursor.ledger.read_limit.readable(position, 1):
         raise AdminError(
-            409, f"Message {position} belongs to an open transaction, or stands behind the first message of one"
+            409,
+            f"Message {position} is not deliverable yet: it, or a message before it, belongs to an open transaction",
         )
     require_unheld(subscription, position, -1 if batch_index is None else 1 << batch_index)
     if batch_index is None:
@@ -61,12 +62,14 @@ async def _messages_of_batch(subscription: Subscription, position: Position, bat
     require_existing(subscription, position)
     run = await subscription.cursor.ledger.read_if_there(position, 1, 1)
     if run is None:
-        raise AdminError(404, f"Message {position} was trimmed meanwhile")
+        raise AdminError(404, f"Message {position} was deleted by retention during the request")
     if not is_batch(run.payloads[0]):
-        raise AdminError(412, f"Message {position} is no batch: leave batchIndex away")
+        raise AdminError(412, f"Message {position} is not a batch: leave out batchIndex")
     message_count = min(run.message_counts[0], config.max_messages_in_batch)
     if not 0 <= batch_index < message_count:
-        raise AdminError(404, f"The batch {position} has {message_count} messages: there is no {batch_index}")
+        raise AdminError(
+            404, f"The batch {position} has {message_count} messages, so batchIndex {batch_index} does not exist"
+        )
     return message_count
 
 
@@ -80,12 +83,15 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None and subscription.dispatcher is not None:
         raise AdminError(
             412,
-            f"The subscription is {subscription.type_name}: single messages out of turn would break its order. Disconnect its "
-            "consumer to have all that is not acknowledged sent again",
+            f"The subscription is {subscription.type_name}: redelivering single messages would break its "
+            "order. Disconnect its consumer to redeliver all unacknowledged messages",
         )
     holder = None if individual is None else individual.pending.holder(position)
     if individual is None or holder is None:
-        raise AdminError(409, f"No consumer holds message {position}: it is delivered when its turn comes")
+        raise AdminError(
+            409,
+            f"Message {position} is not unacknowledged at any consumer: the dispatcher delivers it in its normal order",
+        )
     require_unheld(subscription, position, -1)
     subscription.redeliver(consumer_of(holder), individual.chunks_beside(holder, position), -1)
 
@@ -98,7 +104,7 @@ async def deliver_at(subscription: Subscription, position: Position, due_ms: int
     """
     _require_undelivered(subscription, position)
     if not 0 <= due_ms <= MAX_DUE_MS:
-        raise AdminError(412, f"deliverAt is {due_ms}: it is in milliseconds since 1970, at most {MAX_DUE_MS}")
+        raise AdminError(412, f"deliverAt is {due_ms}: expected milliseconds since 1970, at most {MAX_DUE_MS}")
     await subscription.delayed.change(position, due_ms)
 
 
@@ -116,17 +122,20 @@ def _require_undelivered(subscription: Subscription, position: Position) -> None
     if subscription.dispatcher is None:
         raise AdminError(
             412,
-            "No consumer has used the subscription since its topic was loaded: whether it delays messages is not known",
+            "No consumer has used the subscription since its topic was loaded: it is unknown whether it "
+            "delays messages. Connect a consumer first",
         )
     if individual is None:
         raise AdminError(
             412, f"The subscription is {subscription.type_name}: only Shared and Key_Shared delay messages"
         )
     if not subscription.delayed.is_enabled:
-        raise AdminError(412, f"Delayed delivery is switched off for {subscription.topic.name}")
+        raise AdminError(412, f"Delayed delivery is disabled for {subscription.topic.name}")
     holder = individual.pending.holder(position)
     if holder is not None:
-        raise AdminError(409, f"Message {position} is delivered: consumer {holder.name} holds it")
+        raise AdminError(
+            409, f"Message {position} is already delivered to consumer {holder.name}, which has not acknowledged it"
+        )
     require_unheld(subscription, position, -1)
 
 
@@ -141,8 +150,13 @@ def require_existing(subscription: Subscription, position: Position) -> None:
     ledgers = subscription.cursor.ledger.ledgers
     if not ledgers.has_entry(position):
         if position < ledgers.first_position:
-            raise AdminError(404, f"Message {position} is trimmed: the topic begins at {ledgers.first_position}")
-        raise AdminError(404, f"There is no message {position}: the last one of the topic is {ledgers.last_position}")
+            raise AdminError(
+                404,
+                f"Message {position} was deleted by retention: the first message of the topic is {ledgers.first_position}",
+            )
+        raise AdminError(
+            404, f"There is no message {position}: the last message of the topic is {ledgers.last_position}"
+        )
 
 
 def require_unacknowledged(subscription: Subscription, position: Position) -> None:
@@ -158,6 +172,6 @@ def require_unheld(subscription: Subscription, position: Position, bits: int) ->
     txn = held.holder_of(position, bits) if held else None
     if txn is not None:
         raise TransactionConflict(
-            f"Message {position} is acknowledged by the open transaction {txn}: it counts when that commits, and comes again "
-            "when it aborts"
+            f"Message {position} is acknowledged by the open transaction {txn}: the acknowledgement takes effect if the "
+            "transaction commits; if it aborts, the message is delivered again"
         )

@@ -116,7 +116,8 @@ class SubscriptionTransactions(Stage):
         limit = self._topic.runtime.config.max_open_transactions_per_topic
         if 0 < limit <= len(held.open) and txn not in held.open:
             return TooManyRequests(
-                f"{limit} transactions hold acknowledgements of the subscription: end some (maxOpenTransactionsPerTopic)"
+                f"{limit} open transactions have pending acks of the subscription, the maximum: commit or abort "
+                "some (maxOpenTransactionsPerTopic)"
             )
         done = self._acknowledged_before(what)
         if done is not None:
@@ -134,7 +135,8 @@ class SubscriptionTransactions(Stage):
         """Return why the transaction accepts no acknowledgements at all, or None."""
         if not self._cursor.is_durable:
             return NotAllowedError(
-                f"Subscription {self._name} is not durable: a reader acknowledges nothing in transactions"
+                f"Subscription {self._name} is not durable, so it does not support acknowledgements in "
+                "transactions: use a durable subscription"
             )
         if self._cursor.state.held.has_ended(txn):
             return TransactionNotFound(f"Transaction {txn} has ended. Please use a new transaction to acknowledge")

@@ -31,4 +31,6 @@ async def on_open_topic(
             return await action(topic)
         except TopicFenced as fenced:
             if runtime.clock.monotonic_ms() >= ends_ms:
-                raise TooManyRequests(f"topic {topic.name} is closed again and again, try again") from fenced
+                raise TooManyRequests(
+                    f"topic {topic.name} was closed during each attempt to open it, try again"
+                ) from fenced

@@ -86,7 +86,7 @@ class TopicCreation:
         if metadata is None:
             return
         if metadata.deleted:  # A deletion has failed, or was interrupted: the next one may never come.
-            raise TopicNotFound(f"Topic not found {name}: {name.partitioned_name} is to be deleted")
+            raise TopicNotFound(f"Topic not found {name}: {name.partitioned_name} is marked for deletion")
         if name.partition_index >= metadata.partitions:
             raise TopicNotFound(f"Topic not found {name}: there are {metadata.partitions} partitions")
 
@@ -102,7 +102,7 @@ class TopicCreation:
             raise TopicNotFound("Namespace not found")
         if self._changing.namespaces.is_held(namespace):
             raise TopicChanging(f"Namespace {namespace} is being deleted, try again")
-        raise TopicNotFound(f"Namespace {namespace} is to be deleted")
+        raise TopicNotFound(f"Namespace {namespace} is marked for deletion")
 
     def is_settled(self, name: TopicName) -> bool:
         """Whether no task changes the namespace or partitioned topic of `name`. Existing partitions are usable meanwhile."""
@@ -144,7 +144,7 @@ class TopicCreation:
         if is_system_topic(name):
             return
         if not self.automatic(name.namespace).allowAutoTopicCreation:
-            raise TopicNotFound(f"Topic not found {name}, and topics are not made automatically here")
+            raise TopicNotFound(f"Topic not found {name}, and automatic topic creation is disabled: create it first")
         self.require_strict_name(name)
 
     def require_own_name(self, name: TopicName) -> None:

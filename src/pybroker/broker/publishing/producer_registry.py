@@ -223,7 +223,7 @@ class ProducerRegistry:
             del self.attached[producer.name]
             producer.is_closed = True
             producer.refusal = ProducerFenced(
-                f"producer {successor.name} from {successor.peer.address} took the topic over (ExclusiveWithFencing)"
+                f"producer {successor.name} from {successor.peer.address} fenced this producer (ExclusiveWithFencing)"
             )
             self._note(producer, producer.refusal)
             producer.peer.producer_fenced(producer.producer_id)

@@ -120,7 +120,7 @@ class EntryPublish(Publisher):
                 await self._publish_all()
         except TimeoutError:
             late = TooManyRequests(
-                f"the publish rate of {self._topic.name} did not let it pass in {RATE_DEADLINE_S:g} s"
+                f"the publish rate of {self._topic.name} did not permit the message within {RATE_DEADLINE_S:g} s"
             )
             for index in self._left[self._handed :]:
                 self._answer(index, late)

@@ -61,7 +61,9 @@ class NonPersistentTopic(TopicBase):
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
         if run.txn is not None:
-            self._refuse(producer, run, NotAllowedError("Non-persistent topics take no messages of transactions"))
+            self._refuse(
+                producer, run, NotAllowedError("Non-persistent topics do not support messages of transactions")
+            )
             return
         count = len(run.payloads)
         taken = producer.peer.admit_not_stored(count)
@@ -115,7 +117,7 @@ class NonPersistentTopic(TopicBase):
         if present is None:
             consumer_admission.require_room_for_subscription(self.shared, len(self.subscriptions))
         elif present is not subscription:
-            raise ServiceNotReady(f"subscription {subscription.name} was made anew meanwhile, try again")
+            raise ServiceNotReady(f"subscription {subscription.name} was recreated during the request, try again")
         super().attach(subscription, consumer, kind)
         subscription.is_closed = False
         self.subscriptions[subscription.name] = subscription

@@ -87,7 +87,8 @@ class SubscriptionRegistry:
             reason = f"it is {self._locks.purpose(name) or 'in use'}, {self._locks.waiting(name)} more wait"
             logs.warning("subscription.lock_timeout", topic=self._topic.name, subscription=name, reason=reason)
             raise TooManyRequests(
-                f"subscription {name} was not free in time: {reason} (subscriptionTurnTimeoutSeconds), try again"
+                f"subscription {name} was locked by another request for too long: {reason} "
+                "(subscriptionTurnTimeoutSeconds), try again"
             ) from None
 
     async def ended(self) -> None:
@@ -115,7 +116,8 @@ class SubscriptionRegistry:
         if present is None:
             if not may_create:
                 raise SubscriptionNotFound(
-                    f"Subscription {name} does not exist on {self._topic.name}, and is not made automatically"
+                    f"Subscription {name} does not exist on {self._topic.name}, and automatic subscription creation "
+                    "is disabled: create it first"
                 )
             return await self.create(name, EARLIEST if is_earliest else LATEST, properties)
         if not present.is_durable:

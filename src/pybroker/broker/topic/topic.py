@@ -331,7 +331,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         """Raises SubscriptionNotFound if it was deleted, and the errors of the base class."""
         if self.subscriptions.get(subscription.name) is not subscription:
             self.require_open()
-            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted meanwhile")
+            raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted during the request")
         super().attach(subscription, consumer, kind)
 
     async def delete_subscription(self, subscription: SubscriptionBase) -> None:

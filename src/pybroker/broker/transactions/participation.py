@@ -35,15 +35,15 @@ class TakingPart:
             return None
         transaction = None if coordinator is None else coordinator.state.find(txn.least)
         if transaction is None:
-            return TransactionNotFound(f"Transaction {txn} has ended, or never was. Please use a new transaction")
+            return TransactionNotFound(f"Transaction {txn} has ended or never existed. Please use a new transaction")
         if transaction.status is not Status.OPEN:
             return InvalidTxnStatus(f"Transaction {txn} is {transaction.status}. Please use a new transaction")
         if not self._authorization.may_use(transaction.owner, role):
-            return TransactionNotFound(f"Transaction {txn} is not one of the role {role}")
+            return TransactionNotFound(f"Transaction {txn} belongs to another role than {role}")
         if not _takes_part(transaction, topic, subscription):
             what = topic if subscription is None else f"subscription {subscription} of {topic}"
             return NotAllowedError(
-                f"{what} does not take part in transaction {txn}: say so to its coordinator first (ADD_PARTITION_TO_TXN, "
+                f"{what} is not registered in transaction {txn}: register it at the coordinator first (ADD_PARTITION_TO_TXN, "
                 "ADD_SUBSCRIPTION_TO_TXN)"
             )
         return None

@@ -118,7 +118,7 @@ class TopicTransactions(CursorOwner):
                 run.payloads[index] = named
             elif said is None or said.txn != run.txn or said.ends is not None:
                 errors[index] = NotAllowedError(
-                    f"The metadata of a message of transaction {run.txn} says something else"
+                    f"The metadata of a message of transaction {run.txn} names another transaction"
                 )
         kept, refused = split(run, errors)
         kept.has_markers = False  # from here on set only for the marker of an end
@@ -131,10 +131,10 @@ class TopicTransactions(CursorOwner):
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
             if run.has_markers and is_end_marker(entry):
-                errors[index] = NotAllowedError("Only the broker says that a transaction has ended")
+                errors[index] = NotAllowedError("Only the broker may write the end marker of a transaction")
             elif self.is_ready and (said := of_transaction(entry)) is not None:
                 errors[index] = NotAllowedError(
-                    f"The metadata of a message says that it is of transaction {said.txn}, its command does not: send it in the "
+                    f"The metadata of a message names transaction {said.txn}, but its command does not: send it in the "
                     "transaction, or without txnid_least_bits and txnid_most_bits"
                 )
         return split(run, errors)
@@ -263,7 +263,7 @@ class TopicTransactions(CursorOwner):
         buffer = self.buffer
         if buffer is None:
             raise PersistenceError(
-                f"the end of transaction {txn} is not stored: its topic has no cursor for it, try again"
+                f"the end of transaction {txn} cannot be stored: the cursor of the topic is missing, try again"
             )
         await self._end(buffer, txn, action)
         for late in buffer.raise_low_water_mark(txn.most, low_water_mark):

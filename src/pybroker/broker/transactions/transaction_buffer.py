@@ -288,7 +288,7 @@ class TransactionBuffer:
             if version > FORMAT_VERSION:
                 raise StoreError(
                     f"a snapshot of transactions has format version {version}, this broker reads up to {FORMAT_VERSION}: "
-                    "it was written by a newer one"
+                    "start the newer version that wrote it"
                 )
             found = _SNAPSHOTS.decode(record)
             buffer = TransactionBuffer(max_open)

@@ -1,4 +1,4 @@
-"""`pybroker api`: any call of the REST interface, with the broker and credentials of all other commands."""
+"""`pybroker api`: Call any path of the REST API, with the same broker and credentials as the other commands."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ METHODS = ("GET", "POST", "PUT", "DELETE")
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     parser.add_argument("method", type=str.upper, choices=METHODS, metavar="METHOD", help="GET, POST, PUT or DELETE")
-    parser.add_argument("path", metavar="PATH", help="such as /admin/v2/clusters, with its query")
-    parser.add_argument("body", nargs="?", metavar="BODY", help="JSON, or - for the standard input")
+    parser.add_argument("path", metavar="PATH", help="such as /admin/v2/clusters, with its query parameters")
+    parser.add_argument("body", nargs="?", metavar="BODY", help="JSON, or - to read it from standard input")
     add_yes_option(parser)
     add_broker_options(parser)
     parser.set_defaults(run=run)
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if not options.path.startswith("/") or not options.path.isascii() or not options.path.isprintable():
-        raise WrongUsage("PATH begins with / and has no unescaped characters outside ASCII, such as /admin/v2/clusters")
+        raise WrongUsage("PATH must begin with /, such as /admin/v2/clusters; percent-encode characters outside ASCII")
     text = sys.stdin.read() if options.body == "-" else options.body
     body = None if text is None else json_body(text)
     if options.method != "GET":
@@ -52,7 +52,7 @@ def json_body(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise WrongUsage("the value is not JSON; a text needs its own quotation marks: '\"text\"'") from None
+        raise WrongUsage("the value is not JSON. Put a text into its own quotation marks: '\"text\"'") from None
 
 
 def _write(options: argparse.Namespace, body: bytes) -> None:

@@ -1,6 +1,6 @@
-"""`pybroker completion`: a script that completes commands, options and their values in bash or zsh.
+"""`pybroker completion`: Print a script that completes commands, options and their values in bash or zsh.
 
-Made from the parsers themselves, so it cannot name what is not there. It asks no broker.
+It is generated from the parsers and calls no broker.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Completed:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
-    parser.add_argument("shell", choices=("bash", "zsh"))
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell of the script")
     parser.set_defaults(run=run)
 
 

@@ -1,6 +1,6 @@
-"""`pybroker consume`: receives messages and writes them out.
+"""`pybroker consume`: Receive messages of a subscription, or read a topic without one, and write them to standard output.
 
-With a subscription, a message is acknowledged once it is written; without one, topics are read and nothing is left behind.
+With a subscription, a message is acknowledged after it is written. Without one, the topic keeps no trace of the reader.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pybroker.client.pulsar_client import PulsarClient
 from pybroker.wire.compression import DamagedPayload
 
 EXAMPLES = """
-pybroker consume orders -s billing                        until Ctrl-C, acknowledging what was written
+pybroker consume orders -s billing                        until Ctrl-C; acknowledges what it has written
 pybroker consume orders -s billing --type shared -n 10 --wait 5s
-pybroker consume orders -s look --from earliest --no-ack  look at them; they come again
-pybroker consume orders --until-end --json > orders.jsonl all that is there, without a subscription
+pybroker consume orders -s look --from earliest --no-ack  does not acknowledge: messages are delivered again
+pybroker consume orders --until-end --json > orders.jsonl all stored messages, without a subscription
 pybroker consume orders --from 2026-11-23T04:00:00Z --until-end
 pybroker consume pictures -n 1 --values --no-newline > picture.png
 """
@@ -41,47 +41,68 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     parser.add_argument("topics", type=topic, nargs="+", metavar="TOPIC")
     parser.add_argument(
-        "-s", "--subscription", metavar="S", help="receive by this subscription; without: read the topic"
+        "-s",
+        "--subscription",
+        metavar="S",
+        help="receive messages of this subscription (default: read the topic without one)",
     )
     parser.add_argument(
         "-t",
         "--type",
         choices=("exclusive", "shared", "failover", "key_shared"),
         default="exclusive",
-        help="of the subscription (exclusive)",
+        help="type of the subscription (exclusive)",
     )
     parser.add_argument(
         "--from",
         dest="start",
         type=start,
         metavar="W",
-        help="earliest or latest, for a new subscription (latest); for reading also LEDGER:ENTRY or a time (earliest)",
+        help="first message of a new subscription: earliest or latest (latest); without a subscription: also LEDGER:ENTRY "
+        "or a time (earliest)",
     )
-    parser.add_argument("-n", "--count", type=count, metavar="N", help="end after so many messages")
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="end after N messages")
     parser.add_argument(
-        "--wait", type=seconds, metavar="T", help="end when none came for so long; exit code 4 if too few came"
+        "--wait",
+        type=seconds,
+        metavar="T",
+        help="end if no message arrives for this time; exit code 4 if fewer than N arrived",
     )
-    parser.add_argument("--until-end", action="store_true", help="end at the last message; only for reading")
+    parser.add_argument(
+        "--until-end", action="store_true", help="end after the last stored message; only without a subscription"
+    )
     acks = parser.add_mutually_exclusive_group()
     acks.add_argument(
-        "--ack", dest="acks", action="store_true", default=True, help="acknowledge what was written (default)"
+        "--ack", dest="acks", action="store_true", default=True, help="acknowledge messages that were written (default)"
     )
-    acks.add_argument("--no-ack", dest="acks", action="store_false", help="acknowledge nothing: all of it comes again")
+    acks.add_argument(
+        "--no-ack", dest="acks", action="store_false", help="acknowledge nothing: all messages are delivered again"
+    )
     parser.add_argument(
-        "--batch-index-ack", action="store_true", help="messages of a batch one by one, where the broker does that"
+        "--batch-index-ack",
+        action="store_true",
+        help="acknowledge the messages of a batch one by one, if the broker supports it",
     )
     parser.add_argument("--name", default="", metavar="N", help="the consumer's name")
     parser.add_argument(
-        "--compacted", action="store_true", help="of each key only the last message, where the topic is compacted"
+        "--compacted", action="store_true", help="read only the last message of each key, if the topic is compacted"
     )
     parser.add_argument(
-        "--queue", type=count, default=DEFAULT_QUEUE, metavar="N", help=f"how many wait in the client ({DEFAULT_QUEUE})"
+        "--queue",
+        type=count,
+        default=DEFAULT_QUEUE,
+        metavar="N",
+        help=f"maximum messages that wait in this client ({DEFAULT_QUEUE})",
     )
-    add_json_option(parser, "one line of JSON for each message")
-    parser.add_argument("--values", action="store_true", help="values alone, as they are, each followed by a line feed")
+    add_json_option(parser, "write one line of JSON for each message")
+    parser.add_argument(
+        "--values", action="store_true", help="write only the values, as raw bytes, each followed by a line feed"
+    )
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("-0", "--null", action="store_true", help="with --values: followed by a null byte instead")
-    ends.add_argument("--no-newline", action="store_true", help="with --values: followed by nothing")
+    ends.add_argument(
+        "-0", "--null", action="store_true", help="with --values: write a null byte after each value instead"
+    )
+    ends.add_argument("--no-newline", action="store_true", help="with --values: write nothing after each value")
     add_broker_options(parser, is_binary=True)
     parser.set_defaults(run=run)
 
@@ -103,25 +124,25 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if options.queue > MAX_QUEUE:
-        raise WrongUsage(f"--queue is at most {MAX_QUEUE:,}")
+        raise WrongUsage(f"--queue must be at most {MAX_QUEUE:,}")
     if options.subscription is None:
         if len(options.topics) > 1:
-            raise WrongUsage("one topic can be read without a subscription; for several give --subscription")
-        if options.type != "exclusive" or options.name or not options.acks or options.batch_index_ack:
             raise WrongUsage(
-                "--type, --name, --no-ack and --batch-index-ack are for a subscription: give --subscription, too"
+                "only one topic can be read without a subscription: add --subscription to receive from several"
             )
+        if options.type != "exclusive" or options.name or not options.acks or options.batch_index_ack:
+            raise WrongUsage("--type, --name, --no-ack and --batch-index-ack need a subscription: add --subscription")
     else:
         if options.until_end:
-            raise WrongUsage("--until-end is for reading without --subscription; with one give --wait")
+            raise WrongUsage("--until-end works only without --subscription: use --wait instead")
         if options.start is not None and not options.start.word:
             raise WrongUsage(
-                "a new subscription begins at earliest or latest; an id or a time is for reading without --subscription"
+                "--from: a new subscription begins at earliest or latest; an id or a time works only without --subscription"
             )
     if options.values and options.json:
-        raise WrongUsage("either --values or --json")
+        raise WrongUsage("--values and --json exclude each other: give one of them")
     if (options.null or options.no_newline) and not options.values:
-        raise WrongUsage("--null and --no-newline go with --values")
+        raise WrongUsage("--null and --no-newline need --values")
 
 
 def _end_of_value(options: argparse.Namespace) -> bytes | None:
@@ -208,7 +229,7 @@ class Session:
                 break
             except DamagedPayload as error:
                 self._damaged += 1
-                say(f"a message that cannot be read, and stays unacknowledged: {error}")
+                say(f"cannot read a message; it stays unacknowledged: {error}")
                 continue
             self._writer.write(messages)
             self._taken += len(messages)
@@ -222,7 +243,7 @@ class Session:
         try:
             await self._consumer.ack(*messages, wants_receipt=True)
         except ConnectionLost as error:  # the consumer attaches again by itself
-            say(f"{len(messages)} acknowledgements may be lost, such messages come again: {error}")
+            say(f"{len(messages)} acknowledgements may be lost, and these messages may be delivered again: {error}")
 
     async def _receive(self) -> list[Message]:
         left = MAX_AT_ONCE if self._most is None else min(MAX_AT_ONCE, self._most - self._taken)

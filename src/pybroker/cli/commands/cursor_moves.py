@@ -25,7 +25,7 @@ pybroker skip orders billing -n 10 --yes
 """,
     ),
     "seek": (
-        "Move a subscription to a message or a time. It receives everything from there on, and nothing in front of it.",
+        "Move a subscription to a message or a time. It receives all messages from there on, and none before it.",
         """
 pybroker seek orders billing 12:345
 pybroker seek orders billing 2026-11-23T04:00:00Z
@@ -33,7 +33,7 @@ pybroker seek orders billing earliest
 """,
     ),
     "delete": (
-        "Delete a subscription, or without one the topic with all its messages.",
+        "Delete a subscription, or, without SUBSCRIPTION, the topic with all its messages.",
         """
 pybroker delete orders billing
 pybroker delete orders --force --yes
@@ -48,19 +48,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, *TEXTS[name])
     parser.add_argument("topic", type=topic, metavar="TOPIC")
     if name == "delete":
-        parser.add_argument("subscription", nargs="?", metavar="SUBSCRIPTION")
-        parser.add_argument("--force", action="store_true", help="also while clients are connected")
+        parser.add_argument("subscription", nargs="?", metavar="SUBSCRIPTION", help="default: delete the topic")
+        parser.add_argument("--force", action="store_true", help="even if clients are connected")
     else:
         parser.add_argument("subscription", metavar="SUBSCRIPTION")
     if name == "skip":
         many = parser.add_mutually_exclusive_group(required=True)
-        many.add_argument("--all", action="store_true", help="everything that is there now")
+        many.add_argument("--all", action="store_true", help="all messages that are stored now")
         many.add_argument("-n", "--count", type=count, metavar="N", help="the oldest N entries of each partition")
     if name == "seek":
         parser.add_argument("to", type=start, metavar="ID|TIME|earliest|latest")
     parser.set_defaults(run={"skip": run_skip, "seek": run_seek, "delete": run_delete}[name])
     add_yes_option(parser)
-    add_json_option(parser, "one JSON document that says what was done")
+    add_json_option(parser, "write one JSON document that describes the change")
     add_broker_options(parser)
 
 
@@ -84,7 +84,7 @@ def run_seek(options: argparse.Namespace) -> int:
     require_confirmed(
         options,
         f"{name[0].upper()}{name[1:]} is moved to {where}: it receives all messages from there on, also those that it has "
-        "acknowledged, and no message in front of it. Its consumers connect again.",
+        "acknowledged, and no message before it. Its consumers reconnect.",
     )
     with AdminRest(broker_of(options)) as rest:
         for each in partitions_of_id(rest, options.topic, to.id):

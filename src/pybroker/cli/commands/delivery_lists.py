@@ -1,21 +1,24 @@
-"""`pybroker unacked`, `delayed`, `draining` and `waiting`: what a subscription holds, message by message or hash by hash."""
+"""`pybroker unacked`, `delayed`, `draining` and `waiting`: lists of the messages or hashes of a subscription."""
 
 from __future__ import annotations
 
 import argparse
 import base64
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pybroker.cli.admin_rest import AdminRest, subscription_path
-from pybroker.cli.exit_codes import EXIT_OK
 from pybroker.cli.output import Output, add_json_option, output_of
 from pybroker.cli.parsed_arguments import base64_bytes, count, number, seconds, topic
 from pybroker.cli.parsing import described
-from pybroker.cli.text_tables import Cell, age, moment, plain, size, value_text
+from pybroker.cli.text_tables import Cell, age, ago, moment, plain, printable, size, value_text
+from pybroker.cli.watching import add_watch_option, show
 from pybroker.cli.which_broker import add_broker_options, broker_of
+from pybroker.model.names import TopicName
 
 DEFAULT_LIMIT = 100
 ROWS_AT_ONCE = 500
@@ -30,7 +33,8 @@ class Listing:
     call: str
     member: str
     head: Sequence[str]
-    row: Callable[[Item], list[Cell]]
+    row: Callable[[Item, int], list[Cell]]
+    """Returns the cells of an item. The second argument is the current time in milliseconds."""
     nothing: str
     text: str
     examples: str
@@ -38,7 +42,7 @@ class Listing:
 
 
 def key_of(item: Mapping[str, Any]) -> str | None:
-    """A key as REST says it, for people; None for a message without."""
+    """Return the key of a REST document as text; None for a message without a key."""
     if item.get("keyBase64") is not None:
         return _bytes_text(item["keyBase64"])
     key = item.get("key")
@@ -50,13 +54,13 @@ def _bytes_text(encoded: object) -> str:
 
 
 def consumer_text(consumer: object) -> str | None:
-    """A consumer by its name; its address, too, where it has no name of its own."""
+    """Return the name of a consumer, or its address if it has no name."""
     if not isinstance(consumer, dict):
         return None if consumer is None else str(consumer)
     return str(consumer.get("name") or consumer.get("address"))
 
 
-def _unacked_row(item: Item) -> list[Cell]:
+def _unacked_row(item: Item, now_ms: int) -> list[Cell]:
     return [
         item["messageId"],
         key_of(item),
@@ -65,7 +69,7 @@ def _unacked_row(item: Item) -> list[Cell]:
         age(item.get("ageMs")),
         item.get("deliveryCount"),
         size(item.get("size")),
-        moment(item.get("publishTime")),
+        ago(item.get("publishTime"), now_ms),
         "; ".join(_unacked_notes(item)),
     ]
 
@@ -82,13 +86,19 @@ def _unacked_notes(item: Item) -> Iterator[str]:
         yield "encrypted"
 
 
-def _delayed_row(item: Item) -> list[Cell]:
-    notes = ["changed by hand"] if item.get("changed") else []
+def _delayed_row(item: Item, now_ms: int) -> list[Cell]:
+    notes = ["changed by an administrator"] if item.get("changed") else []
     notes += [f"cannot be read: {item['unreadable']}"] if item.get("unreadable") else []
-    return [item["messageId"], key_of(item), moment(item.get("deliverAt")), "; ".join(notes)]
+    return [
+        item["messageId"],
+        key_of(item),
+        ago(item.get("deliverAt"), now_ms),
+        moment(item.get("deliverAt")),
+        "; ".join(notes),
+    ]
 
 
-def _draining_row(item: Item) -> list[Cell]:
+def _draining_row(item: Item, now_ms: int) -> list[Cell]:
     keys = [*map(str, item.get("keys", ())), *map(_bytes_text, item.get("keysBase64", ()))]
     ids = item.get("messageIds", [])
     unacked = item.get("unackedMessages", 0)
@@ -97,47 +107,53 @@ def _draining_row(item: Item) -> list[Cell]:
         ", ".join(keys),
         consumer_text(item.get("oldConsumer")),
         consumer_text(item.get("newConsumer")),
-        moment(item.get("since")),
+        ago(item.get("since"), now_ms),
         unacked,
         " ".join(map(str, ids)) + (" ..." if unacked > len(ids) else ""),
         item.get("blockedAttempts"),
     ]
 
 
-def _waiting_row(item: Item) -> list[Cell]:
+def _waiting_row(item: Item, now_ms: int) -> list[Cell]:
     return [
         plain(item.get("hash")),
         item.get("reason"),
         consumer_text(item.get("consumer")),
         consumer_text(item.get("because")),
         item.get("entries"),
-        moment(item.get("since")),
+        ago(item.get("since"), now_ms),
         item.get("setAsideFrom"),
     ]
 
 
 def _add_unacked_filters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--consumer", metavar="C", help="only those at this consumer")
+    parser.add_argument("--consumer", metavar="C", help="only messages of this consumer, by its name")
     keys = parser.add_mutually_exclusive_group()
-    keys.add_argument("--key", metavar="K", help="only those with this key")
-    keys.add_argument("--key-base64", type=base64_bytes, metavar="B", help="the same, for a key of bytes")
-    parser.add_argument("--hash", type=number, metavar="N", help="only those with this hash of their key")
-    parser.add_argument("--min-age", type=seconds, metavar="T", help="only those delivered so long ago: 30s, 10m")
-    parser.add_argument("--properties", action="store_true", help="their properties, too")
+    keys.add_argument("--key", metavar="K", help="only messages with this key")
+    keys.add_argument("--key-base64", type=base64_bytes, metavar="B", help="the same for a binary key, in Base64")
+    parser.add_argument("--hash", type=number, metavar="N", help="only messages whose key has this hash")
+    parser.add_argument(
+        "--min-age",
+        type=seconds,
+        metavar="T",
+        help="only messages that were delivered at least this long ago: 30s, 10m",
+    )
+    parser.add_argument("--properties", action="store_true", help="show their properties, too")
 
 
 LISTINGS = {
     "unacked": Listing(
         "unacked",
         "messages",
-        ("MESSAGE", "KEY", "HASH", "CONSUMER", "FOR", "DELIVERIES", "SIZE", "PUBLISHED", "NOTE"),
+        ("MESSAGE", "KEY", "HASH", "CONSUMER", "AGE", "DELIVERIES", "SIZE", "PUBLISHED", "NOTE"),
         _unacked_row,
-        "Nothing is unacknowledged.",
-        "Messages that were delivered and are not acknowledged: whose they are, and for how long.",
+        "No unacknowledged messages.",
+        "List messages that were delivered and are not acknowledged, with their consumer and age.",
         """
 pybroker unacked orders billing
 pybroker unacked orders billing --consumer billing-2 --min-age 10m
 pybroker unacked orders billing --key customer-7 --properties
+pybroker unacked orders billing --watch=5s
 pybroker unacked orders billing --json --limit 100000 | jq -r '.messages[].messageId'
 """,
         _add_unacked_filters,
@@ -145,86 +161,91 @@ pybroker unacked orders billing --json --limit 100000 | jq -r '.messages[].messa
     "delayed": Listing(
         "delayed",
         "messages",
-        ("MESSAGE", "KEY", "DELIVERED AT", "NOTE"),
+        ("MESSAGE", "KEY", "DELIVERY", "AT", "NOTE"),
         _delayed_row,
-        "Nothing is delayed.",
-        "Messages that are kept back until their time has come.",
+        "No delayed messages.",
+        "List messages whose delivery time has not come.",
         """
 pybroker delayed orders billing
-pybroker delay orders billing 12:345 --now       deliver one of them at once
+pybroker delay orders billing 12:345 --now       deliver one of them now
 """,
     ),
     "draining": Listing(
         "drainingHashes",
         "hashes",
-        ("HASH", "KEYS", "FROM", "TO", "SINCE", "UNACKED", "MESSAGES", "BLOCKED ATTEMPTS"),
+        ("HASH", "KEYS", "FROM", "TO", "SINCE", "UNACKED", "MESSAGES", "BLOCKED"),
         _draining_row,
-        "No hash drains.",
-        "Hashes of a Key_Shared subscription that wait for their old consumer's acknowledgements.",
+        "No draining hashes.",
+        "List hashes of a Key_Shared subscription that wait until their previous consumer has acknowledged its messages.",
         """
 pybroker draining orders billing
-pybroker ack orders billing 12:345               acknowledge what one of them waits for
+pybroker draining orders billing --watch
+pybroker ack orders billing 12:345               acknowledge a message that a hash waits for
 """,
     ),
     "waiting": Listing(
         "waiting",
         "hashes",
-        ("HASH", "REASON", "CONSUMER", "BECAUSE OF", "ENTRIES", "SINCE", "SET ASIDE FROM"),
+        ("HASH", "REASON", "CONSUMER", "BECAUSE OF", "ENTRIES", "SINCE", "PARKED FROM"),
         _waiting_row,
-        "Nothing fills the look-ahead.",
-        "Who fills the look-ahead of a Key_Shared subscription: hashes whose messages were read and cannot be delivered.",
+        "No waiting hashes.",
+        "List hashes of a Key_Shared subscription whose messages wait in the look-ahead buffer and cannot be delivered.",
         """
 pybroker waiting orders billing
-pybroker explain orders billing                  what to do about it
+pybroker waiting orders billing --watch
+pybroker explain orders billing                  the cause, and what to do
 """,
     ),
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the list that the parser's name ends in."""
+    """Add the options of the list that has the parser's name."""
     listing = LISTINGS[parser.prog.split()[-1]]
     described(parser, listing.text, listing.examples)
     parser.add_argument("topic", type=topic, metavar="TOPIC")
     parser.add_argument("subscription", metavar="SUBSCRIPTION")
     listing.filters(parser)
     parser.add_argument(
-        "--limit", type=count, default=DEFAULT_LIMIT, metavar="N", help=f"at most so many ({DEFAULT_LIMIT})"
+        "--limit", type=count, default=DEFAULT_LIMIT, metavar="N", help=f"maximum number of items ({DEFAULT_LIMIT})"
     )
+    add_watch_option(parser)
     add_json_option(parser)
     add_broker_options(parser)
     parser.set_defaults(run=run, listing=listing)
 
 
 def run(options: argparse.Namespace) -> int:
-    listing: Listing = options.listing
-    output = output_of(options)
     with AdminRest(broker_of(options)) as rest:
         names = rest.partitions(options.topic)
-        many = len(names) > 1
-        left = options.limit
-        collected: list[Item] = []
-        total: int | None = None
-        for name in names:
-            pages = _Pages(rest, subscription_path(name, options.subscription), listing, _query(options), left)
-            if left <= 0:  # the limit is reached: only the count follows
-                total = _sum(total, pages.counted())
-                continue
-            if output.is_json:
-                found = [{**item, **({"topic": str(name)} if many else {})} for item in pages]
-                collected += found
-                shown = len(found)
-            else:
-                if many:
-                    output.line(str(name))
-                shown = write_items(output, listing, pages)
-            total = _sum(total, pages.total)
-            left -= shown
+        return show(output_of(options), options.watch, partial(_draw, rest, options, names))
+
+
+def _draw(rest: AdminRest, options: argparse.Namespace, names: Sequence[TopicName], output: Output) -> None:
+    listing: Listing = options.listing
+    many = len(names) > 1
+    left = options.limit
+    collected: list[Item] = []
+    total: int | None = None
+    for name in names:
+        pages = _Pages(rest, subscription_path(name, options.subscription), listing, _query(options), left)
+        if left <= 0:  # the limit is reached: only the count follows
+            total = _sum(total, pages.counted())
+            continue
+        if output.is_json:
+            found = [{**item, **({"topic": str(name)} if many else {})} for item in pages]
+            collected += found
+            shown = len(found)
+        else:
+            if many:
+                output.line(printable(str(name)))
+            shown = write_items(output, listing, pages, int(time.time() * 1000))
+        total = _sum(total, pages.total)
+        left -= shown
     if output.is_json:
         output.document({listing.member: collected, "total": total})
     elif total is not None and left <= 0 and total > options.limit:
         output.line(f"{options.limit:,} of {total:,}: --limit shows more")
-    return EXIT_OK
 
 
 def _sum(total: int | None, more: int | None) -> int | None:
@@ -256,7 +277,7 @@ class _Pages:
         self._limit = limit
 
     def counted(self) -> int | None:
-        """How many there are, where the list says that; none of them is asked for but the first."""
+        """Return the total number of items if the list has one. Fetches only the first item."""
         total = self._rest.get(self._path, {**self._query, "limit": 1}).get("total")
         return None if total is None else int(total)
 
@@ -267,11 +288,11 @@ class _Pages:
             yield from items
 
 
-def write_items(output: Output, listing: Listing, items: Iterator[Item] | _Pages) -> int:
+def write_items(output: Output, listing: Listing, items: Iterator[Item] | _Pages, now_ms: int) -> int:
     """Write the items as tables of some hundred rows. Return their number."""
     shown = 0
     iterator = iter(items)
-    while rows := [listing.row(item) for item in itertools.islice(iterator, ROWS_AT_ONCE)]:
+    while rows := [listing.row(item, now_ms) for item in itertools.islice(iterator, ROWS_AT_ONCE)]:
         output.table(listing.head, rows)
         output.flush()
         shown += len(rows)

@@ -1,4 +1,4 @@
-"""`pybroker hash` and `holes`: who has a key, and what of a subscription is not acknowledged in front of what is."""
+"""`pybroker hash` and `holes`: the consumer of a key, and the gaps in the acknowledgements of a subscription."""
 
 from __future__ import annotations
 
@@ -7,38 +7,43 @@ from typing import Any
 
 from pybroker.cli.admin_rest import AdminRest, subscription_path
 from pybroker.cli.commands.delivery_lists import consumer_text, key_of
-from pybroker.cli.exit_codes import EXIT_OK
 from pybroker.cli.output import BOLD, Output, add_json_option, output_of
 from pybroker.cli.parsed_arguments import topic
 from pybroker.cli.parsing import described
-from pybroker.cli.text_tables import Cell, age, facts, moment, plain, size
+from pybroker.cli.text_tables import Cell, age, facts, moment, plain, printable, size
+from pybroker.cli.watching import add_watch_option, show
 from pybroker.cli.which_broker import add_broker_options, broker_of
 
 HASH_EXAMPLES = """
 pybroker hash orders billing customer-7
-pybroker hash orders billing AAECAw== --base64   a key of bytes
+pybroker hash orders billing AAECAw== --base64   a binary key
+pybroker hash orders billing customer-7 --watch
 """
 HOLES_EXAMPLES = """
 pybroker holes orders billing
+pybroker holes orders billing --json | jq .held
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     is_hash = parser.prog.endswith("hash")
     if is_hash:
-        described(parser, "The hash of a key, its range, and the consumer that has it now.", HASH_EXAMPLES)
+        described(
+            parser, "Show the hash of a key, its hash range, and the consumer that receives it now.", HASH_EXAMPLES
+        )
     else:
         described(
             parser,
-            "Ack holes: the oldest message that is not acknowledged, what is acknowledged behind it, and what is kept for it.",
+            "Show the oldest unacknowledged message, the acknowledged ranges after it, and the ledgers that are retained for it.",
             HOLES_EXAMPLES,
         )
     parser.add_argument("topic", type=topic, metavar="TOPIC")
     parser.add_argument("subscription", metavar="SUBSCRIPTION")
     if is_hash:
         parser.add_argument("key", metavar="KEY")
-        parser.add_argument("--base64", action="store_true", help="KEY is base64 of a key of bytes")
-    add_json_option(parser, "the broker's document, a list of them for a partitioned topic")
+        parser.add_argument("--base64", action="store_true", help="KEY is a binary key in Base64")
+    add_watch_option(parser)
+    add_json_option(parser, "write the broker's document; a list of documents for a partitioned topic")
     add_broker_options(parser)
     parser.set_defaults(run=run_hash if is_hash else run_holes)
 
@@ -52,22 +57,24 @@ def run_holes(options: argparse.Namespace) -> int:
 
 
 def _shown(options: argparse.Namespace, call: str, query: dict[str, object], write: Any) -> int:
-    output = output_of(options)
     with AdminRest(broker_of(options)) as rest:
-        documents = {
-            str(name): rest.get(f"{subscription_path(name, options.subscription)}/{call}", query)
-            for name in rest.partitions(options.topic)
-        }
-    if output.is_json:
-        found = [{"topic": name, **each} for name, each in documents.items()]
-        output.document(found[0] if len(found) == 1 else found)
-        return EXIT_OK
-    for index, (name, document) in enumerate(documents.items()):
-        if index:
-            output.line()
-        output.line(f"{name} / {options.subscription}", BOLD)
-        write(output, document)
-    return EXIT_OK
+        names = rest.partitions(options.topic)
+
+        def draw(output: Output) -> None:
+            documents = {
+                str(name): rest.get(f"{subscription_path(name, options.subscription)}/{call}", query) for name in names
+            }
+            if output.is_json:
+                found = [{"topic": name, **each} for name, each in documents.items()]
+                output.document(found[0] if len(found) == 1 else found)
+                return
+            for index, (name, document) in enumerate(documents.items()):
+                if index:
+                    output.line()
+                output.line(printable(f"{name} / {options.subscription}"), BOLD)
+                write(output, document)
+
+        return show(output_of(options), options.watch, draw)
 
 
 def _write_hash(output: Output, document: dict[str, Any]) -> None:
@@ -81,12 +88,12 @@ def _write_hash(output: Output, document: dict[str, Any]) -> None:
         ("state", document.get("state")),
         ("consumer", consumer.get("name")),
         ("address", consumer.get("address")),
-        ("drains from", consumer_text(draining.get("oldConsumer"))),
+        ("draining from", consumer_text(draining.get("oldConsumer"))),
         ("since", moment(draining.get("since"))),
-        ("for acknowledgements of", draining.get("unackedMessages")),
-        ("entries that wait", document.get("waiting")),
+        ("unacknowledged messages", draining.get("unackedMessages")),
+        ("waiting entries", document.get("waiting")),
         ("waiting since", moment(document.get("waitingSince"))),
-        ("set aside from", document.get("setAsideFrom")),
+        ("parked from", document.get("setAsideFrom")),
     ]
     output.lines(facts(pairs))
 
@@ -95,19 +102,19 @@ def write_holes(output: Output, document: dict[str, Any]) -> None:
     oldest = document.get("oldestUnacked") or {}
     held = document.get("held") or {}
     pairs: list[tuple[str, Cell]] = [
-        ("everything is acknowledged up to", document.get("markDeletePosition")),
+        ("mark-delete position", document.get("markDeletePosition")),
         ("oldest unacknowledged", oldest.get("messageId")),
         ("published", moment(oldest.get("publishTime"))),
         ("age", age(oldest.get("ageMs"))),
-        ("it cannot be read", oldest.get("unreadable")),
-        ("ledgers that this subscription keeps", held.get("ledgers")),
-        ("with", size(held.get("bytes"))),
+        ("cannot be read", oldest.get("unreadable")),
+        ("retained ledgers", held.get("ledgers")),
+        ("retained bytes", size(held.get("bytes"))),
     ]
     output.lines(facts(pairs))
     behind = document.get("acknowledgedBehind", [])
     output.line()
     rows: list[list[Cell]] = [[each["from"], each["to"], each["entries"]] for each in behind]
-    output.table(["ACKNOWLEDGED FROM", "TO", "ENTRIES"], rows, "Nothing is acknowledged behind it.")
+    output.table(["ACKNOWLEDGED FROM", "TO", "ENTRIES"], rows, "No message after it is acknowledged.")
     _write_more(output, document.get("more"))
     reasons = [
         [
@@ -121,7 +128,7 @@ def write_holes(output: Output, document: dict[str, Any]) -> None:
     ]
     if reasons:
         output.line()
-        output.table(["KEPT FOR", "NAME", "LEDGERS", "BYTES", "FROM LEDGER"], reasons)
+        output.table(["RETAINED FOR", "NAME", "LEDGERS", "SIZE", "FIRST LEDGER"], reasons)
         _write_more(output, held.get("moreReasons"))
 
 

@@ -1,6 +1,6 @@
-"""`pybroker ack`, `redeliver`, `delay` and `disconnect`: calls that mend what `explain` has found.
+"""`pybroker ack`, `redeliver`, `delay` and `disconnect`: actions on single messages or clients, often suggested by `explain`.
 
-One message or client each; every one that is named is tried, and the exit code says whether all were done.
+Each named message or client is tried. The exit code is 0 only if all succeeded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pybroker unacked orders billing --key customer-7 --json | jq -r '.messages[].mes
 """,
     ),
     "redeliver": (
-        "Have single messages delivered again now, which were delivered and are not acknowledged.",
+        "Deliver single unacknowledged messages again now.",
         """
 pybroker redeliver orders billing 12:345
 """,
@@ -44,7 +44,7 @@ pybroker delay orders billing 12:345 --until 2026-12-24T18:00:00Z
 """,
     ),
     "disconnect": (
-        "Disconnect a consumer or a producer. Its client connects again by itself; what it had not acknowledged goes to others.",
+        "Disconnect a consumer or a producer. Its client reconnects by itself; unacknowledged messages are delivered again.",
         """
 pybroker disconnect orders billing --consumer billing-2
 pybroker disconnect orders --producer shop-1
@@ -60,9 +60,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     if name == "disconnect":
         parser.add_argument("subscription", nargs="?", metavar="SUBSCRIPTION")
         whom = parser.add_mutually_exclusive_group(required=True)
-        whom.add_argument("--consumer", metavar="NAME")
-        whom.add_argument("--producer", metavar="NAME")
-        parser.add_argument("--consumer-id", type=number, metavar="N", help="of several with one name, this one")
+        whom.add_argument("--consumer", metavar="NAME", help="a consumer of the subscription, by its name")
+        whom.add_argument("--producer", metavar="NAME", help="a producer of the topic, by its name")
+        parser.add_argument(
+            "--consumer-id", type=number, metavar="N", help="which one, if several consumers have this name"
+        )
         parser.set_defaults(run=run_disconnect)
     else:
         parser.add_argument("subscription", metavar="SUBSCRIPTION")
@@ -71,11 +73,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     if name == "delay":
         when = parser.add_mutually_exclusive_group(required=True)
         when.add_argument("--until", type=time_ms, metavar="TIME", help="a time such as 2026-12-24T18:00:00Z")
-        when.add_argument("--in", dest="after", type=seconds, metavar="T", help="so long from now: 30s, 10m, 2h")
-        when.add_argument("--now", action="store_true", help="do not delay it any more")
+        when.add_argument("--in", dest="after", type=seconds, metavar="T", help="this long from now: 30s, 10m, 2h")
+        when.add_argument("--now", action="store_true", help="deliver it now")
     if name == "ack":
         add_yes_option(parser)
-    add_json_option(parser, "one JSON document with the outcome of each")
+    add_json_option(parser, "write one JSON document with the outcome of each")
     add_broker_options(parser)
 
 
@@ -92,13 +94,13 @@ def run_ack(options: argparse.Namespace) -> int:
 
 def run_redeliver(options: argparse.Namespace) -> int:
     _require_entries(options.ids)
-    return _for_each_id(options, "POST", lambda given: _message(given, "redeliver"), "to be delivered again")
+    return _for_each_id(options, "POST", lambda given: _message(given, "redeliver"), "will be delivered again")
 
 
 def run_delay(options: argparse.Namespace) -> int:
     _require_entries(options.ids)
     if options.now:
-        return _for_each_id(options, "DELETE", lambda given: _message(given, "delay"), "not delayed any more")
+        return _for_each_id(options, "DELETE", lambda given: _message(given, "delay"), "will be delivered now")
     at_ms = options.until if options.after is None else round((time.time() + options.after) * 1000)
     return _for_each_id(options, "PUT", lambda given: _message(given, "delay"), "delayed", {"deliverAt": at_ms})
 
@@ -109,13 +111,13 @@ def _message(given: GivenId, verb: str) -> str:
 
 def _require_entries(ids: Sequence[GivenId]) -> None:
     if any(given.batch_index >= 0 for given in ids):
-        raise WrongUsage("a batch is delivered as a whole: give LEDGER:ENTRY, without the index in it")
+        raise WrongUsage("a batch is delivered as a whole: give LEDGER:ENTRY without the batch index")
 
 
 def _for_each_id(
     options: argparse.Namespace, method: str, path: Callable[[GivenId], str], done: str, body: object = None
 ) -> int:
-    """One call for each id, all of them tried; EXIT_FAILED when one was refused."""
+    """Send one call for each id. Return EXIT_FAILED if the broker refused one of them."""
     output = output_of(options)
     outcomes: list[tuple[str, str | None]] = []
     with AdminRest(broker_of(options)) as rest:
@@ -130,10 +132,10 @@ def _for_each_id(
                 outcomes.append((str(given), str(error)))
             else:
                 outcomes.append((str(given), None))
-    return _told(output, outcomes, done)
+    return _report(output, outcomes, done)
 
 
-def _told(output: Output, outcomes: Sequence[tuple[str, str | None]], done: str) -> int:
+def _report(output: Output, outcomes: Sequence[tuple[str, str | None]], done: str) -> int:
     if output.is_json:
         output.document([{"messageId": name, "done": failure is None, "reason": failure} for name, failure in outcomes])
     for name, failure in outcomes:
@@ -146,7 +148,7 @@ def _told(output: Output, outcomes: Sequence[tuple[str, str | None]], done: str)
 
 def run_disconnect(options: argparse.Namespace) -> int:
     if options.consumer is not None and options.subscription is None:
-        raise WrongUsage("name the consumer's subscription: pybroker disconnect TOPIC SUBSCRIPTION --consumer NAME")
+        raise WrongUsage("--consumer needs its subscription: pybroker disconnect TOPIC SUBSCRIPTION --consumer NAME")
     if options.producer is not None and (options.subscription is not None or options.consumer_id is not None):
         raise WrongUsage("a producer has no subscription and no consumer id: pybroker disconnect TOPIC --producer NAME")
     output = output_of(options)
@@ -167,7 +169,7 @@ def run_disconnect(options: argparse.Namespace) -> int:
 
 
 def _disconnected(rest: AdminRest, name: TopicName, options: argparse.Namespace, whom: str) -> str | None:
-    """Why it could not be done."""
+    """Return the reason of the failure, or None."""
     base = path_of(name) if options.subscription is None else subscription_path(name, options.subscription)
     try:
         rest.change("POST", f"{base}/{whom}/disconnect", query={"consumerId": options.consumer_id})

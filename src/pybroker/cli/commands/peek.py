@@ -1,4 +1,4 @@
-"""`pybroker peek`: the next messages of a subscription, without taking them from anybody."""
+"""`pybroker peek`: Show the next messages of a subscription without receiving them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", type=topic, metavar="TOPIC")
     parser.add_argument("subscription", metavar="SUBSCRIPTION")
     parser.add_argument(
-        "-n", "--count", type=count, default=1, metavar="N", help="so many entries of each partition (1)"
+        "-n", "--count", type=count, default=1, metavar="N", help="number of entries of each partition (1)"
     )
-    add_json_option(parser, "one line of JSON for each message")
+    add_json_option(parser, "write one line of JSON for each message")
     add_broker_options(parser)
     parser.set_defaults(run=run)
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
                     output.line(message_line(message))
                 shown += 1
     if not shown and not output.is_json:
-        output.line("There is no message that is not acknowledged.")
+        output.line("No unacknowledged messages.")
     return EXIT_OK
 
 
@@ -78,10 +78,14 @@ def messages_of(answer: Answer, name: TopicName) -> list[Message]:
         ledger_id, entry_id = (int(part) for part in said["message-id"].split(":")[:2])
         metadata = _metadata(said)
     except (KeyError, ValueError) as error:
-        raise CommandFailed("what answered is no broker: a message without its id and publish time") from error
+        raise CommandFailed(
+            f"{name}: the answer has no message id or publish time. Check that --url is the HTTP address of a broker."
+        ) from error
     received = ReceivedEntry(0, ledger_id, entry_id, 0, b"")
     if said.get("is-encrypted") == "true":
-        say(f"{ledger_id}:{entry_id} is encrypted: its value is shown as it was sent")
+        say(
+            f"{ledger_id}:{entry_id} is encrypted: its value is shown encrypted, because this command has no decryption keys"
+        )
     elif "num-batch-message" in said:
         metadata.num_messages_in_batch = int(said["num-batch-message"])
         return unpack_batch(received, metadata, answer.body, str(name), name.partition_index).messages

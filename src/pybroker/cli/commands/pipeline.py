@@ -1,4 +1,4 @@
-"""`pybroker pipeline`: runs over topics as a whole. What follows a pipeline's name is read by the pipeline itself."""
+"""`pybroker pipeline`: Run a pipeline over whole topics. The pipeline parses the arguments after its name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pybroker.cli.binary_client import binary_access
 from pybroker.cli.exit_codes import EXIT_USAGE, WrongUsage, say
-from pybroker.cli.parsing import CommandParser, described
+from pybroker.cli.parsing import CommandParser, described, epilog_of
 from pybroker.cli.which_broker import add_broker_options, broker_of
 from pybroker.client.access import Access
 from pybroker.errors import InvalidTopicName
@@ -15,14 +15,18 @@ from pybroker.model.names import TopicName
 from pybroker.pipelines.pipeline_registry import ExtraMissing, add_pipelines, module_of
 
 EXAMPLES = """
-pybroker pipeline lake --help                    the options of one; each has its own
+pybroker pipeline lake --help                    the options of this pipeline
 pybroker pipeline lake --topic orders --target /data/lake --table shop.orders --once
+pybroker pipeline replay --topic orders --target orders-copy
 pybroker --profile prod pipeline key-skew --topic orders
+pybroker pipeline key-skew --topic orders --subscription billing --consumers 4
+pybroker pipeline schema-audit --topic orders
+pybroker pipeline dlq-triage --topic orders-billing-DLQ
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    described(parser, "Run over topics as a whole, such as into open tables.", EXAMPLES)
+    described(parser, "Run a pipeline over whole topics, for example into lake tables.", EXAMPLES)
     add_pipelines(parser)
     parser.set_defaults(run=run)
 
@@ -34,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
         say(str(error))
         return EXIT_USAGE
     parser = CommandParser(prog=f"pybroker pipeline {options.pipeline}", description=pipeline.__doc__)
+    parser.epilog = epilog_of(parser.prog, EXAMPLES.splitlines())
     add_broker_options(parser, is_binary=True)
     pipeline.add_options(parser)
     asked = parser.parse_args(options.rest)

@@ -1,15 +1,18 @@
-"""`pybroker policies`: show, set and remove one policy of a topic or of a namespace, by the name that it has in REST."""
+"""`pybroker policies`: Show, set or remove one policy of a topic or namespace, by its name in the REST API."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from pybroker.cli.admin_rest import AdminRest, namespace_path, path_of
+from pybroker.cli.admin_rest import AdminRest, NotThere, namespace_path, path_of
 from pybroker.cli.commands.api import json_body
 from pybroker.cli.confirming import add_yes_option, require_confirmed
 from pybroker.cli.exit_codes import EXIT_OK
+from pybroker.cli.nearest_names import nearest
 from pybroker.cli.output import add_json_option, output_of, write_done
 from pybroker.cli.parsed_arguments import topic
 from pybroker.cli.parsing import described
@@ -19,11 +22,52 @@ from pybroker.model.names import NamespaceName, TopicName
 
 EXAMPLES = """
 pybroker policies get orders retention
+pybroker policies get orders retention --applied
 pybroker policies set orders maxUnackedMessagesOnConsumer 1000
 pybroker policies set orders publishRate '{"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": -1}'
 pybroker policies set acme/orders messageTTL 3600
 pybroker policies remove orders maxUnackedMessagesOnConsumer
 """
+POLICIES = (
+    "autoSubscriptionCreation",
+    "autoTopicCreation",
+    "backlogQuota",
+    "compactionThreshold",
+    "deduplication",
+    "deduplicationEnabled",
+    "deduplicationSnapshotInterval",
+    "delayedDelivery",
+    "dispatchRate",
+    "encryptionRequired",
+    "entryFilters",
+    "inactiveTopicPolicies",
+    "maxConsumers",
+    "maxConsumersPerSubscription",
+    "maxConsumersPerTopic",
+    "maxMessageSize",
+    "maxProducers",
+    "maxProducersPerTopic",
+    "maxSubscriptionsPerTopic",
+    "maxTopicsPerNamespace",
+    "maxUnackedMessagesOnConsumer",
+    "maxUnackedMessagesOnSubscription",
+    "maxUnackedMessagesPerConsumer",
+    "maxUnackedMessagesPerSubscription",
+    "messageTTL",
+    "offloadPolicies",
+    "persistence",
+    "publishRate",
+    "replicatorDispatchRate",
+    "retention",
+    "schemaCompatibilityStrategy",
+    "schemaValidationEnforced",
+    "subscribeRate",
+    "subscriptionAuthMode",
+    "subscriptionDispatchRate",
+    "subscriptionExpirationTime",
+    "subscriptionTypesEnabled",
+)
+"""Names for suggestions. Others are sent to the broker, too."""
 LOSING = frozenset(
     {
         "backlogQuota",
@@ -41,18 +85,27 @@ EVICTION = "consumer_backlog_eviction"
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    get = commands.add_parser("get", help="show what is set; with --applied what is in force")
+    get = commands.add_parser("get", help="show the value that is set; with --applied the effective value")
     change = commands.add_parser("set", help="set a policy to a value")
-    remove = commands.add_parser("remove", help="remove a policy, so that what is set for all holds again")
+    remove = commands.add_parser(
+        "remove", help="remove a policy, so that the value of the namespace or broker applies again"
+    )
     for each, run in ((get, run_get), (change, run_set), (remove, run_remove)):
         each.add_argument(
-            "target", type=topic_or_namespace, metavar="TOPIC|NAMESPACE", help="a namespace is tenant/namespace"
+            "target",
+            type=topic_or_namespace,
+            metavar="TOPIC|NAMESPACE",
+            help="a topic, or a namespace as TENANT/NAMESPACE",
         )
-        each.add_argument("policy", metavar="POLICY", help="its name in REST, such as retention or dispatchRate")
+        each.add_argument(
+            "policy", metavar="POLICY", help="its name in the REST API, such as retention or dispatchRate"
+        )
         if each is change:
-            each.add_argument("value", metavar="JSON")
+            each.add_argument(
+                "value", metavar="JSON", help="the value; a text needs its own quotation marks: '\"text\"'"
+            )
         if each is get:
-            each.add_argument("--applied", action="store_true", help="what is in force, wherever it is set")
+            each.add_argument("--applied", action="store_true", help="show the effective value, wherever it is set")
         else:
             add_yes_option(each)
         each.add_argument(
@@ -75,7 +128,7 @@ def topic_or_namespace(text: str) -> TopicName | NamespaceName:
 
 def run_get(options: argparse.Namespace) -> int:
     name = "backlogQuotaMap" if options.policy == "backlogQuota" else options.policy
-    with AdminRest(broker_of(options)) as rest:
+    with AdminRest(broker_of(options)) as rest, _similar_policy(options.policy):
         answer = rest.get(f"{_base(options.target)}/{name}", {"applied": True if options.applied else None})
     output = output_of(options)
     if output.is_json or answer is not None:
@@ -117,8 +170,20 @@ def loses_messages(policy: str, value: object) -> bool:
 
 def _change(options: argparse.Namespace, method: str, body: object) -> None:
     query = {f"{options.policy}Type": options.type}
-    with AdminRest(broker_of(options)) as rest:
+    with AdminRest(broker_of(options)) as rest, _similar_policy(options.policy):
         rest.change(method, f"{_base(options.target)}/{options.policy}", body, query)
+
+
+@contextmanager
+def _similar_policy(policy: str) -> Iterator[None]:
+    """Add the most similar policy to the broker's error if it does not know this one."""
+    try:
+        yield
+    except NotThere as error:
+        similar = None if policy in POLICIES else nearest(policy, POLICIES)
+        if similar and policy in str(error):
+            error.advice = f"Did you mean policy {similar}?"
+        raise
 
 
 def _base(target: TopicName | NamespaceName) -> str:

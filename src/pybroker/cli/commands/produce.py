@@ -1,6 +1,6 @@
-"""`pybroker produce`: publishes messages: arguments, files, lines of the standard input, or JSON lines.
+"""`pybroker produce`: Publish messages from arguments, files, lines of standard input, or JSON lines.
 
-Ends with 0 only when every message is stored. After a signal what was read is still sent.
+The exit code is 0 only if every message is stored. After a signal, messages that were already read are still sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pybroker.client.pulsar_client import PulsarClient
 
 EXAMPLES = """
 pybroker produce orders "hello" "world" --key customer-7 --property source=shell
-seq 1000 | pybroker produce numbers              a message for each line of the standard input
+seq 1000 | pybroker produce numbers              one message for each line of standard input
 pybroker produce pictures --file cat.png --file dog.png
 printf 'k1:one\\nk2:two\\n' | pybroker produce orders --key-separator :
 pybroker consume orders --until-end --json | pybroker produce copy --json-lines
@@ -42,44 +42,59 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     parser.add_argument("topic", type=topic, metavar="TOPIC")
     parser.add_argument(
-        "values", nargs="*", metavar="VALUE", help="a message each; without any, lines of the standard input"
+        "values", nargs="*", metavar="VALUE", help="one message each (default: lines of standard input)"
     )
-    source = parser.add_argument_group("other messages than VALUEs")
+    source = parser.add_argument_group("other sources of messages")
     source.add_argument(
         "--file", action="append", default=[], type=Path, metavar="F", help="a file as one message; may be repeated"
     )
     source.add_argument(
-        "--lines", type=Path, metavar="F", help="a message for each line of a file, - for the standard input"
+        "--lines", type=Path, metavar="F", help="one message for each line of this file, - for standard input"
     )
     source.add_argument("-0", "--null", action="store_true", help="lines end with a null byte")
     source.add_argument("--json-lines", action="store_true", help="lines are JSON, as `consume --json` writes them")
-    source.add_argument("--key-separator", metavar="X", help="what is before X in a line is its key")
-    what = parser.add_argument_group("what each message has")
-    what.add_argument("-k", "--key", metavar="K")
+    source.add_argument("--key-separator", metavar="X", help="the key of a line is its text before X")
+    what = parser.add_argument_group("properties of each message")
+    what.add_argument("-k", "--key", metavar="K", help="the key")
     what.add_argument(
-        "-p", "--property", action="append", default=[], type=pair, metavar="NAME=VALUE", help="may be repeated"
+        "-p",
+        "--property",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="NAME=VALUE",
+        help="a property; may be repeated",
     )
-    what.add_argument("--event-time", type=time_ms, default=0, metavar="TIME")
+    what.add_argument(
+        "--event-time", type=time_ms, default=0, metavar="TIME", help="a time such as 2026-12-24T18:00:00Z"
+    )
     delay = what.add_mutually_exclusive_group()
     delay.add_argument(
-        "--deliver-at", type=time_ms, metavar="TIME", help="not delivered before, on shared subscriptions"
+        "--deliver-at",
+        type=time_ms,
+        metavar="TIME",
+        help="deliver it at this time, to Shared and Key_Shared subscriptions",
     )
-    delay.add_argument("--deliver-in", type=seconds, metavar="T", help="so long from now: 30s, 10m, 2h")
-    what.add_argument("--repeat", type=count, default=1, metavar="N", help="send each VALUE and --file so many times")
-    how = parser.add_argument_group("how they are sent")
+    delay.add_argument("--deliver-in", type=seconds, metavar="T", help="deliver it this long from now: 30s, 10m, 2h")
+    what.add_argument("--repeat", type=count, default=1, metavar="N", help="send each VALUE and --file N times (1)")
+    how = parser.add_argument_group("sending")
     how.add_argument("--name", default="", metavar="N", help="the producer's name")
-    how.add_argument("--no-batching", action="store_true", help="each message as an entry of its own")
+    how.add_argument("--no-batching", action="store_true", help="store each message in its own entry")
     how.add_argument(
-        "--batch-by-key", action="store_true", help="keys in different batches, for Key_Shared subscriptions"
+        "--batch-by-key",
+        action="store_true",
+        help="put different keys into different batches, for Key_Shared subscriptions",
     )
-    how.add_argument("--chunking", action="store_true", help="messages that are too large in parts, without batching")
+    how.add_argument(
+        "--chunking", action="store_true", help="split messages that are too large into chunks; without batching"
+    )
     how.add_argument("--compression", choices=("none", "lz4", "zlib", "zstd", "snappy"), default="none")
     how.add_argument(
         "--access-mode",
         choices=("shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"),
         default="shared",
     )
-    add_json_option(parser, "one line of JSON for each message that is stored, with its id")
+    add_json_option(parser, "write one line of JSON with the message id for each stored message")
     add_broker_options(parser, is_binary=True)
     parser.set_defaults(run=run)
 
@@ -122,12 +137,12 @@ def _check(options: argparse.Namespace) -> None:
         raise WrongUsage("--key-separator needs at least one character")
     if not takes_lines and (options.null or options.json_lines or options.key_separator):
         raise WrongUsage(
-            "--null, --json-lines and --key-separator are about lines: give --lines FILE, - for the standard input"
+            "--null, --json-lines and --key-separator apply to lines: add --lines FILE, or --lines - for standard input"
         )
     if options.json_lines and (options.key_separator or options.key is not None):
-        raise WrongUsage("with --json-lines keys stand in the lines: leave --key and --key-separator out")
+        raise WrongUsage("with --json-lines the lines contain the keys: leave out --key and --key-separator")
     if options.key is not None and options.key_separator:
-        raise WrongUsage("either --key or --key-separator")
+        raise WrongUsage("--key and --key-separator exclude each other: give one of them")
 
 
 async def _send_all(
@@ -174,7 +189,7 @@ def _given_values(options: argparse.Namespace) -> Iterator[bytes]:
         try:
             yield path.read_bytes()
         except OSError as error:
-            raise CommandFailed(f"{path} cannot be read: {error.strerror}") from error
+            raise CommandFailed(f"cannot read {path}: {error.strerror}") from error
 
 
 def _message(template: OutgoingMessage, line: bytes, number: int, options: argparse.Namespace) -> OutgoingMessage:
@@ -182,7 +197,7 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
         try:
             message = outgoing(line)
         except NotAMessage as error:
-            raise CommandFailed(f"line {number} is no message: {error}") from None
+            raise CommandFailed(f"line {number} is not a message: {error}") from None
         return message._replace(
             properties={**template.properties, **message.properties},
             event_time_ms=message.event_time_ms or template.event_time_ms,
@@ -195,7 +210,9 @@ def _message(template: OutgoingMessage, line: bytes, number: int, options: argpa
         try:
             return template._replace(key=key.decode(), value=value)
         except UnicodeDecodeError:
-            raise CommandFailed(f"line {number}: its key is not UTF-8; --json-lines takes keyBase64") from None
+            raise CommandFailed(
+                f"line {number}: the key is not UTF-8. Use --json-lines with keyBase64 for binary keys."
+            ) from None
     return template._replace(value=line)
 
 
@@ -231,7 +248,7 @@ async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterat
     try:
         descriptor = sys.stdin.fileno() if path is None or str(path) == "-" else os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be read: {error.strerror}") from error
+        raise CommandFailed(f"cannot read {path}: {error.strerror}") from error
     try:
         cutter = LineCutter(end)
         async for data in _data(descriptor, until):
@@ -240,7 +257,7 @@ async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterat
         if cutter.rest:
             yield cutter.rest
     except OSError as error:
-        raise CommandFailed(f"the lines cannot be read: {error.strerror}") from error
+        raise CommandFailed(f"cannot read the lines: {error.strerror}") from error
     finally:
         if path is not None and str(path) != "-":
             os.close(descriptor)
@@ -298,7 +315,7 @@ class Receipts:
 
     def _take(self, receipt: asyncio.Future[MessageId]) -> None:
         is_answered = receipt.done() and not receipt.cancelled()
-        failure = receipt.exception() if is_answered else CommandFailed("it was not answered")
+        failure = receipt.exception() if is_answered else CommandFailed("the broker did not answer")
         if failure is not None:
             self._failed += 1
             self.failure = self.failure or failure

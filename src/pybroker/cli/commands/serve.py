@@ -19,7 +19,7 @@ EXAMPLES = """
 pybroker serve --config conf/broker.conf
 pybroker serve --data /var/lib/pybroker --host 0.0.0.0
 pybroker serve --set defaultRetentionTimeInMinutes=60 --set consoleEnabled=false
-pybroker serve --data try --port 0 --http-port 0 --ready-file ready.json     free ports, told when it is ready
+pybroker serve --data try --port 0 --http-port 0 --ready-file ready.json     any free ports, written to ready.json
 """
 # Options that stand for one key; they win over --set.
 _KEY_OF_OPTION = {
@@ -33,17 +33,24 @@ _KEY_OF_OPTION = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, "Run a broker until SIGTERM or Ctrl-C.", EXAMPLES)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration file, such as conf/broker.conf")
-    parser.add_argument("--data", metavar="DIR", help="directory of everything that is stored (dataDirectory)")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="configuration file, such as conf/broker.conf (default: none)"
+    )
+    parser.add_argument("--data", metavar="DIR", help="directory of all stored data (dataDirectory)")
     parser.add_argument("--host", metavar="H", help="address to listen on (bindAddress)")
-    parser.add_argument("--port", metavar="N", help="port of the binary protocol, 0 for a free one (brokerServicePort)")
-    parser.add_argument("--http-port", metavar="N", help="port of HTTP, 0 for a free one (webServicePort)")
+    parser.add_argument(
+        "--port", metavar="N", help="port of the binary protocol, 0 for any free port (brokerServicePort)"
+    )
+    parser.add_argument("--http-port", metavar="N", help="port of HTTP, 0 for any free port (webServicePort)")
     parser.add_argument("--log-level", metavar="L", help="debug, info, warning or error (logLevel)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any configuration key; may be repeated"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any configuration key; may be repeated"
     )
     parser.add_argument(
-        "--ready-file", type=Path, metavar="FILE", help="write ports and process id there, as JSON, when ready"
+        "--ready-file",
+        type=Path,
+        metavar="FILE",
+        help="when the broker is ready, write its ports and process id to this file as JSON",
     )
     parser.set_defaults(run=run)
 
@@ -75,7 +82,9 @@ def _run(options: argparse.Namespace) -> int:
     if loaded.unknown_keys:
         warnings.append(_unknown(loaded.unknown_keys))
     if loaded.unsupported_keys_in_use:
-        warnings.append("configuration keys without effect so far: " + ", ".join(loaded.unsupported_keys_in_use))
+        warnings.append(
+            "configuration keys without effect in this version: " + ", ".join(loaded.unsupported_keys_in_use)
+        )
     from pybroker.app import run as run_broker  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
 
     def read_again() -> "BrokerConfig":
@@ -105,7 +114,7 @@ def _overrides(options: argparse.Namespace, problems: "Problems") -> dict[str, s
         if separator and key.strip():
             overrides[key.strip()] = value
         else:
-            problems.found.append(f"--set needs key=value, not {setting!r}")
+            problems.found.append(f"--set needs KEY=VALUE, not {setting!r}")
     for option, key in _KEY_OF_OPTION.items():
         value = getattr(options, option)
         if value is not None:

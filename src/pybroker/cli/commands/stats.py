@@ -1,6 +1,6 @@
-"""`pybroker stats`: what happens on topics, as a table that is drawn anew every few seconds, or once.
+"""`pybroker stats`: Show rates, producers, subscriptions and consumers of topics, refreshed every 2 seconds or once.
 
-Rates between two looks are computed from the counters, so that they are of that time; the first look shows the broker's own.
+Rates are computed from the broker's counters, for the time between two refreshes. The first output shows the broker's own rates.
 """
 
 from __future__ import annotations
@@ -14,63 +14,61 @@ from typing import Any
 from pybroker.cli.admin_rest import AdminRest
 from pybroker.cli.commands.subscriptions import subscription_document, write_subscriptions
 from pybroker.cli.commands.topics import stats_of
-from pybroker.cli.exit_codes import EXIT_OK, CommandFailed, say
 from pybroker.cli.output import BOLD, YELLOW, Output, add_json_option, output_of
-from pybroker.cli.parsed_arguments import seconds, topic
+from pybroker.cli.parsed_arguments import topic
 from pybroker.cli.parsing import described
-from pybroker.cli.text_tables import Cell, moment, rate, size
+from pybroker.cli.text_tables import Cell, rate, size
+from pybroker.cli.watching import DEFAULT_PAUSE_S, pause, show
 from pybroker.cli.which_broker import add_broker_options, broker_of
 from pybroker.model.names import TopicName
 
 EXAMPLES = """
-pybroker stats orders                    drawn anew every 2 seconds, until Ctrl-C
+pybroker stats orders                    refresh every 2 seconds, until Ctrl-C
 pybroker stats orders --once
-pybroker stats orders payments --interval 10s
+pybroker stats orders payments --watch=10s
 pybroker stats orders --once --json | jq .msgRateIn
 """
 MAX_CONSUMERS = 50
-"""So many consumers and producers are shown of each list; --json has all."""
-SHORTEST_INTERVAL_S = 0.2
+"""Maximum consumers and producers that are shown of each list; --json has all."""
 _COUNTERS = {
     "msgRateIn": "msgInCounter",
     "msgThroughputIn": "bytesInCounter",
     "msgRateOut": "msgOutCounter",
     "msgThroughputOut": "bytesOutCounter",
 }
-_CLEAR = "\x1b[H\x1b[2J"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     parser.add_argument("topics", type=topic, nargs="+", metavar="TOPIC")
-    parser.add_argument("--once", action="store_true", help="show it once and end")
-    parser.add_argument("--interval", type=seconds, default=2.0, metavar="T", help="how often it is drawn anew (2s)")
-    add_json_option(parser, "the broker's document; one line for each look unless --once")
+    parser.add_argument("--once", action="store_true", help="write the state once and end")
+    parser.add_argument(
+        "--interval",
+        "--watch",
+        dest="interval",
+        nargs="?",
+        type=pause,
+        default=DEFAULT_PAUSE_S,
+        const=DEFAULT_PAUSE_S,
+        metavar="SECONDS",
+        help=f"refresh every SECONDS ({DEFAULT_PAUSE_S:g}) until Ctrl-C; after the names, or as --watch=SECONDS",
+    )
+    add_json_option(parser, "write the broker's document; without --once, one line for each refresh")
     add_broker_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    output = output_of(options)
-    interval_s = max(SHORTEST_INTERVAL_S, options.interval)
+    rates = RatesBetween()
     with AdminRest(broker_of(options)) as rest:
         partitioned = {name: rest.partitions(name) != [name] for name in options.topics}
-        rates = RatesBetween()
-        has_looked = False
-        while True:
-            try:
-                stats = {name: stats_of(rest, name, is_partitioned=partitioned[name]) for name in options.topics}
-            except CommandFailed as error:
-                if not has_looked:
-                    raise
-                say(str(error))  # the broker restarts: the user waits for it
-            else:
-                rates.look(stats, time.monotonic())
-                _show(output, stats, is_once=options.once)
-            if options.once:
-                return EXIT_OK
-            has_looked = True
-            time.sleep(interval_s)
+
+        def draw(output: Output) -> None:
+            stats = {name: stats_of(rest, name, is_partitioned=partitioned[name]) for name in options.topics}
+            rates.look(stats, time.monotonic())
+            _write(output, stats)
+
+        return show(output_of(options), None if options.once else options.interval, draw)
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ class RatesBetween:
     _before: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def look(self, stats: Mapping[TopicName, dict[str, Any]], now_s: float) -> None:
-        """Change the rates in `stats`, where there was a look before and the counters have not begun anew."""
+        """Replace the rates in `stats` if there is an earlier sample and the counters have not restarted."""
         took_s, self._at_s = now_s - self._at_s, now_s
         past, self._before = self._before, {}  # deleted topics are dropped
         for name, document in stats.items():
@@ -99,31 +97,19 @@ class RatesBetween:
                 self._before[key] = counters
 
 
-def _show(output: Output, stats: Mapping[TopicName, dict[str, Any]], *, is_once: bool) -> None:
+def _write(output: Output, stats: Mapping[TopicName, dict[str, Any]]) -> None:
     if output.is_json:
         documents = [{"topic": str(name), **document} for name, document in stats.items()]
-        shown = documents[0] if len(documents) == 1 else documents
-        if is_once:
-            output.document(shown)
-        else:
-            output.record(shown)
-        return
-    if not is_once and output.is_terminal:
-        output.write(_CLEAR)
-    if not is_once:
-        output.line(moment(int(time.time() * 1000)) or "")
-    if len(stats) == 1:
+        output.document(documents[0] if len(documents) == 1 else documents)
+    elif len(stats) == 1:
         ((name, document),) = stats.items()
         write_topic(output, name, document)
     else:
         _write_topics(output, stats)
-    if not is_once:
-        output.line()
-    output.flush()
 
 
 def _write_topics(output: Output, stats: Mapping[TopicName, dict[str, Any]]) -> None:
-    head = ["TOPIC", "IN/S", "BYTES IN/S", "OUT/S", "BYTES OUT/S", "PRODUCERS", "SUBSCRIPTIONS", "BACKLOG", "STORED"]
+    head = ["TOPIC", "IN/S", "BYTES IN/S", "OUT/S", "BYTES OUT/S", "PRODUCERS", "SUBS", "BACKLOG", "SIZE"]
     rows: list[list[Cell]] = [
         [
             str(name),
@@ -142,7 +128,7 @@ def _write_topics(output: Output, stats: Mapping[TopicName, dict[str, Any]]) -> 
 
 
 def write_topic(output: Output, name: TopicName, stats: dict[str, Any]) -> None:
-    """All of one topic."""
+    """Write everything about one topic."""
     output.line(str(name), BOLD)
     output.line(
         f"in {_traffic(stats, 'In')}, out {_traffic(stats, 'Out')}, {size(stats.get('storageSize', 0))} stored, "
@@ -158,7 +144,7 @@ def write_topic(output: Output, name: TopicName, stats: dict[str, Any]) -> None:
                 float(each.get("msgRateIn", 0)),
                 size(each.get("msgThroughputIn", 0)),
                 each.get("accessMode", ""),
-                "waits for memory" if "waitsForMemory" in each else "",
+                "waiting for memory" if "waitsForMemory" in each else "",
             ]
             for each in publishers[:MAX_CONSUMERS]
         ]
@@ -195,9 +181,9 @@ def _write_consumers(output: Output, subscription: str, stats: dict[str, Any]) -
 def _consumer_notes(consumer: dict[str, Any], *, is_active: bool) -> list[str]:
     notes = ["active"] if is_active else []
     if consumer.get("blockedConsumerOnUnackedMsgs"):
-        notes.append("blocked: too many unacknowledged")
+        notes.append("blocked: too many unacknowledged messages")
     if consumer.get("drainingHashesCount"):
-        notes.append(f"{consumer['drainingHashesCount']} hashes drain")
+        notes.append(f"{consumer['drainingHashesCount']} draining hashes")
     return notes
 
 

@@ -63,21 +63,25 @@ def signed(
 
     signing, algorithm = _secret(key, algorithm) if is_secret else _private(key, algorithm)
     if {"alg", "b64"} & set(headers):
-        raise KeyRefused("the headers alg and b64 are not for anybody to choose")
+        raise KeyRefused("--headers: alg and b64 cannot be set, because the signature determines them. Leave them out.")
     try:
         # No `typ`, as Pulsar's tool leaves it out.
         return jwt.encode(dict(claims), signing, algorithm, headers={"typ": None, **headers})
     except jwt.PyJWTError:
-        raise KeyRefused(f"the key cannot be used for {algorithm}") from None
+        raise KeyRefused(
+            f"the key cannot sign with {algorithm}. Choose another key or --signature-algorithm."
+        ) from None
 
 
 def _secret(content: bytes, algorithm: str | None) -> tuple[bytes, str]:
     algorithm = algorithm or HMAC[0]
     if algorithm not in HMAC:
-        raise KeyRefused(f"{algorithm} needs --private-key; a secret key signs {', '.join(HMAC)}")
+        raise KeyRefused(f"{algorithm} needs --private-key; a secret key signs with {', '.join(HMAC)}")
     shortest = dict(HMAC_ALGORITHMS)[algorithm]
     if len(content) < shortest:
-        raise KeyRefused(f"the secret has {len(content)} bytes, and {algorithm} needs {shortest}")
+        raise KeyRefused(
+            f"the secret has {len(content)} bytes, and {algorithm} needs {shortest}: create one with `tokens create-secret-key`"
+        )
     return content, algorithm
 
 
@@ -92,7 +96,7 @@ def _private(content: bytes, algorithm: str | None) -> tuple[PrivateKey, str]:
         else:
             key = serialization.load_der_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise KeyRefused("--private-key is no private key in DER or PEM form, without a password") from None
+        raise KeyRefused("--private-key is not a private key in DER or PEM format without a password") from None
     if isinstance(key, rsa.RSAPrivateKey):
         if algorithm is None or algorithm in _RSA:
             return key, algorithm or "RS256"
@@ -100,21 +104,21 @@ def _private(content: bytes, algorithm: str | None) -> tuple[PrivateKey, str]:
         own = next((name for name, curve in _CURVES.items() if curve == key.curve.name), None)
         if own is not None and algorithm in {None, own}:
             return key, own
-    raise KeyRefused(f"the private key does not fit {algorithm or 'any algorithm that brokers take'}")
+    raise KeyRefused(f"the private key does not match {algorithm or 'any algorithm that brokers accept'}")
 
 
 def parts_of(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return header and claims, not verified. Raises ValueError without any part of the token in its text."""
     pieces = token.split(b".")
     if len(pieces) != 3:
-        raise ValueError("it has not three parts with dots between them")
+        raise ValueError("it does not consist of three parts separated by dots")
     documents: list[dict[str, Any]] = []
     for piece in pieces[:2]:
         try:
             document = json.loads(base64.urlsafe_b64decode(piece + b"=" * (-len(piece) % 4)))
         except (ValueError, RecursionError):
-            raise ValueError("its parts are no JSON in base64") from None
+            raise ValueError("its parts are not JSON in Base64") from None
         if not isinstance(document, dict):
-            raise ValueError("its parts are no JSON objects")
+            raise ValueError("its parts are not JSON objects")
         documents.append(document)
     return documents[0], documents[1]

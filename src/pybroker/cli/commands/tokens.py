@@ -1,6 +1,6 @@
-"""`pybroker tokens`: make keys and tokens, and look at tokens, as `pulsar tokens` does and as the broker verifies them.
+"""`pybroker tokens`: Create keys and tokens, verify and show tokens. Compatible with `pulsar tokens`.
 
-What must hold: no secret stands on the command line, and what is written to a file can be read by its owner only.
+Invariants: no secret is on the command line; only the owner can read a file that is written.
 """
 
 from __future__ import annotations
@@ -33,65 +33,91 @@ pybroker tokens create --private-key private.der -a ES256 --subject billing
 pybroker tokens validate --secret-key token.key < billing.jwt
 pybroker tokens show --token-file billing.jwt
 """
-_LOCATION = "a file, file:///path, or env:NAME of a variable with what the broker's key takes"
+_LOCATION = "FILE, file:///PATH, or env:NAME for an environment variable in the format of the broker's key"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    secret = commands.add_parser(
-        "create-secret-key", help="a secret for tokens that are signed with one (tokenSecretKey)"
-    )
+    secret = commands.add_parser("create-secret-key", help="create a secret key (tokenSecretKey)")
     secret.add_argument("-a", "--signature-algorithm", choices=token_keys.HMAC, default="HS256")
-    secret.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it there; else to the standard output")
-    secret.add_argument("-b", "--base64", action="store_true", help="as base64 text")
+    secret.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write to this new file (default: standard output)"
+    )
+    secret.add_argument("-b", "--base64", action="store_true", help="as Base64 text")
     secret.set_defaults(run=_create_secret_key)
 
     keys = commands.add_parser(
-        "create-key-pair", help="a private key to sign with, a public one for brokers (tokenPublicKey)"
+        "create-key-pair", help="create a private key for signing and a public key for brokers (tokenPublicKey)"
     )
     keys.add_argument("-a", "--signature-algorithm", choices=token_keys.ASYMMETRIC, default="RS256")
-    keys.add_argument("--output-private-key", type=Path, required=True, metavar="FILE")
-    keys.add_argument("--output-public-key", type=Path, required=True, metavar="FILE")
+    keys.add_argument(
+        "--output-private-key", type=Path, required=True, metavar="FILE", help="new file of the private key"
+    )
+    keys.add_argument(
+        "--output-public-key", type=Path, required=True, metavar="FILE", help="new file of the public key"
+    )
     keys.set_defaults(run=_create_key_pair)
 
-    create = commands.add_parser("create", help="a token")
-    create.add_argument("-s", "--subject", required=True, metavar="ROLE", help="who the token is for")
+    create = commands.add_parser("create", help="create a token")
+    create.add_argument("-s", "--subject", required=True, metavar="ROLE", help="the role of the token")
     key = create.add_mutually_exclusive_group(required=True)
     key.add_argument("-sk", "--secret-key", metavar="WHERE", help=_LOCATION)
-    key.add_argument("-pk", "--private-key", metavar="WHERE", help="DER or PEM, in the same way")
+    key.add_argument("-pk", "--private-key", metavar="WHERE", help="a key in DER or PEM format, given in the same way")
     create.add_argument(
-        "-a", "--signature-algorithm", choices=token_keys.ALL, help="HS256, or what fits the private key"
+        "-a",
+        "--signature-algorithm",
+        choices=token_keys.ALL,
+        help="default: HS256, or the algorithm of the private key",
     )
     create.add_argument(
-        "-e", "--expiry-time", type=seconds, metavar="T", help="from now: 30s, 12h, 30d, 1y; else it never expires"
+        "-e",
+        "--expiry-time",
+        type=seconds,
+        metavar="T",
+        help="validity from now: 30s, 12h, 30d, 1y (default: never expires)",
     )
-    create.add_argument("--audience", metavar="A", help="the claim aud")
-    create.add_argument("--claim", action="append", default=[], type=pair, metavar="NAME=TEXT", help="may be repeated")
+    create.add_argument("--audience", metavar="A", help="value of the claim aud")
     create.add_argument(
-        "--headers", action="append", default=[], type=pair, metavar="NAME=TEXT", help="such as kid=1; may be repeated"
+        "--claim", action="append", default=[], type=pair, metavar="NAME=TEXT", help="a claim; may be repeated"
     )
-    create.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it there; else to the standard output")
+    create.add_argument(
+        "--headers",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="NAME=TEXT",
+        help="a header, such as kid=1; may be repeated",
+    )
+    create.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write to this new file (default: standard output)"
+    )
     create.set_defaults(run=_create)
 
-    validate = commands.add_parser("validate", help="whether a broker with this key would take a token, and as whom")
+    validate = commands.add_parser(
+        "validate", help="check whether a broker with this key accepts a token, and show its role"
+    )
     key = validate.add_mutually_exclusive_group(required=True)
     key.add_argument("-sk", "--secret-key", metavar="WHERE", help=_LOCATION)
-    key.add_argument("-pk", "--public-key", metavar="WHERE", help="DER or PEM, in the same way")
+    key.add_argument("-pk", "--public-key", metavar="WHERE", help="a key in DER or PEM format, given in the same way")
     validate.add_argument(
-        "-a", "--signature-algorithm", choices=token_keys.ALL, default="RS256", help="of the public key (RS256)"
+        "-a",
+        "--signature-algorithm",
+        choices=token_keys.ALL,
+        default="RS256",
+        help="algorithm of the public key (RS256)",
     )
     validate.add_argument("--role-claim", default="sub", metavar="NAME", help="tokenAuthClaim (sub)")
     validate.add_argument("--audience-claim", default="", metavar="NAME", help="tokenAudienceClaim")
     validate.add_argument("--audience", default="", metavar="A", help="tokenAudience")
     validate.set_defaults(run=_validate)
 
-    show = commands.add_parser("show", help="what a token says, whether it is true or not")
+    show = commands.add_parser("show", help="show the header and claims of a token without verifying it")
     show.set_defaults(run=_show)
     for each in (validate, show):
         each.add_argument(
-            "-f", "--token-file", type=Path, metavar="FILE", help="else the standard input, or PULSAR_TOKEN"
+            "-f", "--token-file", type=Path, metavar="FILE", help="default: standard input, or PULSAR_TOKEN"
         )
         each.add_argument("refused", nargs="*", help=argparse.SUPPRESS)
         add_json_option(each)
@@ -172,7 +198,7 @@ def _show(options: argparse.Namespace) -> int:
     try:
         header, claims = token_keys.parts_of(_token(options))
     except ValueError as error:
-        raise CommandFailed(f"that is no token: {error}") from None
+        raise CommandFailed(f"not a token: {error}") from None
     output = output_of(options)
     if output.is_json:
         output.document({"header": header, "claims": claims})
@@ -194,11 +220,13 @@ def _location(option: str, text: str) -> bytes:
     if text.startswith("env:"):
         value = os.environ.get(text.removeprefix("env:"), "")
         if not value:
-            raise WrongUsage(f"{option}: the environment variable is not set")
+            raise WrongUsage(
+                f"{option}: the environment variable {text.removeprefix('env:')} is not set. Set it to the key's location."
+            )
         return _read(option, value)
     if text.startswith("data:") or not (text.startswith("file:") or _exists(text)):
         raise WrongUsage(
-            f"{option}: there is no such file; a key itself would stay in the shell's history: give {_LOCATION}"
+            f"{option}: no such file. A key on the command line would stay in the shell's history: give {_LOCATION}."
         )
     return _read(option, text)
 
@@ -228,7 +256,7 @@ def _token(options: argparse.Namespace) -> bytes:
     """Return the token from a file, the standard input, or PULSAR_TOKEN if the standard input is a terminal."""
     if options.refused:
         raise WrongUsage(
-            "a token on the command line would stay in the shell's history: use --token-file, or the standard input"
+            "a token on the command line would stay in the shell's history: use --token-file or standard input"
         )
     try:
         if options.token_file is not None:
@@ -239,7 +267,7 @@ def _token(options: argparse.Namespace) -> bytes:
         else:
             token = sys.stdin.buffer.read(MAX_TOKEN_BYTES + 1)
     except OSError as error:
-        raise CommandFailed(f"the token cannot be read: {error.strerror}") from None
+        raise CommandFailed(f"cannot read the token: {error.strerror}. Check --token-file.") from None
     return bytes(token.strip().removeprefix(b"token:"))
 
 
@@ -254,9 +282,9 @@ def _write(path: Path | None, content: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise CommandFailed(
-            f"{path} is there already: a key that is replaced cannot be had back, so remove it first"
+            f"{path} already exists, and replacing a key would lose it. Remove the file first, or give another name."
         ) from None
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written: {error.strerror}") from None
+        raise CommandFailed(f"cannot write {path}: {error.strerror}") from None
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

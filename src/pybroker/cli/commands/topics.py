@@ -1,27 +1,29 @@
-"""`pybroker topics`: the topics of a namespace, or of all namespaces of a tenant."""
+"""`pybroker topics`: List the topics of a namespace, or of all namespaces of a tenant."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from pybroker.cli.admin_rest import AdminRest, NotThere, namespace_path, path_of
 from pybroker.cli.commands.explain import stuck_topics
-from pybroker.cli.exit_codes import EXIT_OK
-from pybroker.cli.output import add_json_option, output_of
+from pybroker.cli.output import Output, add_json_option, output_of
 from pybroker.cli.parsed_arguments import namespace_or_tenant
 from pybroker.cli.parsing import described
 from pybroker.cli.text_tables import Cell, size
+from pybroker.cli.watching import add_watch_option, show
 from pybroker.cli.which_broker import add_broker_options, broker_of
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 
 EXAMPLES = """
-pybroker topics                          those of public/default
+pybroker topics                          topics of public/default
 pybroker topics acme/orders --long       with rates, backlog and size
-pybroker topics acme --partitions        of all namespaces of a tenant, partitions one by one
+pybroker topics acme --partitions        of all namespaces of a tenant, each partition on its own line
+pybroker topics acme/orders --long --watch=5s
 pybroker topics acme/orders --json | jq -r '.[].topic'
 """
 
@@ -46,32 +48,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=namespace_or_tenant,
         default=NamespaceName("public", "default"),
         metavar="NAMESPACE",
-        help="tenant/namespace, or a tenant (public/default)",
+        help="TENANT/NAMESPACE, or a tenant (default: public/default)",
     )
-    parser.add_argument("-l", "--long", action="store_true", help="what happens on each; one more call for each topic")
-    parser.add_argument("--partitions", action="store_true", help="partitions one by one")
-    parser.add_argument("--system", action="store_true", help="the broker's own topics, too")
+    parser.add_argument(
+        "-l", "--long", action="store_true", help="with rates, backlog and size; needs one more call for each topic"
+    )
+    parser.add_argument(
+        "--partitions", action="store_true", help="list each partition instead of the partitioned topic"
+    )
+    parser.add_argument("--system", action="store_true", help="include the broker's system topics")
+    add_watch_option(parser)
     add_json_option(parser)
     add_broker_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    output = output_of(options)
     with AdminRest(broker_of(options)) as rest:
-        found: list[ListedTopic] = []
-        for namespace in _namespaces(rest, options.namespace):
-            names = _names(rest, namespace, with_system=options.system)
-            partitioned = [] if options.partitions else _partitioned(rest, namespace)
-            found += listed(names, partitioned)
-        rows = [_document(rest, topic, is_long=options.long) for topic in found]
-        if options.long:
-            _add_stuck(rest, rows, options.namespace)
+        return show(output_of(options), options.watch, partial(_draw, rest, options))
+
+
+def _draw(rest: AdminRest, options: argparse.Namespace, output: Output) -> None:
+    found: list[ListedTopic] = []
+    for namespace in _namespaces(rest, options.namespace):
+        names = _names(rest, namespace, with_system=options.system)
+        partitioned = [] if options.partitions else _partitioned(rest, namespace)
+        found += listed(names, partitioned)
+    rows = [_document(rest, topic, is_long=options.long) for topic in found]
+    if options.long:
+        _add_stuck(rest, rows, options.namespace)
     if output.is_json:
         output.document(rows)
     else:
         _write_table(output, rows, is_long=options.long)
-    return EXIT_OK
 
 
 def listed(names: Iterable[str], partitioned: Iterable[str]) -> list[ListedTopic]:
@@ -150,13 +159,13 @@ def stats_of(rest: AdminRest, topic: TopicName, *, is_partitioned: bool) -> dict
     return stats
 
 
-def _write_table(output: Any, rows: list[dict[str, Any]], *, is_long: bool) -> None:
+def _write_table(output: Output, rows: list[dict[str, Any]], *, is_long: bool) -> None:
     head = ["TOPIC", "PARTITIONS"]
     cells: list[list[Cell]] = [[row["topic"], row["partitions"] or None] for row in rows]
     if is_long:
-        head += ["IN/S", "OUT/S", "PRODUCERS", "SUBSCRIPTIONS", "BACKLOG", "STORED", "STUCK"]
+        head += ["IN/S", "OUT/S", "PRODUCERS", "SUBS", "BACKLOG", "SIZE", "STUCK"]
         members = ("msgRateIn", "msgRateOut", "producers", "subscriptions", "msgBacklog")
         for line, row in zip(cells, rows, strict=True):
             stuck = ", ".join(row["stuck"]) or "no" if "stuck" in row else None
             line += [*(row.get(member) for member in members), size(row.get("storageSize")), stuck]
-    output.table(head, cells, "There are no topics.")
+    output.table(head, cells, "No topics.")

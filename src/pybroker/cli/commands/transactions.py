@@ -1,24 +1,28 @@
-"""`pybroker transactions`: list the open transactions, show one, or abort one."""
+"""`pybroker transactions`: List the open transactions, show one, or abort one."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
+import time
 from argparse import ArgumentTypeError
+from functools import partial
 from typing import Any, NamedTuple
 
 from pybroker.cli.admin_rest import AdminRest
 from pybroker.cli.confirming import add_yes_option, require_confirmed
 from pybroker.cli.exit_codes import EXIT_OK
-from pybroker.cli.output import add_json_option, output_of
+from pybroker.cli.output import Output, add_json_option, output_of
 from pybroker.cli.parsed_arguments import MAX_NUMBER, seconds
 from pybroker.cli.parsing import described
-from pybroker.cli.text_tables import Cell, facts, moment
+from pybroker.cli.text_tables import Cell, ago, facts, moment
+from pybroker.cli.watching import add_watch_option, show
 from pybroker.cli.which_broker import add_broker_options, broker_of
 
 EXAMPLES = """
 pybroker transactions list --open-for 10m
+pybroker transactions list --watch
 pybroker transactions show 0:17
 pybroker transactions abort 0:17
 """
@@ -40,20 +44,28 @@ def transaction_id(text: str) -> GivenTransaction:
     """Parse `0:17`, or `(0,17)` as brokers write it."""
     match = _ID.fullmatch(text.strip())
     if match is None or max(map(int, match.groups())) > MAX_NUMBER:
-        raise ArgumentTypeError("a transaction's id is COORDINATOR:NUMBER, such as 0:17")
+        raise ArgumentTypeError("not a transaction id: expected COORDINATOR:NUMBER, such as 0:17")
     return GivenTransaction(int(match.group(1)), int(match.group(2)))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    listing = commands.add_parser("list", help="transactions that have not ended, the oldest first")
-    listing.add_argument("--open-for", type=seconds, default=0.0, metavar="T", help="only those that are open so long")
-    show = commands.add_parser("show", help="one transaction: its owner, state, topics and subscriptions")
-    abort = commands.add_parser("abort", help="abort a transaction whose program does not end it")
+    listing = commands.add_parser("list", help="list the open transactions, the oldest first")
+    listing.add_argument(
+        "--open-for",
+        type=seconds,
+        default=0.0,
+        metavar="T",
+        help="only transactions that have been open for at least this time: 30s, 10m",
+    )
+    show = commands.add_parser("show", help="show the owner, state, topics and subscriptions of a transaction")
+    abort = commands.add_parser("abort", help="abort a transaction that its program does not end")
     for each, run in ((listing, run_list), (show, run_show), (abort, run_abort)):
         if each is not listing:
             each.add_argument("id", type=transaction_id, metavar="COORDINATOR:NUMBER")
+        if each is listing:
+            add_watch_option(each)
         if each is abort:
             add_yes_option(each)
         add_json_option(each)
@@ -63,18 +75,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     with AdminRest(broker_of(options)) as rest:
-        found: dict[str, Any] = rest.get(f"{BASE}/slowTransactions/{round(options.open_for * 1000)}") or {}
-    output = output_of(options)
+        return show(output_of(options), options.watch, partial(_draw_list, rest, options.open_for))
+
+
+def _draw_list(rest: AdminRest, open_for_s: float, output: Output) -> None:
+    found: dict[str, Any] = rest.get(f"{BASE}/slowTransactions/{round(open_for_s * 1000)}") or {}
     if output.is_json:
         output.document(found)
-        return EXIT_OK
+        return
+    now_ms = int(time.time() * 1000)
     rows: list[list[Cell]] = [
-        [each.get("txnId"), each.get("status"), moment(each.get("openTimestamp")), each.get("owner"), *_sizes(each)]
+        [
+            each.get("txnId"),
+            each.get("status"),
+            ago(each.get("openTimestamp"), now_ms),
+            each.get("owner"),
+            *_sizes(each),
+        ]
         for each in sorted(found.values(), key=lambda each: each.get("openTimestamp", 0))
     ]
-    head = ["TRANSACTION", "STATE", "OPEN SINCE", "OWNER", "TOPICS", "SUBSCRIPTIONS"]
-    output.table(head, rows, "No transaction is open.")
-    return EXIT_OK
+    head = ["TRANSACTION", "STATE", "OPENED", "OWNER", "TOPICS", "SUBSCRIPTIONS"]
+    output.table(head, rows, "No open transactions.")
 
 
 def _sizes(transaction: dict[str, Any]) -> tuple[int, int]:
@@ -111,5 +132,5 @@ def run_abort(options: argparse.Namespace) -> int:
     if output.is_json:
         output.document({"done": True})
     else:
-        output.line(f"transaction {options.id} is aborted")
+        output.line(f"Transaction {options.id} is aborted.")
     return EXIT_OK

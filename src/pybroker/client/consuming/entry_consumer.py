@@ -213,7 +213,8 @@ class Consumer(ConnectionUser):
         elif event.type == Command.CLOSE_CONSUMER:
             self.lost(
                 ConnectionLost(
-                    f"the broker closed the consumer of {self.topic}: the topic moves, or its cursor was moved"
+                    f"the broker closed the consumer of {self.topic}: the topic is moving to another broker, or the "
+                    "subscription was reset"
                 )
             )
         elif event.type == Command.REACHED_END_OF_TOPIC:

@@ -80,7 +80,7 @@ class MessageConsumer(Receiver, ClientPart):
             if failure is not None:
                 raise failure
             if all(each.is_at_end for each in self._partitions.values()):
-                raise EndOfTopic(f"{self.subscription} has come to the end: nothing more is published there")
+                raise EndOfTopic(f"{self.subscription} has reached the end: the topic is terminated")
             self._changed.clear()
             await self._changed.wait()
 
@@ -137,7 +137,7 @@ class MessageConsumer(Receiver, ClientPart):
     def _partition_of(self, message: Message) -> PartitionConsumer:
         partition = self._partitions.get(message.topic)
         if partition is None:
-            raise ClientError(f"a message of {message.topic} is not one of this consumer of {self.subscription}")
+            raise ClientError(f"a message of {message.topic} does not belong to this consumer of {self.subscription}")
         return partition
 
     def redeliver_all(self) -> None:
@@ -209,7 +209,7 @@ class MessageConsumer(Receiver, ClientPart):
 def _require_one(partitions: int, message_id: MessageId | None) -> None:
     if partitions > 1 and message_id not in (None, EARLIEST, LATEST):
         raise ClientError(
-            f"message {message_id} is of one partition, and there are {partitions}: name that one as the topic"
+            f"message {message_id} belongs to one partition, and the topic has {partitions}: name the partition as the topic"
         )
 
 

@@ -63,7 +63,9 @@ class Receiving:
 
     def __post_init__(self) -> None:
         if self.queue_messages < 1:
-            raise ValueError(f"queue_messages={self.queue_messages}: nothing would ever come, it has to be at least 1")
+            raise ValueError(
+                f"queue_messages={self.queue_messages}: must be at least 1, or no message would be received"
+            )
 
 
 class Receiver(ABC):
@@ -195,7 +197,11 @@ class PartitionConsumer(ConnectionUser):
         if isinstance(event, ReceivedEntry):
             self._came(event)
         elif event.type == Command.CLOSE_CONSUMER:
-            self._attach_again(ConnectionLost("the broker closed it: the topic moves, or its cursor was moved"))
+            self._attach_again(
+                ConnectionLost(
+                    "the broker closed it: the topic is moving to another broker, or the subscription was reset"
+                )
+            )
         elif event.type == Command.REACHED_END_OF_TOPIC:
             self.is_at_end = True
             self._owner.changed()
@@ -307,7 +313,7 @@ class PartitionConsumer(ConnectionUser):
         connection = self._connection
         if connection is None:
             if wants_receipt or transaction is not None:
-                raise ConnectionLost(f"{self.topic}: there is no connection now; what is not acknowledged comes again")
+                raise ConnectionLost(f"{self.topic}: not connected; unacknowledged messages will be delivered again")
             return
         ack.consumer_id = self._consumer_id
         if wants_receipt or transaction is not None:
@@ -438,7 +444,7 @@ class PartitionConsumer(ConnectionUser):
         if self.failure is not None:
             raise self.failure
         if self._connection is None:
-            raise ConnectionLost(f"{self.topic}: there is no connection now")
+            raise ConnectionLost(f"{self.topic}: not connected")
         return self._connection
 
     # --- the end

@@ -96,7 +96,7 @@ def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMes
             return Unpacked([_single(entry, metadata, opened, topic, MessageId(*at, partition))], 1)
         return unpack_batch(entry, metadata, opened, topic, partition)
     except (ProtocolViolation, DecodeError) as error:
-        raise DamagedPayload(f"{topic}: an entry that is no message: {error}") from error
+        raise DamagedPayload(f"{topic}: an entry is not a message: {error}") from error
 
 
 def _unpack_chunk(
@@ -119,7 +119,7 @@ def _unpack_chunk(
 def _opened(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
     size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
     if size_bytes > MAX_MESSAGE_BYTES:
-        raise DamagedPayload(f"a payload of {size_bytes} bytes, the limit is {MAX_MESSAGE_BYTES}")
+        raise DamagedPayload(f"the payload has {size_bytes} bytes, the limit is {MAX_MESSAGE_BYTES}")
     return decompress(metadata.compression, payload, size_bytes)
 
 
@@ -203,7 +203,7 @@ def unpack_batch(
                 )
             )
     except DamagedPayload as error:
-        raise DamagedPayload(f"{topic}: a batch that ends before its messages do") from error
+        raise DamagedPayload(f"{topic}: a batch ends before its last message") from error
     return Unpacked(messages, count)
 
 

@@ -240,7 +240,9 @@ class Producer(ConnectionUser, ClientPart):
             else:
                 self._attach_again(failure)
         elif event.type == Command.CLOSE_PRODUCER:
-            self._attach_again(ConnectionLost(f"the broker closed the producer on {self.topic}: the topic moves"))
+            self._attach_again(
+                ConnectionLost(f"the broker closed the producer on {self.topic}: the topic is moving to another broker")
+            )
 
     def lost(self, error: ConnectionLost) -> None:
         self._connection = None
@@ -370,7 +372,7 @@ class Producer(ConnectionUser, ClientPart):
                 "stored; the broker is slow, or cannot be reached. "
             )
             if not self._settings.outlives_timeouts:
-                self._fail(RequestTimedOut(text + "The producer has failed: open another one"), ProducerState.FAILED)
+                self._fail(RequestTimedOut(text + "The producer has failed: create a new one"), ProducerState.FAILED)
                 return
             late = self._pending.give_up_sent_by(now_s - timeout_s)
             logs.info("client.send_timed_out", topic=self.topic, producer=self.name, entries=len(late))

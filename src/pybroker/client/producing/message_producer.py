@@ -104,7 +104,9 @@ class PartitionPublisher:
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:
         """Queue the message once capacity is available."""
         if message.sequence_id is not None and self._settings.batch_by_key:
-            raise NotSent("sequence ids of one's own do not go with batches by key: those are not sent in order")
+            raise NotSent(
+                "custom sequence ids and batching by key exclude each other, because key batches are not sent in order"
+            )
         if transaction is not None:
             await transaction.topic_takes_part(str(self.producer.topic))
         while self._queued_bytes > self._settings.max_pending_bytes and not self._is_closed:
@@ -245,7 +247,7 @@ class PartitionPublisher:
     def _sequence_id(self, message: OutgoingMessage) -> int:
         given = message.sequence_id
         if given is not None and given < self._next_sequence_id:
-            raise NotSent(f"sequence id {given} after {self._next_sequence_id - 1}: they have to rise")
+            raise NotSent(f"sequence id {given} after {self._next_sequence_id - 1}: sequence ids must increase")
         found = self._next_sequence_id if given is None else given
         self._next_sequence_id = found + 1
         return found

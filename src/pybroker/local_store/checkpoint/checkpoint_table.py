@@ -203,7 +203,7 @@ class CheckpointTable:
             is_stored = _hash_of(cursor_id) in self._stored_cursors
         if is_stored and not snapshots and not deltas:
             # Not treated as a new cursor: that would undo every acknowledgement.
-            raise DamagedCursor(f"{self._path.name} is damaged: what was stored of cursor {cursor_id} is not found")
+            raise DamagedCursor(f"{self._path.name} is damaged: the record of cursor {cursor_id} is missing")
         for number, data, checksum in (*snapshots, *deltas):
             if checksum != row_checksum(cursor_id, number, data):
                 raise DamagedCursor(f"{self._path.name} is damaged: wrong checksum of cursor {cursor_id}")

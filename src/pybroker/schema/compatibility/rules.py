@@ -90,7 +90,7 @@ def _check_definitions(
     if new.type is SchemaType.KEY_VALUE:
         _check_key_value(strategy, existing, new, side)
     elif strategy is CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
-        raise Incompatible(f"{side}the strategy allows no schema that differs from the existing one ({strategy})")
+        raise Incompatible(f"{side}the strategy rejects each schema that differs from the existing one ({strategy})")
     elif new.type in {SchemaType.AVRO, SchemaType.JSON}:
         _check_avro(strategy, existing, new, side)
     elif new.type is SchemaType.PROTOBUF_NATIVE:
@@ -143,7 +143,7 @@ def _check_root_message(
             raise Incompatible(_unreadable(error)) from error
         if older_name != name:
             raise Incompatible(
-                f"{side}root message: existing {older_name}, new {name}: its name may not change ({strategy})"
+                f"{side}root message: existing {older_name}, new {name}: its name must not change ({strategy})"
             )
 
 

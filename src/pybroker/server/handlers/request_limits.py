@@ -35,4 +35,4 @@ def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: ty
 def require_short_name(name: str, what: str) -> None:
     """Refuse a name that is too long for a path. Raises NotAllowedError."""
     if len(name) > MAX_TOPIC_LENGTH:
-        raise NotAllowedError(f"the {what} has {len(name)} characters, {MAX_TOPIC_LENGTH} are the most")
+        raise NotAllowedError(f"the {what} has {len(name)} characters, the maximum is {MAX_TOPIC_LENGTH}")

@@ -190,7 +190,7 @@ def _require_few(connection: Connection, names: Sequence[object]) -> None:
     limit = connection.runtime.config.max_participants_per_transaction
     if len(names) > limit:
         raise NotAllowedError(
-            f"{len(names)} partitions or subscriptions at once, {limit} are the most of a transaction "
+            f"{len(names)} partitions or subscriptions at once, the maximum of a transaction is {limit} "
             "(maxParticipantsPerTransaction)"
         )
 
