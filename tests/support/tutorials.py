@@ -85,7 +85,7 @@ class Reader:
         name, appended, _ = block.title.partition(" (append)")
         assert name.endswith(".py"), f"a program has no file name:\n{block.text}"
         path = self.directory / name
-        before = path.read_text(encoding="utf-8") if appended else ""
+        before = path.read_text(encoding="utf-8") + "\n\n" if appended else ""
         path.write_text(before + self._addressed(block.text), encoding="utf-8")
 
     def _run(self, block: Block) -> None:

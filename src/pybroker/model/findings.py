@@ -1,7 +1,7 @@
 """Findings of `explain`: reasons why messages wait, as values shared by REST, the command line and the console.
 
-Codes are an interface for programs: their text never changes, and each has one meaning. docs/how-to/explain.md has a row
-for each.
+Codes are an interface for programs: their text never changes, and each has one meaning. The page of
+finding codes in the documentation is made of them (`tools/docs_pages.py`).
 """
 
 from __future__ import annotations
