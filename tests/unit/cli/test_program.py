@@ -11,7 +11,7 @@ import pytest
 from pybroker.cli import main
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.commands.completion import completed, script
-from pybroker.cli.program import command_parser
+from pybroker.cli.program import command_parser, split
 
 HEAVY = (
     "asyncio",
@@ -55,6 +55,11 @@ def test_the_examples_of_a_command_are_command_lines_that_it_takes(name: str) ->
         # What stands two blanks behind is what the line does; redirections are the shell's.
         text = re.split(r"  |[<>)]", line[line.index("pybroker") :])[0]
         command_parser(COMMANDS[name]).parse_args(shlex.split(text)[2:][: COMMANDS[name].own_arguments])
+
+
+def test_option_of_a_command_is_no_abbreviation_of_a_connection_option() -> None:
+    arguments = ["--to", "2026-01-31", "--from", "2026-01-30"]
+    assert split(["--timeout", "5s", "pipeline", *arguments]) == (COMMANDS["pipeline"], ["--timeout", "5s"], arguments)
 
 
 def test_without_a_command_or_with_another_one_the_usage_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
