@@ -108,7 +108,8 @@ def _line(column: int, row: int, mark: str) -> str:
     strokes = "".join(
         f"M{x} {y}L{x + across * CELL_WIDTH // 2} {y + down * CELL_HEIGHT // 2}" for across, down in ARMS[mark]
     )
-    line = f'<path d="{strokes}"{" stroke-dasharray=3" if mark in DASHED else ""}/>'
+    dashes = ' stroke-dasharray="3"' if mark in DASHED else ""
+    line = f'<path d="{strokes}"{dashes}/>'
     if mark not in ARROWHEADS:
         return line
     ((across, down),) = ARMS[mark]

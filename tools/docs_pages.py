@@ -37,17 +37,17 @@ def configuration_keys() -> str:
     for title, text in zip(sections[::2], sections[1::2], strict=True):
         keys = [info for info in read_keys(text) if info.supported]
         if keys:
-            lines += ["", f"## {title}", "", "| Key | Default | Values | Meaning |", "|---|---|---|---|"]
+            lines += ["", f"## {title}", "", "| Key and default | Meaning and values |", "|---|---|"]
             lines += [_key_row(info) for info in keys]
     return "\n".join(lines) + "\n"
 
 
 def _key_row(info: KeyInfo) -> str:
     default = _default(info.default)
-    shown = f"`{default}`" if default else ""
+    shown = f"<br>`{default}`" if default else ""
     flags = [name for name, is_set in (("dynamic", info.dynamic), ("secret", info.secret)) if is_set]
     values = ", ".join([_values(info), *(f"*{flag}*" for flag in flags)])
-    return f"| `{info.key}` | {shown} | {values} | {_cell(info.doc)} |"
+    return f"| `{info.key}`{shown} | {_cell(info.doc)}<br>{values} |"
 
 
 def _default(value: Value) -> str:

@@ -1,6 +1,7 @@
 """The parts of the documentation site that the project makes itself: diagrams and generated pages."""
 
 import re
+import xml.etree.ElementTree as ET
 
 import pytest
 from tools.docs_diagrams import DiagramError, draw, replace_diagrams
@@ -20,6 +21,13 @@ def test_diagram_becomes_a_picture_with_title_lines_and_words() -> None:
     assert 'aria-label="Two parts"' in page
     assert re.findall("<text [^>]*>([^<]*)<", page) == ["a", "b"]
     assert page.count("<polygon") == 1
+
+
+def test_picture_is_well_formed() -> None:
+    picture = ET.fromstring(draw("Two parts", BOX.replace("│", "╎").replace("──▶", "╌╌▶")))
+    assert [child.tag for child in picture] == ["svg", "figcaption"]
+    assert {child.tag for child in picture[0]} == {"path", "polygon", "text"}
+    assert all(len(child) == 0 for child in picture[0])
 
 
 def test_other_blocks_stay_as_they_are() -> None:
@@ -53,7 +61,7 @@ def test_words_of_a_diagram_are_escaped() -> None:
 
 
 def test_configuration_page_has_each_supported_key_once() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", configuration_keys(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)`(?:<br>`[^`]+`)? \|", configuration_keys(), re.MULTILINE)
     assert rows == [info.key for info in read_keys(CONF.read_text(encoding="utf-8")) if info.supported]
 
 
