@@ -20,7 +20,7 @@ from pybroker.config.keys import KeyInfo, Value
 from pybroker.model.findings import Code
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "broker.conf"
-HELP_COLUMNS = 100
+HELP_COLUMNS = 82
 SECTION = re.compile(r"^# =+ (.+) =+\n", re.MULTILINE)
 
 
