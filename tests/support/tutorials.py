@@ -92,16 +92,17 @@ class Reader:
         if block.action == "install":
             assert set(block.text.splitlines()) <= INSTALLATION, block.text
         elif block.action in {"broker", "crash and start"}:
-            assert block.text == "pybroker serve --data ./data\n"
-            self._start_broker()
+            self._start_broker(block.text)
         elif block.action == "background":
             self._start_program(block)
         else:
             self._run_commands(block)
 
-    def _start_broker(self) -> None:
+    def _start_broker(self, command: str) -> None:
+        serve, *settings = command.strip().split(" --set ")
+        assert serve == "pybroker serve --data ./data"
         if self.broker is None:
-            self.broker = BrokerProcess(self.directory)
+            self.broker = BrokerProcess(self.directory, dict(setting.split("=") for setting in settings))
             self.broker.start()
         else:
             self.broker.restart_after_kill()
