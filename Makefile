@@ -60,6 +60,7 @@ help:
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
+	@echo 'make backup-drills ARGS=... backups under load, loss of the disk, restore, comparison with every receipt; ARGS="--drills 50"'
 	@echo 'make storm ARGS=...        official clients do everything at once; ARGS="--reference" beside the reference broker'
 	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small'
 	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
@@ -176,6 +177,10 @@ bench: $(STAMP)
 .PHONY: churn
 churn: $(STAMP)
 	$(BIN)/python -m tests.churn.run --seed $(SEED) $(ARGS)
+
+.PHONY: backup-drills
+backup-drills: $(STAMP)
+	$(BIN)/python -m tests.crash.backup_drill --seed $(SEED) $(ARGS)
 
 .PHONY: storm
 storm: $(STAMP)

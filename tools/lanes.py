@@ -41,6 +41,8 @@ LANES: dict[str, tuple[str, ...]] = {
 }
 """The directories of each lane of tests. A directory of another lane inside of one of these belongs to that lane."""
 LONG = "long"
+BY_FILE = ("clients", LONG)
+"""Lanes whose files stay in one test process each: the tests of a file share brokers and compiled clients."""
 LONG_ALONE = ("tests/churn", "tests/storm")
 """Directories whose long tests measure what happens within seconds: each runs alone. The other long tests run in parallel."""
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -137,13 +139,13 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
     """Run one lane of tests with pytest."""
     outcome = Outcome(lane)
     is_long = lane == LONG
+    parallel = ["-n", str(workers), *(["--dist", "loadfile"] if lane in BY_FILE else [])]
     chosen = " and ".join(["long" if is_long else "not long", *(f"not {marker}" for marker in missing)])
     if is_long:
         alone = [f"--ignore={directory}" for directory in LONG_ALONE]
-        # A file stays in one process: its tests share brokers and compiled clients.
-        parts = [["-n", "0", *LONG_ALONE], ["-n", str(workers), "--dist", "loadfile", "tests", "benchmarks", *alone]]
+        parts = [["-n", "0", *LONG_ALONE], [*parallel, "tests", "benchmarks", *alone]]
     else:
-        parts = [["-n", str(workers), *arguments_of(lane)]]
+        parts = [[*parallel, *arguments_of(lane)]]
     for part in parts:
         last = run_and_show(
             [sys.executable, "-m", "pytest", *part, "-m", chosen, *more], outcome, is_fine=(0, NO_TEST_SELECTED)

@@ -21,17 +21,25 @@ import msgspec
 
 from pybroker.admin.server import HttpServer
 from pybroker.auth.server_tls import CertificateRefresher, server_context
+from pybroker.backup.data_snapshot import DataSnapshots, remove_earlier_snapshots
 from pybroker.broker.service import BrokerService, DataDirectoryName
 from pybroker.build import Stores, build
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
-from pybroker.config import BrokerConfig
+from pybroker.config import BrokerConfig, ConfigError
 from pybroker.disk.disk import Disk
 from pybroker.errors import CannotListen, StoreError
 from pybroker.ledgers.cursor_store import CursorStore
 from pybroker.ledgers.known_data import NOTHING_KNOWN, KnownData, decode_mark, encode_mark
 from pybroker.ledgers.ledger_store import LedgerStore
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
-from pybroker.local_store.data_directory import DataDirectoryInUse, DataDirectoryLock, ForeignDirectory, write_run_id
+from pybroker.local_store.data_directory import (
+    DataDirectoryInUse,
+    DataDirectoryLock,
+    ForeignDirectory,
+    is_copied_directory,
+    write_directory_mark,
+    write_run_id,
+)
 from pybroker.local_store.local_store import LocalStore
 from pybroker.local_store.start_up import is_new_store, older_table_text
 from pybroker.local_store.store_environment import StoreEnvironment
@@ -54,6 +62,7 @@ from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.model.policies import ClusterData
 from pybroker.process.file_descriptors import FEW, raise_limit
 from pybroker.process.garbage_collection import GarbagePolicy
+from pybroker.process.service_manager import ServiceManager
 from pybroker.process.watchdog import LoopWatchdog
 from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
@@ -78,19 +87,26 @@ class StartError(Exception):
     """The broker cannot start; each argument is one line for the operator."""
 
 
-def run(config: BrokerConfig, ready_file: Path | None, warnings: list[str], disk: Disk | None = None) -> int:
+def run(
+    config: BrokerConfig,
+    ready_file: Path | None,
+    warnings: list[str],
+    disk: Disk | None = None,
+    read_again: Callable[[], BrokerConfig] | None = None,
+) -> int:
     """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors that only occur during the
     construction.
 
-    `disk` is the file system of the ledger store; tests pass one with faults.
+    `disk` is the file system of the ledger store; tests pass one with faults. `read_again` reads the configuration for SIGHUP, and
+    raises ConfigError.
     """
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, log_format=config.log_format)
     for warning in warnings:
         logs.warning("config.warning", warning=warning)
     tune_process()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(config, ready_file, disk))
+            return runner.run(_serve(config, ready_file, disk, read_again))
     except StartError as error:
         for problem in error.args:
             print(f"pybroker: {problem}", file=sys.stderr)
@@ -114,8 +130,14 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | None) -> int:
+async def _serve(
+    config: BrokerConfig,
+    ready_file: Path | None,
+    disk: Disk | None,
+    read_again: Callable[[], BrokerConfig] | None,
+) -> int:
     stop = asyncio.Event()
+    manager = ServiceManager()
     broker = Broker(Runtime(config), OwnProcess(stop.set), disk)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -124,9 +146,16 @@ async def _serve(config: BrokerConfig, ready_file: Path | None, disk: Disk | Non
     broker.own_collector()
     try:
         print(broker.banner(), flush=True)
+        tasks = TaskOwner("service")
+        tasks.start(manager.run_watchdog(), "watchdog")
+        if read_again is not None:
+            tasks.start(_reload_at_hangup(broker, manager, read_again), "reload")
         if ready_file is not None:
             _write_ready_file(ready_file, broker.description())  # last: a reader of the file finds everything complete
+        manager.ready(broker.status())
         await stop.wait()
+        manager.stopping()
+        await tasks.close()
     finally:
         is_clean = await broker.close()
         gc.freeze()  # The interpreter's own last collection would visit all objects: a second for 20,000 topics.
@@ -166,6 +195,23 @@ class OwnProcess:
         os._exit(EXIT_FATAL_STORAGE)
 
 
+async def _reload_at_hangup(broker: Broker, manager: ServiceManager, read_again: Callable[[], BrokerConfig]) -> None:
+    """Reload certificates and dynamic configuration at each SIGHUP, until cancelled."""
+    hangup = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        manager.reloading()
+        try:
+            broker.reload(await asyncio.to_thread(read_again))
+        except ConfigError as error:
+            logs.error(
+                "config.reload_failed", problems="; ".join(error.problems), in_force="the previous configuration"
+            )
+        manager.ready(broker.status())
+
+
 class Broker:
     """Every object of the process. `start` and `close` are called once each, on the running loop."""
 
@@ -188,6 +234,7 @@ class Broker:
         self._tasks = TaskOwner("app")
         self._garbage: GarbagePolicy | None = None
         self._sqlite: SqliteMetadataStore | None = None
+        self._refresher: CertificateRefresher | None = None
         self.service: BrokerService
         self.listener: Listener
         self.http: HttpServer
@@ -221,9 +268,16 @@ class Broker:
             self.service.data_directory = DataDirectoryName(
                 write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
             )
+        if self._sqlite is not None and isinstance(ledger_store, LocalStore):
+            await asyncio.to_thread(remove_earlier_snapshots, self._directory)
+            self.service.data_snapshots = DataSnapshots(self._directory, ledger_store, self._sqlite, self.runtime)
+            self._closers.append(self.service.data_snapshots.close)
         descriptors = self.service.descriptors
-        log = logs.warning if descriptors.limit < FEW else logs.info
-        log("descriptors.limit", **descriptors._asdict(), advice="raise it with ulimit -n for more connections")
+        logs.info("descriptors.limit", **descriptors._asdict())
+        if descriptors.limit < FEW:
+            logs.warning(
+                "descriptors.few", limit=descriptors.limit, advice="raise it with ulimit -n for more connections"
+            )
         await self._bind()
         await self._publish_addresses(self.service.resources)
         await self.listener.start()
@@ -250,7 +304,7 @@ class Broker:
 
     async def _open_metadata(self) -> MetadataStore:
         if self._stores is not None:
-            return MeasuredMetadataStore(self._stores.metadata, self.runtime.clock)
+            return MeasuredMetadataStore(self._stores.metadata, self.runtime.clock, self.runtime.slow_operations)
         store: MetadataStore
         if self.config.metadata_store == "memory":
             store = MemoryMetadataStore()
@@ -262,7 +316,7 @@ class Broker:
                 self.runtime.threads,
             )
         self._closers.append(store.close)
-        return MeasuredMetadataStore(store, self.runtime.clock)
+        return MeasuredMetadataStore(store, self.runtime.clock, self.runtime.slow_operations)
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
         """Raises StartError for ledgers with entries but no known topic, because metadata was lost, and for named ledgers with ids
@@ -293,7 +347,8 @@ class Broker:
             return NOTHING_KNOWN
         found = await metadata.get(metadata_paths.JOURNAL_MARK)
         mark = decode_mark(None if found is None else found.value)
-        return KnownData(mark, await named_entry_counts(metadata))
+        is_copy = await asyncio.to_thread(is_copied_directory, self._directory)
+        return KnownData(mark, await named_entry_counts(metadata), is_copy)
 
     async def _open_storage(self, known: KnownData) -> tuple[LedgerStore, CursorStore]:
         config = self.config
@@ -316,11 +371,12 @@ class Broker:
             reserve_bytes=config.storage_reserve_mb * _MIB,
         )
         given = self.runtime
-        runtime = StoreEnvironment(self._disk, given.clock, given.random, given.threads)
+        runtime = StoreEnvironment(self._disk, given.clock, given.random, given.threads, given.slow_operations)
         store = await LocalStore.open(
             self._directory, options, self._host.storage_is_lost, runtime, entry_time_ms, known=known
         )
         self._closers.append(store.close)
+        await asyncio.to_thread(write_directory_mark, self._directory)
         if self._sqlite is not None:
             await self._sqlite.keep_beside(metadata_paths.JOURNAL_MARK, lambda: encode_mark(store.mark()))
         return store, store
@@ -328,10 +384,9 @@ class Broker:
     async def _bind(self) -> None:
         config = self.config
         tls: ssl.SSLContext | None = None
-        refresher: CertificateRefresher | None = None
         if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
             tls = server_context(config)
-            refresher = CertificateRefresher(tls, config)
+            self._refresher = CertificateRefresher(tls, config)
         self.listener = Listener(ServerContext(self.service, command_table()), self._host.new_connection)
         self.http = HttpServer(self.service, tls, self.runtime.clock)
         problems: list[str] = []
@@ -351,7 +406,7 @@ class Broker:
             raise StartError(*problems)
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
         self.service.presence.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
-        self._tasks.start(self._run_background(refresher), "background")
+        self._tasks.start(self._run_background(self._refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
         found = self.service.presence.addresses.resolve(None)
@@ -385,6 +440,15 @@ class Broker:
             await asyncio.sleep(self.config.authentication_refresh_check_seconds)
             for connection in list(self.listener.context.connections):
                 check_expiry(connection)
+
+    def reload(self, config: BrokerConfig) -> None:
+        """Apply the dynamic keys of `config`, and load changed certificates."""
+        if self._refresher is not None:
+            self._refresher.refresh()
+        needs_restart = self.service.dynamic.reload(config)
+        logs.info("config.reloaded")
+        if needs_restart:
+            logs.warning("config.restart_needed", keys=", ".join(needs_restart))
 
     async def crash(self) -> None:
         """Stop like a killed process: clients are not notified. Running work is stopped, and may still write to the stores, so a
@@ -440,6 +504,11 @@ class Broker:
             "http_url": found.http_url,
             "http_url_tls": found.http_url_tls,
         }
+
+    def status(self) -> str:
+        """One line for the service manager."""
+        found = self.service.presence.addresses.resolve(None)
+        return f"Serving {found.broker_url or found.broker_url_tls}"
 
     def banner(self) -> str:
         """A few lines with the broker's addresses, its data directory, and the meaning of a receipt."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
+from tests.clients.conftest import assert_nothing_arrives, receive_all, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.metrics import until_metric
 from tests.support.rest import Answer, call
@@ -86,7 +86,7 @@ def numbered(count: int, keys: int) -> list[tuple[str, bytes]]:
     return [(f"k{index % keys}", b"%d" % index) for index in range(count)]
 
 
-def test_of_each_key_the_last_message_is_left_then_comes_what_was_published_since(
+def test_compacted_read_returns_last_message_per_key_then_newer_messages(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     publish(client, topic, ("a", b"1"), ("b", b"1"), ("a", b"2"), (None, b"no key"), ("c", b"1"), ("b", b""))
@@ -104,7 +104,7 @@ def test_of_each_key_the_last_message_is_left_then_comes_what_was_published_sinc
     until_metric(broker, lambda compactions: compactions == 2, "pulsar_compaction_succeed_count", topic=topic)
 
 
-def test_message_ids_stay_what_they_were(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_compaction_keeps_message_ids(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     ids = [producer.send(b"%d" % index, partition_key=f"k{index % 2}") for index in range(6)]
     compact(broker, topic)
@@ -122,7 +122,7 @@ def test_message_ids_stay_what_they_were(broker: BrokerProcess, client: pulsar.C
     "codec",
     [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD],
 )
-def test_a_batch_keeps_the_messages_that_are_left_of_it(
+def test_compacted_batch_keeps_last_message_of_each_key(
     broker: BrokerProcess, client: pulsar.Client, topic: str, codec: pulsar.CompressionType
 ) -> None:
     batching = {"batching_enabled": True, "batching_max_publish_delay_ms": 1000, "compression_type": codec}
@@ -133,7 +133,7 @@ def test_a_batch_keeps_the_messages_that_are_left_of_it(
     assert [each for each in read(client, topic) if each[1]] == [("b", b"b1"), ("a", b"a2"), ("c", b"c2")]
 
 
-def test_a_table_view_has_what_a_dictionary_has(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_table_view_equals_dictionary(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     keep_everything(broker, topic)
     publish(client, topic, *numbered(50, 7))
     compact(broker, topic)
@@ -149,36 +149,6 @@ def test_a_table_view_has_what_a_dictionary_has(broker: BrokerProcess, client: p
     table.close()
 
 
-def test_ledgers_go_and_the_view_stays_also_after_a_kill(own_broker: BrokerProcess, topic: str) -> None:
-    own_broker.stop()
-    own_broker.settings = SETTINGS
-    own_broker.start()
-    client = new_client(own_broker.url)
-    keep_everything(own_broker, topic)
-    publish(client, topic, *numbered(45, 4))
-    compact(own_broker, topic)
-    until(lambda: len(internal_stats(own_broker, topic)["ledgers"]) == 1)
-    wanted = [(f"k{index % 4}", b"%d" % index) for index in range(41, 45)]
-    assert read(client, topic) == wanted
-    assert len(read(client, topic, is_read_compacted=False)) < 45
-    client.close()
-    own_broker.restart_after_kill()
-    client = new_client(own_broker.url)
-    assert read(client, topic) == wanted
-    publish(client, topic, ("k0", b"new"), ("k1", b""))
-    compact(own_broker, topic)
-    until(lambda: len(internal_stats(own_broker, topic)["ledgers"]) == 1)
-    assert read(client, topic) == [wanted[1], wanted[2], ("k0", b"new")]
-    table = client.create_table_view(topic)
-    assert {key: table.get(key) for key in ("k0", "k2", "k3")} == {"k0": b"new", "k2": b"42", "k3": b"43"}
-    assert len(table) == 3
-    # This client may crash when it is closed while a table view is still being set up behind its first messages.
-    publish(client, topic, ("k2", b"live"))
-    until(lambda: table.get("k2") == b"live")
-    table.close()
-    client.close()
-
-
 def trimmed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> list[bytes]:
     """A topic whose view has messages in ledgers that are gone; their values."""
     keep_everything(broker, topic)
@@ -188,26 +158,18 @@ def trimmed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> list[by
     return [b"%d" % index for index in range(25)]
 
 
-@pytest.mark.parametrize("is_cumulative", [True, False])
-@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])
-def test_a_durable_subscription_goes_on_where_it_was_in_the_view(
-    broker: BrokerProcess, client: pulsar.Client, topic: str, kind: pulsar.ConsumerType, is_cumulative: bool
+def test_durable_subscription_resumes_in_compacted_view(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     values = trimmed(broker, client, topic)
 
     def subscribe() -> pulsar.Consumer:
-        return client.subscribe(
-            topic, "s", kind, is_read_compacted=True, initial_position=pulsar.InitialPosition.Earliest
-        )
+        return client.subscribe(topic, "s", is_read_compacted=True, initial_position=pulsar.InitialPosition.Earliest)
 
     consumer = subscribe()
     messages = receive_all(consumer, 25)
     assert [message.data() for message in messages] == values
-    if is_cumulative:
-        consumer.acknowledge_cumulative(messages[6])
-    else:
-        for message in messages[:7]:
-            consumer.acknowledge(message)
+    consumer.acknowledge_cumulative(messages[6])
     consumer.close()
     consumer = subscribe()
     messages = receive_all(consumer, 18)
@@ -222,23 +184,7 @@ def test_a_durable_subscription_goes_on_where_it_was_in_the_view(
     consumer.close()
 
 
-def test_what_the_view_passes_over_counts_as_acknowledged(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
-    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Exclusive, is_read_compacted=True)
-    consumer.close()
-    publish(client, topic, *numbered(9, 2))
-    compact(broker, topic)
-    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Exclusive, is_read_compacted=True)
-    messages = receive_all(consumer, 2)
-    assert [message.data() for message in messages] == [b"7", b"8"]
-    for message in messages:
-        consumer.acknowledge(message)
-    until(lambda: admin(broker, "GET", topic, "stats").json["subscriptions"]["s"]["msgBacklog"] == 0)
-    consumer.close()
-
-
-def test_a_reader_seeks_in_the_view(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_reader_seeks_in_compacted_view(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     values = trimmed(broker, client, topic)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     ids = [reader.read_next(10_000).message_id() for _ in values]
@@ -250,7 +196,7 @@ def test_a_reader_seeks_in_the_view(broker: BrokerProcess, client: pulsar.Client
     reader.close()
 
 
-def test_the_last_message_id_is_that_of_the_view_for_who_reads_compacted(
+def test_last_message_id_of_compacted_consumer_is_that_of_the_view(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     publish(client, topic, ("a", b"1"), ("b", b"1"), ("b", b""))
@@ -264,7 +210,7 @@ def test_the_last_message_id_is_that_of_the_view_for_who_reads_compacted(
     assert read(client, topic) == []
 
 
-def test_readers_see_no_key_twice_and_miss_none_while_the_view_is_replaced(
+def test_reader_sees_each_key_in_order_while_view_is_replaced(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     keep_everything(broker, topic)
@@ -304,17 +250,7 @@ def test_readers_see_no_key_twice_and_miss_none_while_the_view_is_replaced(
     reader.close()
 
 
-def test_a_topic_is_compacted_when_it_has_grown_by_the_threshold(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
-    keep_everything(broker, topic)
-    publish(client, topic, *numbered(30, 2))
-    assert admin(broker, "POST", topic, "compactionThreshold", 500).status == 204
-    until(lambda: internal_stats(broker, topic)["compactedLedger"]["entries"] == 2)
-    assert read(client, topic) == [("k0", b"28"), ("k1", b"29")]
-
-
-def test_other_clients_go_on_while_a_large_topic_is_compacted(
+def test_compaction_of_large_topic_does_not_block_other_clients(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     keep_everything(broker, topic)
@@ -330,7 +266,7 @@ def test_other_clients_go_on_while_a_large_topic_is_compacted(
     assert len(read(client, topic)) >= 3_000
 
 
-def test_a_chunked_message_is_left_whole(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_compaction_keeps_chunked_message_whole(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
     large = b"x" * (6 * 1024 * 1024)
     for value in (large, b"small", large[::-1] + b"y"):
@@ -339,7 +275,9 @@ def test_a_chunked_message_is_left_whole(broker: BrokerProcess, client: pulsar.C
     assert [(key, len(value)) for key, value in read(client, topic)] == [("small", 5), ("large", len(large) + 1)]
 
 
-def test_partitions_are_compacted_one_by_one(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_compaction_of_partitioned_topic_compacts_each_partition(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
     keep_everything(broker, topic, 2)
     publish(client, topic, *numbered(40, 8))
     assert admin(broker, "PUT", topic, "compaction").status == 204
@@ -350,7 +288,7 @@ def test_partitions_are_compacted_one_by_one(broker: BrokerProcess, client: puls
     assert sorted(read(client, topic)) == sorted((f"k{index % 8}", b"%d" % index) for index in range(32, 40))
 
 
-def test_giving_up_the_subscription_of_compaction_gives_up_the_view(
+def test_deleting_compaction_subscription_deletes_the_view(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     publish(client, topic, ("a", b"1"), ("a", b"2"))
@@ -359,10 +297,3 @@ def test_giving_up_the_subscription_of_compaction_gives_up_the_view(
     assert admin(broker, "DELETE", topic, "subscription/__compaction").status == 204
     assert internal_stats(broker, topic)["compactedLedger"]["ledgerId"] == -1
     assert read(client, topic) == [("a", b"1"), ("a", b"2")]
-
-
-def test_truncating_a_topic_takes_the_view_along(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
-    trimmed(broker, client, topic)
-    assert admin(broker, "DELETE", topic, "truncate").status == 204
-    assert internal_stats(broker, topic)["compactedLedger"]["ledgerId"] == -1
-    assert len(read(client, topic)) < 25

@@ -1,15 +1,10 @@
-"""Dead letters and retries as clients make them: the broker counts deliveries, and creates what they ask for or nothing."""
-
-from pathlib import Path
+"""Dead letters and retries as clients send them; the broker counts deliveries."""
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, running_with_client
+from tests.clients.conftest import assert_nothing_arrives, receive_all
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import RawClient, Type
 from tests.support.rest import call
-
-from pybroker.wire import pulsar_api_pb2 as pb
 
 EARLIEST = pulsar.InitialPosition.Earliest
 SHARED, KEY_SHARED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
@@ -49,7 +44,7 @@ def topics(broker: BrokerProcess) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=str)
-def test_what_fails_too_often_goes_to_the_dead_letter_topic(
+def test_message_over_redelivery_limit_goes_to_dead_letter_topic(
     client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
 ) -> None:
     name = f"{topic}-{kind}"
@@ -70,7 +65,7 @@ def test_what_fails_too_often_goes_to_the_dead_letter_topic(
     assert_nothing_arrives(client.subscribe(name, "s", kind))
 
 
-def test_of_a_batch_only_what_fails_is_delivered_until_it_dies(client: pulsar.Client, topic: str) -> None:
+def test_only_failing_message_of_batch_is_redelivered(client: pulsar.Client, topic: str) -> None:
     """This client then writes all of the batch to the dead-letter topic, whoever the broker is."""
     consumer = client.subscribe(
         topic,
@@ -91,7 +86,7 @@ def test_of_a_batch_only_what_fails_is_delivered_until_it_dies(client: pulsar.Cl
     assert_nothing_arrives(consumer)
 
 
-def test_a_chunked_message_comes_again_whole_and_counts(client: pulsar.Client, topic: str) -> None:
+def test_chunked_message_is_redelivered_whole_with_its_count(client: pulsar.Client, topic: str) -> None:
     """This client cannot have it redelivered while it is connected: it asks for the last chunk only."""
     body = b"x" * (6 * 1024 * 1024)
     client.create_producer(topic, chunking_enabled=True).send(body)
@@ -103,7 +98,7 @@ def test_a_chunked_message_comes_again_whole_and_counts(client: pulsar.Client, t
         consumer.close()
 
 
-def test_a_dead_letter_topic_may_have_any_name(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_dead_letter_topic_may_have_any_name(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     consumer = subscribe(client, topic, dead_letter_topic=f"{topic}-cemetery", initial_subscription_name="keeper")
     client.create_producer(topic).send(b"m")
     fail_until_dead(consumer, {"m"}, 1)
@@ -111,71 +106,7 @@ def test_a_dead_letter_topic_may_have_any_name(broker: BrokerProcess, client: pu
     assert f"{topic.rpartition('/')[2]}-s-DLQ" not in topics(broker)
 
 
-def test_deliveries_count_on_when_the_consumer_crashed(own_broker: BrokerProcess, topic: str) -> None:
-    """A message that kills its consumers dies, too: what a connection held counts as delivered when it ends."""
-    raw = RawClient(own_broker.url)
-    raw.connect()
-    raw.open_producer(topic, 9)
-    raw.publish(9, 1)
-    for expected in range(MAX_REDELIVERIES):
-        consumer = RawClient(own_broker.url)
-        consumer.connect()
-        consumer.subscribe(topic, sub_type="Shared", subscription="s")
-        consumer.send(Type.FLOW, consumer_id=1, messagePermits=1)
-        assert consumer.reply().get("redelivery_count", 0) == expected
-        consumer.close()
-    raw.close()
-    client = new_client(own_broker.url)
-    last = client.subscribe(topic, "s", SHARED)
-    assert last.receive(30_000).redelivery_count() == MAX_REDELIVERIES
-    client.close()
-
-
-# --- what is created, and what is not --------------------------------------------------------------------------------------
-
-
-def test_an_initial_subscription_needs_the_right_to_be_made(tmp_path: Path, topic: str) -> None:
-    with running_with_client(tmp_path, allowAutoSubscriptionCreation="false") as (broker, client):
-        raw = RawClient(broker.url)
-        raw.connect()
-        refused = raw.open_producer(topic, 1, initial_subscription_name="keeper")
-        assert (refused["type"], refused["error"]) == ("ERROR", "NotAllowedError")
-        made = call(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/subscription/keeper", "PUT", body=None)
-        assert made.status == 204
-        assert raw.open_producer(topic, 2, initial_subscription_name="keeper")["type"] == "PRODUCER_SUCCESS"
-        raw.publish(2, 1)
-        raw.close()
-        assert client.subscribe(topic, "keeper").receive(30_000).data() == b"m0"
-
-
-def test_an_initial_subscription_begins_in_front_of_the_first_message(broker: BrokerProcess, topic: str) -> None:
-    raw = RawClient(broker.url)
-    raw.connect()
-    raw.open_producer(topic, 1)
-    raw.publish(1, 2)
-    raw.open_producer(topic, 2, initial_subscription_name="late")
-    raw.subscribe(topic, subscription="late", initialPosition=pb.CommandSubscribe.Latest)
-    raw.send(Type.FLOW, consumer_id=1, messagePermits=10)
-    assert [raw.reply()["payload"] for _ in range(2)] == ["m0", "m1"]
-    raw.close()
-
-
-def test_asking_about_topics_creates_none(tmp_path: Path, topic: str) -> None:
-    """A Java consumer with a retry policy asks about its retry and dead-letter topics before it needs them."""
-    with running_with_client(tmp_path) as (broker, client):
-        consumer = subscribe(client, topic)
-        raw = RawClient(broker.url)
-        raw.connect()
-        for name in (f"{topic}-s-RETRY", f"{topic}-s-DLQ"):
-            answer = raw.request(Type.PARTITIONED_METADATA, topic=name, metadata_auto_creation_enabled=False)
-            assert (answer["response"], answer["error"]) == ("Failed", "TopicNotFound")
-            assert raw.request(Type.LOOKUP, topic=name)["response"] == "Connect"
-        raw.close()
-        assert topics(broker) == {topic.rpartition("/")[2]}
-        consumer.close()
-
-
-def test_a_retry_goes_out_later_and_dies_in_the_end(client: pulsar.Client, topic: str) -> None:
+def test_retry_letter_is_delayed_and_ends_in_dead_letter_topic(client: pulsar.Client, topic: str) -> None:
     """A retry letter as the Java client writes it: a delayed copy with properties, then the original acknowledged."""
     retry, dead = f"{topic}-s-RETRY", f"{topic}-s-DLQ"
     main = client.subscribe([topic, retry], "s", SHARED, initial_position=EARLIEST)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pulsar
 import pytest
-from tests.clients.conftest import assert_nothing_arrives, new_client, receive_all, until
+from tests.clients.conftest import assert_nothing_arrives, receive_all, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_client import connected
 from tests.support.rest import call
@@ -28,9 +28,7 @@ def path_of(broker: BrokerProcess, topic: str) -> str:
     return f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}"
 
 
-def test_a_sequence_id_that_was_sent_is_receipted_without_a_position_and_not_stored(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_repeated_sequence_id_gets_receipt_without_position(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, "fixed", batching_enabled=False)
     assert producer.last_sequence_id() == -1
@@ -42,7 +40,7 @@ def test_a_sequence_id_that_was_sent_is_receipted_without_a_position_and_not_sto
     assert_nothing_arrives(consumer)
 
 
-def test_a_producer_of_the_same_name_goes_on_behind_the_last_one(client: pulsar.Client, topic: str) -> None:
+def test_producer_of_same_name_continues_sequence_ids(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, "fixed", initial_sequence_id=99)
     for index in range(5):
@@ -60,7 +58,7 @@ def test_a_producer_of_the_same_name_goes_on_behind_the_last_one(client: pulsar.
     assert_nothing_arrives(consumer)
 
 
-def test_names_that_the_broker_gives_are_never_those_of_others(client: pulsar.Client, topic: str) -> None:
+def test_generated_producer_names_are_unique(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     for _ in range(3):
         producer = client.create_producer(topic)
@@ -70,7 +68,7 @@ def test_names_that_the_broker_gives_are_never_those_of_others(client: pulsar.Cl
     receive_all(consumer, 3)
 
 
-def test_the_same_batches_again_are_not_stored(client: pulsar.Client, topic: str) -> None:
+def test_repeated_batches_are_not_stored(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     for attempt in range(2):
         producer = client.create_producer(
@@ -90,9 +88,7 @@ def test_the_same_batches_again_are_not_stored(client: pulsar.Client, topic: str
     assert_nothing_arrives(consumer)
 
 
-def test_a_large_message_in_chunks_again_is_not_stored_in_part_or_whole(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
+def test_repeated_chunked_message_is_not_stored(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     large = bytes(12 * 1024 * 1024)
     for _ in range(2):
@@ -109,7 +105,7 @@ def test_a_large_message_in_chunks_again_is_not_stored_in_part_or_whole(
     assert stats["numberOfEntries"] == 4
 
 
-def test_each_partition_has_sequence_ids_of_its_own(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_each_partition_has_its_own_sequence_ids(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     assert call(f"{path_of(broker, topic)}/partitions", "PUT", body=2).status == 204
     consumer = client.subscribe(topic, "s")
     for _ in range(2):
@@ -125,7 +121,9 @@ def status(broker: BrokerProcess, topic: str) -> str:
     return str(call(f"{path_of(broker, topic)}/stats", "GET").json["deduplicationStatus"])
 
 
-def test_the_switch_acts_on_who_is_connected(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_deduplication_policy_applies_to_connected_producer(
+    broker: BrokerProcess, client: pulsar.Client, topic: str
+) -> None:
     producer = client.create_producer(topic, "fixed", batching_enabled=False)
     policy = f"{path_of(broker, topic)}/deduplicationEnabled"
     producer.send(b"x", sequence_id=5)
@@ -136,23 +134,7 @@ def test_the_switch_acts_on_who_is_connected(broker: BrokerProcess, client: puls
         assert (position(producer.send(b"x", sequence_id=5)) == NOWHERE) is is_on
 
 
-def test_what_is_known_survives_unloading_and_a_restart(own_broker: BrokerProcess, topic: str) -> None:
-    policy = f"{own_broker.http_url}/admin/v2/namespaces/public/default/deduplication"
-    assert call(policy, "POST", body=True).status == 204
-    client = new_client(own_broker.url)
-    producer = client.create_producer(topic, "fixed", batching_enabled=False)
-    producer.send(b"x", sequence_id=5)
-    assert call(f"{path_of(own_broker, topic)}/unload", "PUT").status == 204
-    assert position(producer.send(b"x", sequence_id=5)) == NOWHERE
-    producer.send(b"x", sequence_id=6)
-    own_broker.stop()
-    own_broker.start()
-    assert position(producer.send(b"x", sequence_id=6)) == NOWHERE
-    assert position(producer.send(b"x", sequence_id=7)) != NOWHERE
-    client.close()
-
-
-def test_a_producer_is_told_of_what_a_lost_connection_had_under_way(broker: BrokerProcess, topic: str) -> None:
+def test_last_sequence_id_includes_messages_of_lost_connection(broker: BrokerProcess, topic: str) -> None:
     with connected(broker) as raw:
         raw.open_producer(topic, 1, producer_name="raw", user_provided_producer_name=True)
         for sequence_id in range(500):

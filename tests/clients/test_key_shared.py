@@ -111,7 +111,7 @@ def in_order(numbers: list[int]) -> bool:
     return first_times == sorted(first_times)
 
 
-def test_every_key_has_one_consumer_and_keeps_its_order(
+def test_each_key_has_one_consumer_and_keeps_its_order(
     client: pulsar.Client, broker: BrokerProcess, topic: str
 ) -> None:
     with fleet_of(broker, topic, "abc") as fleet:
@@ -122,7 +122,7 @@ def test_every_key_has_one_consumer_and_keeps_its_order(
     assert {key: numbers == sorted(set(numbers)) for key, numbers in fleet.seen.items()} == dict.fromkeys(KEYS, True)
 
 
-def test_order_of_a_key_holds_while_consumers_join_and_leave(
+def test_key_order_holds_while_consumers_join_and_leave(
     client: pulsar.Client, broker: BrokerProcess, topic: str
 ) -> None:
     producer = client.create_producer(topic)
@@ -139,27 +139,22 @@ def test_order_of_a_key_holds_while_consumers_join_and_leave(
     assert sorted({number for numbers in fleet.seen.values() for number in numbers}) == list(range(1200))
 
 
-@pytest.mark.parametrize("ring", ["true", "false"], ids=["ring", "ranges"])
-def test_a_newcomer_waits_for_the_keys_that_another_still_holds(tmp_path: Path, topic: str, ring: str) -> None:
-    process = BrokerProcess(tmp_path, {"subscriptionKeySharedUseConsistentHashing": ring})
-    with process.running():
-        client = new_client(process.url)
-        first = client.subscribe(topic, "s", KEY_SHARED, consumer_name="first")
-        producer = client.create_producer(topic)
-        publish(producer, len(KEYS))
-        held = receive_all(first, len(KEYS))
-        second = client.subscribe(topic, "s", KEY_SHARED, consumer_name="second")
-        publish(producer, len(KEYS), first=len(KEYS))
-        assert_nothing_arrives(second)
-        for message in held:
-            first.acknowledge(message)
-        moved = {second.receive(30_000).partition_key() for _ in range(5)}
-        stayed = {message.partition_key() for message in receive_all(first, 5)}
-        assert not moved & stayed
-        client.close()
+def test_new_consumer_waits_for_keys_held_by_another(client: pulsar.Client, topic: str) -> None:
+    first = client.subscribe(topic, "s", KEY_SHARED, consumer_name="first")
+    producer = client.create_producer(topic)
+    publish(producer, len(KEYS))
+    held = receive_all(first, len(KEYS))
+    second = client.subscribe(topic, "s", KEY_SHARED, consumer_name="second")
+    publish(producer, len(KEYS), first=len(KEYS))
+    assert_nothing_arrives(second)
+    for message in held:
+        first.acknowledge(message)
+    moved = {second.receive(30_000).partition_key() for _ in range(5)}
+    stayed = {message.partition_key() for message in receive_all(first, 5)}
+    assert not moved & stayed
 
 
-def test_sticky_consumers_get_their_ranges(client: pulsar.Client, topic: str) -> None:
+def test_sticky_consumers_receive_their_ranges(client: pulsar.Client, topic: str) -> None:
     def sticky(*ranges: tuple[int, int]) -> pulsar.ConsumerKeySharedPolicy:
         return pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, sticky_ranges=list(ranges))
 
@@ -172,7 +167,7 @@ def test_sticky_consumers_get_their_ranges(client: pulsar.Client, topic: str) ->
     assert [int(message.data()) for message in receive_all(rest, 20)] == list(range(0, 60, 3))
 
 
-def test_with_out_of_order_delivery_a_newcomer_does_not_wait(client: pulsar.Client, topic: str) -> None:
+def test_new_consumer_does_not_wait_with_out_of_order_delivery(client: pulsar.Client, topic: str) -> None:
     policy = pulsar.ConsumerKeySharedPolicy(allow_out_of_order_delivery=True)
     first = client.subscribe(topic, "s", KEY_SHARED, consumer_name="first", key_shared_policy=policy)
     producer = client.create_producer(topic)
@@ -183,7 +178,9 @@ def test_with_out_of_order_delivery_a_newcomer_does_not_wait(client: pulsar.Clie
     assert second.receive(30_000).redelivery_count() == 0
 
 
-def test_batches_of_one_key_go_whole_to_its_consumer(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
+def test_key_based_batches_go_whole_to_consumer_of_key(
+    client: pulsar.Client, broker: BrokerProcess, topic: str
+) -> None:
     producer = client.create_producer(
         topic,
         batching_enabled=True,
@@ -198,7 +195,7 @@ def test_batches_of_one_key_go_whole_to_its_consumer(client: pulsar.Client, brok
     assert all(numbers == sorted(set(numbers)) for numbers in fleet.seen.values())
 
 
-def test_the_ordering_key_goes_before_the_key(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
+def test_ordering_key_takes_precedence_over_key(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
     producer = client.create_producer(topic)
     with fleet_of(broker, topic, "abc") as fleet:
         for index in range(60):
@@ -207,7 +204,7 @@ def test_the_ordering_key_goes_before_the_key(client: pulsar.Client, broker: Bro
     assert len({name for names in fleet.names.values() for name in names}) == 1
 
 
-def test_messages_without_key_spread(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
+def test_messages_without_key_are_spread(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
     producer = client.create_producer(topic)
     with fleet_of(broker, topic, "abc") as fleet:
         for index in range(200):
@@ -217,7 +214,7 @@ def test_messages_without_key_spread(client: pulsar.Client, broker: BrokerProces
     assert fleet.names[""] == set("abc")
 
 
-def test_a_killed_consumer_hands_its_keys_on_in_order(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
+def test_keys_of_killed_consumer_move_in_order(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
     script = Path(__file__).with_name("consume_and_print.py")
     command = [sys.executable, str(script), broker.url, topic, "doomed", "20"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as doomed:
@@ -237,21 +234,7 @@ def read_lines(lines: IO[str], count: int) -> list[str]:
     return [next(lines) for _ in range(count)]
 
 
-def test_a_killed_broker_loses_nothing_and_keeps_the_order(own_broker: BrokerProcess, topic: str) -> None:
-    client = new_client(own_broker.url)
-    consumer = client.subscribe(topic, "s", KEY_SHARED, consumer_name="a")
-    publish(client.create_producer(topic), 90)
-    for message in receive_all(consumer, 90):
-        if int(message.data()) % 2:
-            consumer.acknowledge(message)
-    client.close()
-    own_broker.restart_after_kill()
-    with fleet_of(own_broker, topic, "ab") as fleet:
-        fleet.wait_for(range(0, 90, 2))
-    assert all(numbers == sorted(numbers) for numbers in fleet.seen.values())
-
-
-def test_a_subscription_changes_its_type_when_its_consumers_left(client: pulsar.Client, topic: str) -> None:
+def test_subscription_changes_type_without_consumers(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", KEY_SHARED)
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
@@ -268,7 +251,7 @@ def test_a_subscription_changes_its_type_when_its_consumers_left(client: pulsar.
 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, KEY_SHARED], ids=str)
-def test_large_messages_arrive_whole_while_consumers_come_and_go(
+def test_chunked_messages_arrive_whole_while_consumers_change(
     client: pulsar.Client, broker: BrokerProcess, topic: str, kind: pulsar.ConsumerType
 ) -> None:
     bodies = [bytes([65 + index]) * 12_000_000 for index in range(4)]  # three chunks each

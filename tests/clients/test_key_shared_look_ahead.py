@@ -17,6 +17,7 @@ LITTLE_ROOM = {"keySharedLookAheadMaxBytesPerSubscription": "20000"}
 """Bytes: what is stuck in these tests takes many times as much."""
 DEFAULT_ROOM: dict[str, str] = {}
 ARRIVAL_TIMEOUT_S = 90.0
+MESSAGES = 8_000
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def is_once_and_in_order(taken: dict[str, list[int]]) -> bool:
 
 
 @pytest.mark.parametrize("settings", [DEFAULT_ROOM, LITTLE_ROOM], ids=["room for all", "little room"])
-def test_six_draining_keys_with_half_of_the_traffic_stop_no_other_key(
+def test_draining_keys_with_half_of_traffic_block_no_other_key(
     tmp_path: Path, topic: str, settings: dict[str, str]
 ) -> None:
     with running_with_client(tmp_path, **settings) as (broker, client):
@@ -60,9 +61,9 @@ def test_six_draining_keys_with_half_of_the_traffic_stop_no_other_key(
                     first.consumer.acknowledge(message)
             for taker in (first, *others):
                 taker.start()
-            keys = [stuck[index // 2 % 6] if index % 2 else f"key-{index % 997}" for index in range(24_000)]
+            keys = [stuck[index // 2 % 6] if index % 2 else f"key-{index % 997}" for index in range(MESSAGES)]
             publish_numbers(client, topic, keys)
-            until(lambda: first.count + others[0].count + others[1].count >= 12_000, ARRIVAL_TIMEOUT_S)
+            until(lambda: first.count + others[0].count + others[1].count >= MESSAGES // 2, ARRIVAL_TIMEOUT_S)
             shown = subscription_of(broker, topic)["lookAhead"]
             assert {each["consumer"] for each in shown["hashes"]} == {"first"}
             assert {each["reason"] for each in shown["hashes"]} == {"consumer drains this hash"}
@@ -70,21 +71,19 @@ def test_six_draining_keys_with_half_of_the_traffic_stop_no_other_key(
                 assert shown["sizeBytes"] <= 20_000 + 2_000
                 assert shown["hashesSetAside"] == 6
             else:
-                assert shown["entries"] == 12_000
+                assert shown["entries"] == MESSAGES // 2
                 assert shown["hashesSetAside"] == 0
             assert not shown["isFull"]
             for message in held:
                 if message.partition_key() in stuck:
                     first.consumer.acknowledge(message)
-            until(lambda: first.count + others[0].count + others[1].count >= 24_000, ARRIVAL_TIMEOUT_S)
+            until(lambda: first.count + others[0].count + others[1].count >= MESSAGES, ARRIVAL_TIMEOUT_S)
             assert "lookAhead" not in subscription_of(broker, topic)
             assert taken_by_all([first, *others]) == numbers_by_key(keys)
 
 
-def test_a_consumer_that_takes_nothing_leaves_the_others_what_is_theirs_also_across_a_restart(
-    tmp_path: Path, topic: str
-) -> None:
-    keys = [f"key-{index % 1999}" for index in range(24_000)]
+def test_consumer_without_capacity_blocks_no_other_across_restart(tmp_path: Path, topic: str) -> None:
+    keys = [f"key-{index % 1999}" for index in range(MESSAGES)]
     low = {key for key in set(keys) if (key_hash(key.encode()) % 65_536 or 1) <= LOW_HALF[0][1]}
     expected = numbers_by_key(keys)
     of_live = sum(len(numbers) for key, numbers in expected.items() if key not in low)
@@ -113,7 +112,7 @@ def test_a_consumer_that_takes_nothing_leaves_the_others_what_is_theirs_also_acr
 
 
 @pytest.mark.long
-def test_a_million_messages_wait_within_the_bound_and_come_once_and_in_order(tmp_path: Path, topic: str) -> None:
+def test_million_messages_wait_within_limit_and_arrive_once_in_order(tmp_path: Path, topic: str) -> None:
     keys = [f"key-{index % 1999}" for index in range(1_000_000)]
     with running_with_client(tmp_path) as (broker, client):
         dead = Taker(new_client(broker.url), topic, "dead", 10, LOW_HALF)

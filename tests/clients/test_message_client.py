@@ -58,9 +58,7 @@ async def until_quiet(consumer: MessageConsumer) -> list[Message]:
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zlib", "zstd", "snappy"])
 @pytest.mark.parametrize("batching", [True, False])
-async def test_messages_come_as_they_were_sent(
-    client: PulsarClient, topic: str, compression: str, batching: bool
-) -> None:
+async def test_messages_arrive_as_sent(client: PulsarClient, topic: str, compression: str, batching: bool) -> None:
     consumer = await client.consumer(topic, "s", from_earliest=True)
     producer = await client.producer(topic, compression=compression, batching=batching)
     sent = [
@@ -82,7 +80,7 @@ async def test_messages_come_as_they_were_sent(
     assert (max(m.id.batch_size for m in found) > 1) == batching
 
 
-async def test_large_messages_go_in_parts_and_come_whole(client: PulsarClient, topic: str) -> None:
+async def test_large_messages_are_chunked_and_arrive_whole(client: PulsarClient, topic: str) -> None:
     consumer = await client.consumer(topic, "s", from_earliest=True)
     producer = await client.producer(topic, chunking=True)
     large = bytes(range(256)) * 60_000
@@ -101,7 +99,7 @@ async def test_large_messages_go_in_parts_and_come_whole(client: PulsarClient, t
         await (await client.producer(topic)).send(large)
 
 
-async def test_a_batch_counts_as_acknowledged_when_all_of_it_is(
+async def test_batch_is_acknowledged_with_its_last_message(
     client: PulsarClient, topic: str, broker: BrokerProcess
 ) -> None:
     consumer = await client.consumer(topic, "s", kind="shared", from_earliest=True)
@@ -120,7 +118,7 @@ async def test_a_batch_counts_as_acknowledged_when_all_of_it_is(
         await consumer.receive(0.5)
 
 
-async def test_a_message_that_is_refused_comes_again_to_another_consumer(client: PulsarClient, topic: str) -> None:
+async def test_negatively_acknowledged_message_goes_to_another_consumer(client: PulsarClient, topic: str) -> None:
     producer = await client.producer(topic)
     first = await client.consumer(topic, "s", kind="shared", nack_delay_s=0.05)
     await producer.send(b"m")
@@ -133,11 +131,13 @@ async def test_a_message_that_is_refused_comes_again_to_another_consumer(client:
     assert (await second.receive(TIMEOUT_S)).value == b"m"
 
 
-async def test_cumulative_acknowledgement_inside_a_batch_keeps_the_rest(tmp_path: Path) -> None:
+async def test_cumulative_ack_inside_batch_keeps_the_rest(tmp_path: Path) -> None:
     settings = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
     with BrokerProcess(tmp_path, settings).running() as own:
         async with connect(own.url) as client:
-            consumer = await client.consumer("batched", "s", kind="failover", from_earliest=True, keeps_batch_bits=True)
+            consumer = await client.consumer(
+                "batched", "s", kind="exclusive", from_earliest=True, keeps_batch_bits=True
+            )
             producer = await client.producer("batched", batch_delay_s=0.2)
             await asyncio.gather(*(producer.send(b"%d" % index) for index in range(6)))
             messages = [await consumer.receive(TIMEOUT_S) for _ in range(6)]
@@ -145,12 +145,12 @@ async def test_cumulative_acknowledgement_inside_a_batch_keeps_the_rest(tmp_path
             await consumer.ack_cumulative(messages[3], wants_receipt=True)
             await consumer.close()
             own.restart_after_kill()
-            other = await client.consumer("batched", "s", kind="failover")
+            other = await client.consumer("batched", "s", kind="exclusive")
             assert await values(other, 2) == [b"4", b"5"]
             assert await until_quiet(other) == []
 
 
-async def test_keys_stay_in_order_at_one_consumer_each(client: PulsarClient, topic: str) -> None:
+async def test_each_key_stays_in_order_at_one_consumer(client: PulsarClient, topic: str) -> None:
     consumers = [await client.consumer(topic, "s", kind="key_shared", from_earliest=True) for _ in range(2)]
     producer = await client.producer(topic, batch_by_key=True)
     for index in range(200):
@@ -168,7 +168,7 @@ async def test_keys_stay_in_order_at_one_consumer_each(client: PulsarClient, top
     assert sum(map(len, by_key.values())) == 200
 
 
-async def test_partitions_are_one_topic_to_producers_and_consumers(
+async def test_partitioned_topic_is_one_topic_to_clients(
     client: PulsarClient, topic: str, broker: BrokerProcess
 ) -> None:
     put(broker, "PUT", f"{topic.replace('://', '/')}/partitions", 3)
@@ -188,9 +188,7 @@ async def test_partitions_are_one_topic_to_producers_and_consumers(
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover"])
-async def test_an_ordered_consumer_that_wants_one_again_gets_all_again_in_order_and_once(
-    client: PulsarClient, topic: str, kind: str
-) -> None:
+async def test_ordered_consumer_receives_all_again_in_order_once(client: PulsarClient, topic: str, kind: str) -> None:
     consumer = await client.consumer(topic, "s", kind=kind, from_earliest=True, queue_messages=10)
     producer = await client.producer(topic, batching=False)
     for index in range(30):
@@ -205,7 +203,7 @@ async def test_an_ordered_consumer_that_wants_one_again_gets_all_again_in_order_
     assert await values(consumer, 1) == [b"last"]
 
 
-async def test_readers_begin_where_they_are_told(client: PulsarClient, topic: str) -> None:
+async def test_readers_start_at_requested_position(client: PulsarClient, topic: str) -> None:
     producer = await client.producer(topic)
     ids = [await producer.send(b"%d" % index) for index in range(5)]
     middle_ms = int(time.time() * 1000) + 1
@@ -227,9 +225,7 @@ async def test_readers_begin_where_they_are_told(client: PulsarClient, topic: st
     assert await values(latest, 1) == [b"new"]
 
 
-async def test_the_end_of_a_terminated_topic_ends_the_loop(
-    client: PulsarClient, topic: str, broker: BrokerProcess
-) -> None:
+async def test_end_of_terminated_topic_ends_iteration(client: PulsarClient, topic: str, broker: BrokerProcess) -> None:
     producer = await client.producer(topic)
     for index in range(3):
         await producer.send(b"%d" % index)
@@ -247,7 +243,7 @@ async def test_the_end_of_a_terminated_topic_ends_the_loop(
         await producer.send(b"late")
 
 
-async def test_who_stops_waiting_leaves_the_messages_of_others_alone(client: PulsarClient, topic: str) -> None:
+async def test_cancelled_receive_takes_no_message_of_others(client: PulsarClient, topic: str) -> None:
     producer = await client.producer(topic)
     sending = [asyncio.get_running_loop().create_task(producer.send(b"%d" % index)) for index in range(20)]
     await asyncio.sleep(0)
@@ -263,7 +259,7 @@ async def test_who_stops_waiting_leaves_the_messages_of_others_alone(client: Pul
     assert found >= {b"%d" % index for index in range(1, 20, 2)}
 
 
-async def test_a_restart_of_the_broker_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+async def test_broker_restarts_lose_nothing_and_keep_order(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path).running() as own:
         async with connect(own.url, operation_timeout_s=TIMEOUT_S) as client:
             topic = "persistent://public/default/restarted"
@@ -287,7 +283,7 @@ async def test_a_restart_of_the_broker_loses_nothing_and_keeps_the_order(tmp_pat
 # --- transactions
 
 
-async def test_a_transaction_takes_effect_as_a_whole_or_not_at_all(client: PulsarClient, topic: str) -> None:
+async def test_transaction_is_atomic(client: PulsarClient, topic: str) -> None:
     source = await client.producer(topic + "-in")
     for index in range(4):
         await source.send(b"%d" % index)
@@ -334,7 +330,7 @@ async def test_two_transactions_cannot_acknowledge_one_message(client: PulsarCli
         await producer.send(b"late", transaction=first)
 
 
-async def test_a_transaction_that_is_over_by_time_cannot_be_committed(topic: str) -> None:
+async def test_timed_out_transaction_cannot_be_committed(topic: str) -> None:
     async with embed() as own, connect(own.service_url, operation_timeout_s=TIMEOUT_S) as client:
         producer = await client.producer(topic)
         transaction = await client.transaction(timeout_s=600)
@@ -346,16 +342,14 @@ async def test_a_transaction_that_is_over_by_time_cannot_be_committed(topic: str
             await transaction.commit()
 
 
-async def test_a_client_of_another_process_is_refused(client: PulsarClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_of_forked_process_is_refused(client: PulsarClient, monkeypatch: pytest.MonkeyPatch) -> None:
     other = PulsarClient(Access(client.access.service_url))
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(Exception, match="fork"):
         await other.reader("persistent://public/default/forked")
 
 
-async def test_who_waits_for_a_client_that_is_closed_is_told_and_nothing_of_it_runs_on(
-    broker: BrokerProcess, topic: str
-) -> None:
+async def test_close_ends_waiting_calls_and_all_tasks(broker: BrokerProcess, topic: str) -> None:
     before = asyncio.all_tasks()
     client = connect(broker.url, operation_timeout_s=TIMEOUT_S)
     producer = await client.producer(topic, batch_delay_s=3600)

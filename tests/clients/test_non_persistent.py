@@ -28,11 +28,10 @@ def texts(messages: list[pulsar.Message]) -> list[str]:
 
 
 @pytest.mark.parametrize("consumer_type", EVERY_TYPE, ids=lambda each: each.name)
-@pytest.mark.parametrize("batching", [False, True], ids=["single", "batches"])
-def test_every_type_gets_what_is_sent_while_it_is_connected(
-    client: pulsar.Client, topic: str, consumer_type: pulsar.ConsumerType, batching: bool
+def test_connected_consumer_of_every_type_receives_messages(
+    client: pulsar.Client, topic: str, consumer_type: pulsar.ConsumerType
 ) -> None:
-    producer = client.create_producer(topic, batching_enabled=batching, batching_max_publish_delay_ms=20)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=20)
     producer.send(b"before anybody came")
     consumer = client.subscribe(topic, "sub", consumer_type)
     for index in range(50):
@@ -45,7 +44,7 @@ def test_every_type_gets_what_is_sent_while_it_is_connected(
     assert_nothing_arrives(consumer)
 
 
-def test_what_is_sent_while_nobody_is_connected_never_comes(client: pulsar.Client, topic: str) -> None:
+def test_messages_sent_without_consumer_are_lost(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared)
     producer.send(b"first")
@@ -60,7 +59,7 @@ def test_what_is_sent_while_nobody_is_connected_never_comes(client: pulsar.Clien
     assert_nothing_arrives(consumer)
 
 
-def test_what_the_queue_has_no_room_for_is_dropped(client: pulsar.Client, topic: str) -> None:
+def test_messages_over_receiver_queue_are_dropped(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", receiver_queue_size=5)
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(20):
@@ -71,7 +70,7 @@ def test_what_the_queue_has_no_room_for_is_dropped(client: pulsar.Client, topic:
     assert texts(receive_all(consumer, 1)) == ["later"]
 
 
-def test_shared_consumers_get_each_message_once(client: pulsar.Client, topic: str) -> None:
+def test_shared_consumers_receive_each_message_once(client: pulsar.Client, topic: str) -> None:
     consumers = [client.subscribe(topic, "sub", pulsar.ConsumerType.Shared) for _ in range(3)]
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(30):
@@ -80,7 +79,7 @@ def test_shared_consumers_get_each_message_once(client: pulsar.Client, topic: st
     assert sorted(itertools.chain(*got), key=int) == [str(index) for index in range(30)]
 
 
-def test_keys_stay_with_one_consumer(client: pulsar.Client, topic: str) -> None:
+def test_each_key_stays_with_one_consumer(client: pulsar.Client, topic: str) -> None:
     consumers = [client.subscribe(topic, "sub", pulsar.ConsumerType.KeyShared) for _ in range(3)]
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(60):
@@ -102,7 +101,7 @@ def test_keys_stay_with_one_consumer(client: pulsar.Client, topic: str) -> None:
     assert all(len(each) == 1 for each in owners.values())
 
 
-def test_the_one_that_stands_by_takes_over(client: pulsar.Client, topic: str) -> None:
+def test_standby_consumer_takes_over(client: pulsar.Client, topic: str) -> None:
     consumers = [client.subscribe(topic, "sub", pulsar.ConsumerType.Failover, consumer_name=name) for name in "ab"]
     producer = client.create_producer(topic)
     producer.send(b"first")
@@ -120,7 +119,7 @@ def test_the_one_that_stands_by_takes_over(client: pulsar.Client, topic: str) ->
     assert texts(receive_all(other, 1)) == ["second"]
 
 
-def test_readers_and_consumers_of_several_topics(client: pulsar.Client, topic: str) -> None:
+def test_reader_and_consumer_of_several_topics(client: pulsar.Client, topic: str) -> None:
     names = [f"{topic}-{index}" for index in range(3)]
     consumer = client.subscribe(names, "sub")
     reader = client.create_reader(names[0], pulsar.MessageId.latest)
@@ -130,14 +129,16 @@ def test_readers_and_consumers_of_several_topics(client: pulsar.Client, topic: s
     assert reader.read_next(5000).data().decode() == names[0]
 
 
-def test_negative_acknowledgements_bring_nothing_back(client: pulsar.Client, topic: str) -> None:
+def test_negative_acknowledgement_redelivers_nothing(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
     client.create_producer(topic).send(b"once")
     consumer.negative_acknowledge(consumer.receive(30_000))
     assert_nothing_arrives(consumer, 600)
 
 
-def test_partitioned_topics(client: pulsar.Client, broker: BrokerProcess, topic: str) -> None:
+def test_partitioned_non_persistent_topic_delivers_all_partitions(
+    client: pulsar.Client, broker: BrokerProcess, topic: str
+) -> None:
     path = topic.replace("non-persistent://", "non-persistent/")
     assert call(f"{broker.http_url}/admin/v2/{path}/partitions", "PUT", body=3).status == 204
     consumer = client.subscribe(topic, "sub")
@@ -151,7 +152,7 @@ def test_partitioned_topics(client: pulsar.Client, broker: BrokerProcess, topic:
     assert len({each.topic_name() for each in messages}) == 3
 
 
-def test_large_messages_pass(client: pulsar.Client, topic: str) -> None:
+def test_largest_message_is_delivered(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
     payload = bytes(range(256)) * 20_000  # just below the largest one; the client sends no chunks to these topics
@@ -159,7 +160,7 @@ def test_large_messages_pass(client: pulsar.Client, topic: str) -> None:
     assert consumer.receive(20_000).data() == payload
 
 
-def test_clients_go_on_after_a_restart_without_what_was_sent_before(own_broker: BrokerProcess, topic: str) -> None:
+def test_clients_continue_after_restart_without_earlier_messages(own_broker: BrokerProcess, topic: str) -> None:
     client = new_client(own_broker.url)
     try:
         consumer = client.subscribe(topic, "sub")

@@ -33,7 +33,7 @@ def stats(broker: BrokerProcess, topic: str) -> Any:
 # --- access modes ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_exclusive_producer_keeps_all_others_away(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_exclusive_producer_refuses_others(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, access_mode=EXCLUSIVE)
     with pytest.raises(pulsar.ProducerFenced):
         client.create_producer(topic, access_mode=EXCLUSIVE)
@@ -45,14 +45,14 @@ def test_an_exclusive_producer_keeps_all_others_away(broker: BrokerProcess, clie
     client.create_producer(topic).send(b"y")
 
 
-def test_an_exclusive_producer_does_not_come_in_while_others_share_the_topic(client: pulsar.Client, topic: str) -> None:
+def test_exclusive_producer_is_refused_beside_shared_producers(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic)
     with pytest.raises(pulsar.ProducerFenced):
         client.create_producer(topic, access_mode=EXCLUSIVE)
     producer.send(b"x")
 
 
-def test_a_waiting_producer_is_made_once_the_one_before_it_has_left(
+def test_waiting_producer_is_created_when_holder_leaves(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     leader = client.create_producer(topic, access_mode=EXCLUSIVE)
@@ -74,9 +74,7 @@ def test_a_waiting_producer_is_made_once_the_one_before_it_has_left(
     other.close()
 
 
-def test_a_client_that_gives_up_waiting_does_not_wait_any_more(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
+def test_client_that_stops_waiting_leaves_the_queue(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     leader = client.create_producer(topic, access_mode=EXCLUSIVE)
     hasty = pulsar.Client(
         broker.url, operation_timeout_seconds=1, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -90,7 +88,7 @@ def test_a_client_that_gives_up_waiting_does_not_wait_any_more(
     client.create_producer(topic).send(b"x")
 
 
-def test_a_fencing_producer_invalidates_the_one_before_it(broker: BrokerProcess, topic: str) -> None:
+def test_fencing_producer_invalidates_previous_producer(broker: BrokerProcess, topic: str) -> None:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     one = pulsar.Client(broker.url, logger=quiet)
     two = pulsar.Client(broker.url, logger=quiet)
@@ -107,7 +105,7 @@ def test_a_fencing_producer_invalidates_the_one_before_it(broker: BrokerProcess,
     two.close()
 
 
-def test_an_exclusive_producer_keeps_its_epoch_through_unloads(
+def test_exclusive_producer_keeps_epoch_across_unloads(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     producer = client.create_producer(topic, access_mode=EXCLUSIVE)
@@ -118,7 +116,7 @@ def test_an_exclusive_producer_keeps_its_epoch_through_unloads(
     assert stats(broker, topic)["topicEpoch"] == 0
 
 
-def test_an_exclusive_producer_takes_its_place_again_after_a_kill(own_broker: BrokerProcess, topic: str) -> None:
+def test_exclusive_producer_reconnects_after_broker_is_killed(own_broker: BrokerProcess, topic: str) -> None:
     client = new_client(own_broker.url)
     producer = client.create_producer(topic, access_mode=EXCLUSIVE)
     producer.send(b"before")
@@ -134,7 +132,7 @@ def test_an_exclusive_producer_takes_its_place_again_after_a_kill(own_broker: Br
 # --- names and sequence ids --------------------------------------------------------------------------------------------------
 
 
-def test_generated_names_differ_and_a_name_is_held_once(client: pulsar.Client, topic: str) -> None:
+def test_generated_names_differ_and_a_name_has_one_producer(client: pulsar.Client, topic: str) -> None:
     names = {client.create_producer(topic).producer_name() for _ in range(3)}
     assert len(names) == 3
     named = client.create_producer(topic, producer_name="named")
@@ -144,7 +142,7 @@ def test_generated_names_differ_and_a_name_is_held_once(client: pulsar.Client, t
     assert client.create_producer(topic, producer_name="named").producer_name() == "named"
 
 
-def test_producers_come_back_under_their_names(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_producers_reconnect_with_their_names(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     producers = [client.create_producer(topic), client.create_producer(topic, producer_name="named")]
     names = [each.producer_name() for each in producers]
     rest(broker, "PUT", topic, "/unload")
@@ -154,7 +152,7 @@ def test_producers_come_back_under_their_names(broker: BrokerProcess, client: pu
     assert sorted(each["producerName"] for each in stats(broker, topic)["publishers"]) == sorted(names)
 
 
-def test_sequence_ids_go_on_through_batches_and_reconnects(
+def test_sequence_ids_continue_across_batches_and_reconnects(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     producer = client.create_producer(
@@ -174,7 +172,7 @@ def test_sequence_ids_go_on_through_batches_and_reconnects(
 
 
 @pytest.mark.parametrize("is_lazy", [False, True], ids=["at once", "lazy"])
-def test_producers_of_partitions_are_opened_when_the_client_wants_them(
+def test_lazy_partition_producers_are_created_on_demand(
     broker: BrokerProcess, client: pulsar.Client, topic: str, is_lazy: bool
 ) -> None:
     rest(broker, "PUT", topic, "/partitions", 4)
@@ -199,7 +197,7 @@ def test_producers_of_partitions_are_opened_when_the_client_wants_them(
     assert producers() == [1, 1, 1, 1]
 
 
-def test_exclusive_access_to_a_partitioned_topic_is_access_to_each_partition(
+def test_exclusive_access_to_partitioned_topic_covers_each_partition(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     rest(broker, "PUT", topic, "/partitions", 3)
@@ -250,26 +248,10 @@ def test_encrypted_messages_pass_through_unread(
         assert b"secret" not in json.dumps(message).encode()
 
 
-def test_encryption_is_required_of_producers_where_the_namespace_says_so(
-    broker: BrokerProcess, client: pulsar.Client, keys: pulsar.CryptoKeyReader
-) -> None:
-    namespace = f"{broker.http_url}/admin/v2/namespaces/public/encrypted"
-    assert call(namespace, "PUT").status == 204
-    assert call(f"{namespace}/encryptionRequired", "POST", body=True).status == 204
-    topic = "persistent://public/encrypted/topic"
-    hasty = pulsar.Client(
-        broker.url, operation_timeout_seconds=2, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
-    with pytest.raises(pulsar.PulsarException):
-        hasty.create_producer(topic)
-    hasty.close()
-    client.create_producer(topic, encryption_key="key", crypto_key_reader=keys).send(b"secret")
-
-
 # --- what is not taken -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_terminated_topic_takes_neither_messages_nor_producers(
+def test_terminated_topic_refuses_messages_and_producers(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     producer = client.create_producer(topic, access_mode=EXCLUSIVE, send_timeout_millis=3000)
@@ -284,7 +266,7 @@ def test_a_terminated_topic_takes_neither_messages_nor_producers(
     assert_nothing_arrives(consumer)
 
 
-def test_a_message_above_the_size_of_all_topics_is_refused_by_the_client(client: pulsar.Client, topic: str) -> None:
+def test_client_refuses_message_above_maximum_size(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic)
     with pytest.raises(pulsar.MessageTooBig):
         producer.send(b"x" * (5 * 1024 * 1024 + 1))

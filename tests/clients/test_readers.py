@@ -1,22 +1,13 @@
-"""Readers, more than what `test_seek` shows: many topics, restarts, hash ranges, names, and what they leave behind."""
-
-import time
-from pathlib import Path
+"""Readers beyond `test_seek`: many topics, restarts and names. Hash ranges: `tests/protocol/test_hash_range_readers.py`."""
 
 import pulsar
-import pytest
 from tests.clients.conftest import new_client, send_batch, texts
 from tests.clients.test_seek import admin, numbers, send
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import Type, connected
+from tests.support.raw_client import connected
 from tests.support.rest import call
 
-from pybroker.dispatch.selectors.hash_selector import fold_into_ranges
-from pybroker.model.hashing import key_hash
-from pybroker.wire import pulsar_api_pb2 as pb
-
 EARLIEST, LATEST = pulsar.MessageId.earliest, pulsar.MessageId.latest
-FROM_THE_BEGINNING = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 
 
 def subscriptions(broker: BrokerProcess, topic: str) -> list[str]:
@@ -32,7 +23,7 @@ def read_all(reader: pulsar.Reader) -> list[str]:
     return found
 
 
-def test_a_reader_says_whether_there_is_more_wherever_it_begins(client: pulsar.Client, topic: str) -> None:
+def test_reader_reports_available_messages_from_any_start(client: pulsar.Client, topic: str) -> None:
     ids = send(client, topic, 4)
     for start, is_inclusive, expected in (
         (EARLIEST, False, numbers(0, 4)),
@@ -49,7 +40,7 @@ def test_a_reader_says_whether_there_is_more_wherever_it_begins(client: pulsar.C
         reader.close()
 
 
-def test_the_last_batch_is_read_to_its_end(client: pulsar.Client, topic: str) -> None:
+def test_last_batch_is_read_to_its_end(client: pulsar.Client, topic: str) -> None:
     send_batch(client, topic, 3)
     reader = client.create_reader(topic, EARLIEST)
     assert read_all(reader) == numbers(0, 3)
@@ -59,7 +50,7 @@ def test_the_last_batch_is_read_to_its_end(client: pulsar.Client, topic: str) ->
     assert read_all(reader) == read_all(last) == numbers(0, 2)
 
 
-def test_a_reader_goes_on_after_the_broker_was_killed(own_broker: BrokerProcess, topic: str) -> None:
+def test_reader_continues_after_broker_is_killed(own_broker: BrokerProcess, topic: str) -> None:
     client = new_client(own_broker.url)
     send(client, topic, 3)
     reader = client.create_reader(topic, EARLIEST)
@@ -74,7 +65,7 @@ def test_a_reader_goes_on_after_the_broker_was_killed(own_broker: BrokerProcess,
     client.close()
 
 
-def test_a_reader_seeks_by_message_and_by_time_and_back_to_both_ends(
+def test_reader_seeks_by_message_time_earliest_and_latest(
     broker: BrokerProcess, client: pulsar.Client, topic: str
 ) -> None:
     with connected(broker) as raw:
@@ -97,7 +88,7 @@ def test_a_reader_seeks_by_message_and_by_time_and_back_to_both_ends(
         assert read_all(reader) == expected, target
 
 
-def test_a_reader_reads_all_partitions_each_in_order(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_reader_reads_all_partitions_each_in_order(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     admin(broker, "PUT", topic, "partitions", 3)
     producer = client.create_producer(
         topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution, batching_enabled=False
@@ -118,9 +109,7 @@ def test_a_reader_reads_all_partitions_each_in_order(broker: BrokerProcess, clie
     assert len(read_all(reader)) == 12
 
 
-def test_a_reader_has_a_subscription_of_its_own_until_it_is_closed(
-    broker: BrokerProcess, client: pulsar.Client, topic: str
-) -> None:
+def test_reader_has_its_own_subscription_until_closed(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     send(client, topic, 2)
     plain = client.create_reader(topic, EARLIEST)
     prefixed = client.create_reader(topic, EARLIEST, subscription_role_prefix="role", reader_name="named")
@@ -136,18 +125,7 @@ def test_a_reader_has_a_subscription_of_its_own_until_it_is_closed(
     assert subscriptions(broker, topic) == []
 
 
-def test_of_a_reader_that_dies_nothing_is_left(broker: BrokerProcess, topic: str) -> None:
-    with connected(broker) as raw:
-        raw.open_producer(topic)
-        with connected(broker) as dying:
-            dying.subscribe(topic, durable=False, subscription="dead")
-            assert subscriptions(broker, topic) == ["dead"]
-        deadline = time.monotonic() + 10
-        while subscriptions(broker, topic):
-            assert time.monotonic() < deadline
-
-
-def test_a_marker_at_the_end_is_nothing_to_wait_for(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_marker_at_end_is_no_available_message(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     with connected(broker) as raw:
         raw.open_producer(topic)
         raw.publish(1, 1)
@@ -160,73 +138,3 @@ def test_a_marker_at_the_end_is_nothing_to_wait_for(broker: BrokerProcess, clien
         raw.send_message(2, 0, b"marker", metadata={"marker_type": 10})
         raw.reply()
         assert read_all(client.create_reader(empty, EARLIEST)) == []
-
-
-# --- hash ranges: only the Java client asks for them, on an Exclusive subscription --------------------------------------
-
-
-@pytest.mark.parametrize("durable", [False, True])
-def test_readers_of_hash_ranges_divide_a_topic(broker: BrokerProcess, topic: str, durable: bool) -> None:
-    keys = [f"k{number}" for number in range(40)]
-    with connected(broker) as raw:
-        raw.open_producer(topic)
-        for number, key in enumerate(keys):
-            raw.send_message(1, number, key.encode(), metadata={"partition_key": key})
-            raw.reply()
-        read: list[set[str]] = []
-        for number, (start, end) in enumerate([(0, 20_000), (20_001, 65_535)]):
-            ranges = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.STICKY)
-            ranges.hashRanges.add(start=start, end=end)
-            raw.subscribe(
-                topic,
-                number,
-                durable=durable,
-                subscription=f"s{number}",
-                keySharedMeta=ranges,
-                start_message_id=FROM_THE_BEGINNING,
-            )
-            raw.send(Type.FLOW, consumer_id=number, messagePermits=50)
-            read.append({reply["payload"] for reply in raw.replies(0.3)})
-            hashes = fold_into_ranges(key_hash(key.encode()) for key in read[-1])
-            assert all(start <= each <= end for each in hashes)
-        assert not read[0] & read[1]
-        assert read[0] | read[1] == set(keys)
-        stats = call(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/stats").json["subscriptions"]
-        # The others are not for this subscription, and nobody says that they are done.
-        assert stats["s0"]["msgBacklog"] == len(keys)
-
-
-def test_ranges_that_overlap_are_refused(broker: BrokerProcess, topic: str) -> None:
-    ranges = pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.STICKY)
-    ranges.hashRanges.add(start=0, end=10)
-    ranges.hashRanges.add(start=10, end=20)
-    with connected(broker) as raw:
-        answer = raw.subscribe(topic, durable=False, keySharedMeta=ranges)
-        assert answer["error"] == "ConsumerAssignError"
-        assert subscriptions(broker, topic) == []
-
-
-# --- what is gone -------------------------------------------------------------------------------------------------------
-
-
-def test_a_reader_whose_messages_are_trimmed_goes_on_with_what_is_there(tmp_path: Path, topic: str) -> None:
-    settings = {"managedLedgerMaxEntriesPerLedger": "5", "managedLedgerMinLedgerRolloverTimeMinutes": "0"}
-    with BrokerProcess(tmp_path, settings).running() as broker:
-        client = new_client(broker.url)
-        with connected(broker) as raw:
-            raw.subscribe(topic, subscription="late")
-            send(client, topic, 16)
-            raw.request(Type.UNSUBSCRIBE, consumer_id=1)
-            raw.subscribe(topic, 2, subscription="keep", initialPosition=pb.CommandSubscribe.Latest)
-        send(client, topic, 3, first=16)
-        path = f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/internalStats"
-        deadline = time.monotonic() + 20
-        before, stored = 0, 19
-        while stored == 19 or stored != before:  # until there are fewer, and no more of them go
-            assert time.monotonic() < deadline
-            before = stored
-            found = read_all(client.create_reader(topic, EARLIEST))
-            stored = call(path).json["numberOfEntries"]
-        assert stored >= 3
-        assert found == numbers(19 - stored, 19)
-        client.close()

@@ -550,9 +550,6 @@ def test_the_official_client_renews_its_token_while_it_works(secured: Secured, p
 
 def other_keys(directory: Path, kind: str) -> tuple[dict[str, str], Callable[..., str]]:
     """Settings for one kind of key, and what makes tokens for it."""
-    if kind == "secret in a data URL":
-        secret = credentials.secret_key()
-        return {"tokenSecretKey": credentials.data_url(secret)}, lambda **claims: credentials.token(secret, **claims)
     key = credentials.rsa_key()
     if kind == "public key in a data URL":
         location = credentials.data_url(credentials.public_der(key))
@@ -563,7 +560,7 @@ def other_keys(directory: Path, kind: str) -> tuple[dict[str, str], Callable[...
     return {"tokenPublicKey": location}, lambda **claims: credentials.token(key, "RS256", **claims)
 
 
-@pytest.mark.parametrize("kind", ["secret in a data URL", "public key in a data URL", "public key in a DER file"])
+@pytest.mark.parametrize("kind", ["public key in a data URL", "public key in a DER file"])
 def test_tokens_by_other_keys_get_in_and_who_brings_none_does_not(tmp_path: Path, kind: str) -> None:
     settings, make = other_keys(tmp_path, kind)
     settings |= {"authenticationEnabled": "true", "authenticationProviders": PACKAGE + "AuthenticationProviderToken"}

@@ -34,7 +34,7 @@ def admin(broker: BrokerProcess, method: str, topic: str, path: str, body: objec
 # --- consumers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_consumer_goes_back_to_a_message_it_has_acknowledged(client: pulsar.Client, topic: str) -> None:
+def test_seek_to_acknowledged_message_redelivers_messages_behind_it(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     ids = send(client, topic, 10)
     for message in receive_all(consumer, 10):
@@ -44,7 +44,7 @@ def test_a_consumer_goes_back_to_a_message_it_has_acknowledged(client: pulsar.Cl
     assert_nothing_arrives(consumer)
 
 
-def test_a_consumer_that_starts_inclusive_gets_the_message_it_names(client: pulsar.Client, topic: str) -> None:
+def test_inclusive_seek_redelivers_named_message(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST, start_message_id_inclusive=True)
     ids = send(client, topic, 5)
     receive_all(consumer, 5)
@@ -52,7 +52,7 @@ def test_a_consumer_that_starts_inclusive_gets_the_message_it_names(client: puls
     assert texts(receive_all(consumer, 2)) == numbers(3, 5)
 
 
-def test_a_consumer_goes_to_both_ends(client: pulsar.Client, topic: str) -> None:
+def test_seek_to_earliest_and_latest(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     send(client, topic, 5)
     receive_all(consumer, 5)
@@ -64,7 +64,7 @@ def test_a_consumer_goes_to_both_ends(client: pulsar.Client, topic: str) -> None
     assert texts(receive_all(consumer, 1)) == numbers(5, 6)
 
 
-def test_a_consumer_goes_to_a_time(client: pulsar.Client, topic: str) -> None:
+def test_seek_to_publish_time(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(5):
@@ -81,7 +81,7 @@ def test_a_consumer_goes_to_a_time(client: pulsar.Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize("batch_index_acks", [True, False])
-def test_a_consumer_goes_into_a_batch(client: pulsar.Client, topic: str, batch_index_acks: bool) -> None:
+def test_seek_into_batch(client: pulsar.Client, topic: str, batch_index_acks: bool) -> None:
     name = f"{topic}-{batch_index_acks}"
     consumer = client.subscribe(name, "s", initial_position=EARLIEST, batch_index_ack_enabled=batch_index_acks)
     send_batch(client, name, 10)
@@ -92,36 +92,7 @@ def test_a_consumer_goes_into_a_batch(client: pulsar.Client, topic: str, batch_i
     assert_nothing_arrives(consumer)
 
 
-def test_all_consumers_of_a_subscription_go_back_when_one_asks(client: pulsar.Client, topic: str) -> None:
-    shared = pulsar.ConsumerType.Shared
-    consumers = [client.subscribe(topic, "s", shared, initial_position=EARLIEST) for _ in range(2)]
-    ids = send(client, topic, 20)
-    for consumer in consumers:
-        for message in receive_all(consumer, 10):
-            consumer.acknowledge(message)
-    consumers[0].seek(ids[9])
-    received: list[str] = []
-    while len(received) < 10:
-        for consumer in consumers:
-            try:
-                received.append(consumer.receive(200).data().decode())
-            except pulsar.Timeout:
-                continue
-    assert sorted(received) == sorted(numbers(10, 20))
-
-
-def test_a_seek_holds_over_a_crash(own_broker: BrokerProcess, topic: str) -> None:
-    client = new_client(own_broker.url)
-    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
-    ids = send(client, topic, 10)
-    consumer.acknowledge_cumulative(receive_all(consumer, 10)[-1])
-    consumer.seek(ids[6])
-    own_broker.restart_after_kill()
-    assert texts(receive_all(consumer, 3)) == numbers(7, 10)
-    client.close()
-
-
-def test_of_two_seeks_at_once_one_fails_and_the_other_counts(broker: BrokerProcess, topic: str) -> None:
+def test_one_of_two_concurrent_seeks_fails(broker: BrokerProcess, topic: str) -> None:
     with connected(broker) as raw:
         raw.open_producer(topic)
         raw.publish(1, 4)
@@ -133,7 +104,7 @@ def test_of_two_seeks_at_once_one_fails_and_the_other_counts(broker: BrokerProce
         assert raw.subscribe(topic)["type"] == "SUCCESS"
 
 
-def test_whoever_comes_while_a_seek_is_under_way_is_not_lost(broker: BrokerProcess, topic: str) -> None:
+def test_subscribe_during_seek_is_answered(broker: BrokerProcess, topic: str) -> None:
     """SUBSCRIBE follows SEEK in the same bytes: it is served, or told to try again."""
     with connected(broker) as raw:
         raw.open_producer(topic)
@@ -151,7 +122,7 @@ def test_whoever_comes_while_a_seek_is_under_way_is_not_lost(broker: BrokerProce
 # --- readers ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_seeks_and_knows_whether_there_is_more(client: pulsar.Client, topic: str) -> None:
+def test_reader_seeks_and_reports_available_messages(client: pulsar.Client, topic: str) -> None:
     ids = send(client, topic, 5)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert texts([reader.read_next(10_000) for _ in range(5)]) == numbers(0, 5)
@@ -167,7 +138,7 @@ def test_a_reader_seeks_and_knows_whether_there_is_more(client: pulsar.Client, t
     assert reader.read_next(10_000).data() == b"m0"
 
 
-def test_a_reader_starts_at_a_message_with_or_without_it(client: pulsar.Client, topic: str) -> None:
+def test_reader_starts_at_message_inclusive_or_exclusive(client: pulsar.Client, topic: str) -> None:
     ids = send(client, topic, 4)
     assert client.create_reader(topic, ids[1]).read_next(10_000).data() == b"m2"
     inclusive = client.create_reader(topic, ids[1], start_message_id_inclusive=True)
@@ -176,7 +147,7 @@ def test_a_reader_starts_at_a_message_with_or_without_it(client: pulsar.Client, 
     assert not at_the_end.has_message_available()
 
 
-def test_a_reader_starts_within_a_batch(client: pulsar.Client, topic: str) -> None:
+def test_reader_starts_within_batch(client: pulsar.Client, topic: str) -> None:
     send_batch(client, topic, 6)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     ids = [reader.read_next(10_000).message_id() for _ in range(6)]
@@ -185,12 +156,12 @@ def test_a_reader_starts_within_a_batch(client: pulsar.Client, topic: str) -> No
     assert inclusive.read_next(10_000).data() == b"m2"
 
 
-def test_a_reader_of_an_empty_topic_has_nothing_available(client: pulsar.Client, topic: str) -> None:
+def test_reader_of_empty_topic_has_no_message_available(client: pulsar.Client, topic: str) -> None:
     for start in (pulsar.MessageId.earliest, pulsar.MessageId.latest):
         assert not client.create_reader(topic, start).has_message_available()
 
 
-def test_a_topic_whose_messages_are_all_trimmed_has_no_last_message(tmp_path: Path, topic: str) -> None:
+def test_topic_with_all_messages_trimmed_has_no_last_message(tmp_path: Path, topic: str) -> None:
     settings = {
         "managedLedgerMaxEntriesPerLedger": "5",
         "managedLedgerMinLedgerRolloverTimeMinutes": "0",
@@ -220,7 +191,7 @@ def test_a_topic_whose_messages_are_all_trimmed_has_no_last_message(tmp_path: Pa
         client.close()
 
 
-def test_a_reader_reads_a_terminated_topic_to_its_end(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
+def test_reader_reads_terminated_topic_to_its_end(broker: BrokerProcess, client: pulsar.Client, topic: str) -> None:
     send(client, topic, 3)
     admin(broker, "POST", topic, "terminate")
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -228,7 +199,7 @@ def test_a_reader_reads_a_terminated_topic_to_its_end(broker: BrokerProcess, cli
     assert not reader.has_message_available()
 
 
-def test_a_reader_starts_by_age(broker: BrokerProcess, topic: str) -> None:
+def test_reader_starts_by_message_age(broker: BrokerProcess, topic: str) -> None:
     with connected(broker) as raw:
         raw.open_producer(topic)
         now_ms = int(time.time() * 1000)
@@ -240,7 +211,7 @@ def test_a_reader_starts_by_age(broker: BrokerProcess, topic: str) -> None:
         assert [raw.reply()["payload"] for _ in range(2)] == ["m1", "m2"]
 
 
-def test_a_reader_leaves_nothing_behind_also_after_a_seek(broker: BrokerProcess, topic: str) -> None:
+def test_closed_reader_leaves_no_subscription_after_seek(broker: BrokerProcess, topic: str) -> None:
     """What it was on is for itself to come back to: another kind of subscription may have the name once it is gone."""
     with connected(broker) as raw:
         raw.open_producer(topic)

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.credentials import CertificateAuthority
 from tests.support.raw_client import CLOSED, RawClient, Type, connected
+from tests.support.rest import call
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -333,3 +335,68 @@ def test_metadata_that_are_gone_or_of_another_time_are_refused_beside_ledgers(tm
     ended = serve(tmp_path)
     assert ended.returncode == 1
     assert "holds ledgers with entries, and its metadata.db names no topic" in ended.stderr
+
+
+# --- service manager -------------------------------------------------------------------------------------------------
+
+
+def test_hangup_applies_dynamic_keys_and_names_the_others(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("maxTopicsPerNamespace=5\nbacklogQuotaCheckEnabled=true\n")
+    broker = BrokerProcess(tmp_path, IN_MEMORY)
+    broker.arguments = ["--config", str(conf)]
+
+    def limit() -> str:
+        return str(json.loads(broker.get("/admin/v2/brokers/configuration/runtime"))["maxTopicsPerNamespace"])
+
+    def hang_up(text: str, expected: str) -> None:
+        seen = len(broker.log.read_text())
+        conf.write_text(text)
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while expected not in broker.log.read_text()[seen:]:
+            assert time.monotonic() < deadline, broker.log.read_text()
+            time.sleep(0.02)
+
+    with broker.running_well():
+        assert limit() == "5"
+        hang_up(
+            "maxTopicsPerNamespace=7\nbacklogQuotaCheckEnabled=false\n",
+            "config.restart_needed keys=backlogQuotaCheckEnabled",
+        )
+        assert limit() == "7"
+        hang_up("maxTopicsPerNamespace=soon\n", "config.reload_failed")
+        assert limit() == "7"
+        # An override by REST has precedence, also over a file that is read again, until it is removed.
+        rest = f"{broker.http_url}/admin/v2/brokers/configuration/maxTopicsPerNamespace"
+        assert call(f"{rest}/9", "POST").status < 300
+        hang_up("maxTopicsPerNamespace=8\n", "config.reloaded")
+        assert limit() == "9"
+        assert call(rest, "DELETE").status < 300
+        assert limit() == "8"
+
+
+def test_service_manager_is_notified_of_each_state(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        broker = BrokerProcess(tmp_path, IN_MEMORY)
+        broker.environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+
+        def until(word: str) -> str:
+            while word not in (message := manager.recv(4096).decode()):
+                assert message == "WATCHDOG=1"
+            return message
+
+        with broker.running():
+            assert broker.process is not None
+            ready = until("READY=1")
+            assert f"MAINPID={broker.process.pid}" in ready
+            assert f"STATUS=Serving {broker.url}" in ready
+            for _ in range(3):
+                until("WATCHDOG=1")
+            broker.process.send_signal(signal.SIGHUP)
+            assert "MONOTONIC_USEC=" in until("RELOADING=1")
+            until("READY=1")
+        until("STOPPING=1")

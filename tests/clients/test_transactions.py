@@ -35,8 +35,6 @@ from pybroker.errors import (
 from pybroker.model.txn_id import TxnId
 
 TIMEOUT_S = 20.0
-KINDS = ["exclusive", "failover", "shared", "key_shared"]
-ORDERED, SHARED = KINDS[:2], KINDS[2:]
 ENDS = ["commit", "abort"]
 
 
@@ -83,14 +81,11 @@ async def end(transaction: Transaction, how: str) -> None:
     await (transaction.commit() if how == "commit" else transaction.abort())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_consumed_and_produced_in_one_transaction_takes_effect_together(
-    client: PulsarClient, topic: str, kind: str
-) -> None:
+async def test_consumed_and_produced_messages_take_effect_together(client: PulsarClient, topic: str) -> None:
     """An abort brings the messages back to the same consumer, which hands them on in a second transaction."""
     source, sink = await client.producer(topic + "-in"), await client.producer(topic + "-out")
     await sent(source, 6)
-    consumer = await client.consumer(topic + "-in", "s", kind=kind, from_earliest=True)
+    consumer = await client.consumer(topic + "-in", "s", kind="shared", from_earliest=True)
     out = await client.consumer(topic + "-out", "s", from_earliest=True)
     for how in ("abort", "commit"):
         transaction = await client.transaction()
@@ -107,13 +102,10 @@ async def test_what_is_consumed_and_produced_in_one_transaction_takes_effect_tog
     assert numbers(await received(out, 1)) == [-1], "something came of the aborted transaction"
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ENDS)
-async def test_what_a_transaction_acknowledged_goes_to_the_next_consumer_only_after_an_abort(
-    client: PulsarClient, topic: str, kind: str, how: str
-) -> None:
+async def test_pending_acks_go_to_next_consumer_only_after_abort(client: PulsarClient, topic: str, how: str) -> None:
     await sent(await client.producer(topic), 0)
-    consumer = await client.consumer(topic, "s", kind=kind, from_earliest=True)
+    consumer = await client.consumer(topic, "s", kind="shared", from_earliest=True)
     await sent(await client.producer(topic), 4)
     transaction = await client.transaction()
     messages = await received(consumer, 4)
@@ -121,17 +113,16 @@ async def test_what_a_transaction_acknowledged_goes_to_the_next_consumer_only_af
     await consumer.close()
     assert sorted(await left_of(client, topic, 2)) == [0, 2]
     await end(transaction, how)
-    again = await client.consumer(topic, "s", kind=kind)
+    again = await client.consumer(topic, "s", kind="shared")
     expected = {b"0", b"2", b"-1"} | ({b"1", b"3"} if how == "abort" else set())
     assert {message.value for message in await received(again, len(expected))} == expected
 
 
-@pytest.mark.parametrize("kind", ORDERED)
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_cumulative_acknowledgement_in_a_transaction_covers_what_is_in_front_of_it(
-    client: PulsarClient, topic: str, kind: str, how: str
+async def test_cumulative_ack_in_transaction_covers_earlier_messages(
+    client: PulsarClient, topic: str, how: str
 ) -> None:
-    consumer = await client.consumer(topic, "s", kind=kind, from_earliest=True)
+    consumer = await client.consumer(topic, "s", kind="exclusive", from_earliest=True)
     await sent(await client.producer(topic), 5)
     messages = await received(consumer, 5)
     transaction, other = await client.transaction(), await client.transaction()
@@ -146,9 +137,8 @@ async def test_a_cumulative_acknowledgement_in_a_transaction_covers_what_is_in_f
     assert await left_of(client, topic, 2 if how == "commit" else 5) == ([3, 4] if how == "commit" else [0, 1, 2, 3, 4])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_two_transactions_share_a_batch_message_by_message(client: PulsarClient, topic: str, kind: str) -> None:
-    consumer = await client.consumer(topic, "s", kind=kind, from_earliest=True)
+async def test_two_transactions_acknowledge_messages_of_one_batch(client: PulsarClient, topic: str) -> None:
+    consumer = await client.consumer(topic, "s", kind="shared", from_earliest=True)
     first, last = await client.producer(topic), await client.producer(topic, batch_delay_s=5)
     await asyncio.gather(*(first.send(b"9") for _ in range(1)))
     await sent_as_batch(last, 6)
@@ -170,9 +160,7 @@ async def test_two_transactions_share_a_batch_message_by_message(client: PulsarC
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_messages_of_a_transaction_hold_back_what_is_behind_them_until_it_ends(
-    client: PulsarClient, topic: str, how: str
-) -> None:
+async def test_open_transaction_holds_back_later_messages(client: PulsarClient, topic: str, how: str) -> None:
     consumer = await client.consumer(topic, "s", from_earliest=True)
     producer = await client.producer(topic)
     await sent(producer, 1)
@@ -193,7 +181,7 @@ async def test_messages_of_a_transaction_hold_back_what_is_behind_them_until_it_
     assert not await reader.has_more()
 
 
-async def test_a_message_in_parts_belongs_to_its_transaction_whole(client: PulsarClient, topic: str) -> None:
+async def test_chunked_message_belongs_to_transaction_as_a_whole(client: PulsarClient, topic: str) -> None:
     large = bytes(range(256)) * 30_000
     consumer = await client.consumer(topic, "s", from_earliest=True)
     producer = await client.producer(topic, chunking=True)
@@ -210,11 +198,8 @@ async def test_a_message_in_parts_belongs_to_its_transaction_whole(client: Pulsa
     assert await left_of(client, topic, 1) == [7]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_second_acknowledgement_is_a_conflict_whoever_gave_the_first(
-    client: PulsarClient, topic: str, kind: str
-) -> None:
-    consumer = await client.consumer(topic, "s", kind=kind, from_earliest=True)
+async def test_second_acknowledgement_is_a_conflict(client: PulsarClient, topic: str) -> None:
+    consumer = await client.consumer(topic, "s", kind="shared", from_earliest=True)
     await sent(await client.producer(topic), 3)
     by_number = {int(message.value or b""): message for message in await received(consumer, 3)}
     plain, committed, held = (by_number[number] for number in range(3))
@@ -235,10 +220,9 @@ async def test_a_second_acknowledgement_is_a_conflict_whoever_gave_the_first(
     assert await left_of(client, topic, 0) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_time_ends_a_transaction_as_an_abort_does(topic: str, kind: str) -> None:
+async def test_transaction_timeout_aborts(topic: str) -> None:
     async with embed() as broker, connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client:
-        consumer = await client.consumer(topic + "-in", "s", kind=kind, from_earliest=True)
+        consumer = await client.consumer(topic + "-in", "s", kind="shared", from_earliest=True)
         await sent(await client.producer(topic + "-in"), 2)
         messages = await received(consumer, 2)
         transaction = await client.transaction(timeout_s=600)
@@ -258,7 +242,7 @@ async def test_time_ends_a_transaction_as_an_abort_does(topic: str, kind: str) -
         assert numbers(await received(out, 1)) == [8]
 
 
-async def test_a_transaction_that_has_ended_or_never_was_takes_nothing(client: PulsarClient, topic: str) -> None:
+async def test_ended_or_unknown_transaction_is_refused(client: PulsarClient, topic: str) -> None:
     consumer = await client.consumer(topic, "s", from_earliest=True)
     producer = await client.producer(topic)
     await producer.send(b"0")
@@ -282,7 +266,7 @@ async def test_a_transaction_that_has_ended_or_never_was_takes_nothing(client: P
     assert numbers(await received(consumer, 1)) == [1]
 
 
-async def test_a_transaction_of_a_coordinator_that_came_later_is_found_there() -> None:
+async def test_transaction_of_added_coordinator_is_found() -> None:
     async with embed() as broker, connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client:
         known = await client.transaction()
         path = f"{broker.admin_url}/admin/v3/transactions/transactionCoordinator/replicas"
@@ -298,7 +282,7 @@ async def test_a_transaction_of_a_coordinator_that_came_later_is_found_there() -
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_unloads_in_the_middle_of_a_transaction_change_nothing(
+async def test_unload_during_transaction_changes_nothing(
     client: PulsarClient, topic: str, how: str, broker: BrokerProcess
 ) -> None:
     consumer = await client.consumer(topic + "-in", "s", kind="shared", from_earliest=True)
@@ -331,7 +315,7 @@ async def test_unloads_in_the_middle_of_a_transaction_change_nothing(
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_transaction_ends_although_what_took_part_was_deleted(
+async def test_transaction_ends_after_participants_are_deleted(
     client: PulsarClient, topic: str, how: str, broker: BrokerProcess
 ) -> None:
     consumer = await client.consumer(topic + "-in", "s", kind="shared", from_earliest=True)
@@ -356,7 +340,7 @@ async def test_a_transaction_ends_although_what_took_part_was_deleted(
     assert sorted(await left_of(client, topic + "-in", len(left), "other")) == left
 
 
-async def test_many_transactions_at_once_do_not_mix(client: PulsarClient, topic: str) -> None:
+async def test_concurrent_transactions_do_not_mix(client: PulsarClient, topic: str) -> None:
     """Each moves one message; every third is aborted, and its message moves in another one later."""
     consumer = await client.consumer(topic + "-in", "s", kind="shared", from_earliest=True)
     await sent(await client.producer(topic + "-in"), 30)
@@ -384,7 +368,7 @@ async def test_many_transactions_at_once_do_not_mix(client: PulsarClient, topic:
     assert await left_of(client, topic + "-in", 0) == []
 
 
-async def test_a_message_whose_receipt_was_lost_fails_its_transaction_and_is_there_at_most_once(topic: str) -> None:
+async def test_lost_receipt_fails_transaction_and_stores_at_most_once(topic: str) -> None:
     async with embed() as broker, connect(broker.service_url, operation_timeout_s=TIMEOUT_S) as client:
         consumer = await client.consumer(topic, "s", from_earliest=True)
         producer = await client.producer(topic)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import sys
 from array import array
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from tests.support.data_directories import copy_data_directory
 
 from pybroker.compaction.stored_entry import encode_stored
 from pybroker.compaction.view import read_view
@@ -229,7 +230,7 @@ async def _make(root: Path, options: LocalStoreOptions) -> None:
     promised = {name: Promised(acked={subscription: [] for subscription in SUBSCRIPTIONS}) for name in TOPICS}
     for run in range(RUNS):
         if run == RUNS - 1:
-            shutil.copytree(directory, root / OLDER)
+            copy_data_directory(directory, root / OLDER)
         stores = await Stores.open(directory, options)
         topics = [_Topic(name, await stores.factory.open(ROOT + name), promised[name]) for name in TOPICS]
         if run == 0:

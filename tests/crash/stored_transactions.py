@@ -7,7 +7,6 @@ journal has what came behind. `look` opens it as a start does, without a broker,
 from __future__ import annotations
 
 import asyncio
-import shutil
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +15,7 @@ from random import Random
 from tests.crash import stored_topics
 from tests.crash.stored_topics import Stores
 from tests.support.broker_process import BrokerProcess
+from tests.support.data_directories import copy_data_directory
 from tests.support.rest import call
 
 from pybroker.broker.transactions.transaction_recovery import recover
@@ -127,10 +127,10 @@ def make(directory: Path) -> Promised:
                 broker.kill()
         if not run:
             assert broker.stop() == 0
-    shutil.copytree(broker.data, directory / KILLED)
+    copy_data_directory(broker.data, directory / KILLED)
     broker.start()
     broker.kill()
-    shutil.copytree(broker.data, directory / RECOVERED)
+    copy_data_directory(broker.data, directory / RECOVERED)
     return promised
 
 

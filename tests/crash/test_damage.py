@@ -37,6 +37,7 @@ from tests.crash.stored_topics import (
     look,
     promised_from,
 )
+from tests.support.data_directories import copy_data_directory
 
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.runtime import logs
@@ -115,7 +116,7 @@ def _stored(*, is_synced: bool) -> Stored:
         line = process.stdout.readline()
         process.kill()
     made = Stored(root, promised_from(line), OPTIONS if is_synced else UNSYNCED_OPTIONS)
-    shutil.copytree(root / KILLED, root / STOPPED)
+    copy_data_directory(root / KILLED, root / STOPPED)
     undamaged = made.look(root / STOPPED)
     assert undamaged.kind == "right", undamaged
     return made
@@ -125,7 +126,7 @@ def make_case(both: Both, number: int, places: int, name: str) -> Case:
     """The case with that number; which one it is depends on DAMAGE_SEED, `number` and `places` alone."""
     is_synced, state = STATES[number % len(STATES)]
     stored = both[is_synced]
-    directory = Path(shutil.copytree(stored.root / state, stored.root / name))
+    directory = copy_data_directory(stored.root / state, stored.root / name)
     randomness = random.Random(f"{SEED}-{number}" if places == 1 else f"{SEED}-{places}-{number}")
     done = [damage(stored, state, directory, randomness) for _ in range(places)]
     journal = "synced" if is_synced else "not synced"

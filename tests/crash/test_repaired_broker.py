@@ -19,6 +19,7 @@ import pytest
 from tests.clients.conftest import assert_nothing_arrives, close_after_kill, new_client
 from tests.crash.test_damage import not_told
 from tests.support.broker_process import BrokerProcess
+from tests.support.data_directories import copy_data_directory
 
 from pybroker.cli import main
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
@@ -169,7 +170,7 @@ def test_a_repaired_broker_serves_all_that_was_not_damaged(
     stored: Stored, damage: Damage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
-    shutil.copytree(stored.data, broker.data)
+    copy_data_directory(stored.data, broker.data)
     damage.do(broker.data)
     with pytest.raises(RuntimeError, match=r"did not start"):
         broker.start()

@@ -44,6 +44,7 @@ from tests.crash.stored_transactions import (
 )
 from tests.crash.test_damage import MEMORY, kind_of, verify
 from tests.support.broker_process import BrokerProcess
+from tests.support.data_directories import copy_data_directory
 from tests.support.rest import call
 
 from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR
@@ -71,7 +72,7 @@ class Made:
 
     def copy(self, state: str, to: Path) -> Path:
         """A directory in that state that a test may damage."""
-        return Path(shutil.copytree(self.root / state, to))
+        return copy_data_directory(self.root / state, to)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from tests.support.world import SyncWorld
+
 from pybroker.broker.publishing.deduplication import Accepted, Deduplication, Part, Verdict
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -65,8 +67,8 @@ class InFlight:
     sent: list[Sent]
 
 
-class World:
-    """The walk's steps are its methods."""
+class DeduplicationWorld(SyncWorld):
+    """The rules of deduplication, clients, and the topic's log. A step draws its details from the seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -210,8 +212,11 @@ class World:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Everybody gets a receipt for everything."""
+    def check(self) -> None:
+        self.known.check_invariants()
+
+    def finish(self) -> None:
+        """Every client receives a receipt for each of its messages."""
         self.refuses = False
         for _ in range(MAX_ROUNDS):
             for client in self.clients:
@@ -226,9 +231,9 @@ class World:
         else:
             raise AssertionError("clients send for ever")
         for client in self.clients:
-            self.check(client)
+            self.check_stored(client)
 
-    def check(self, client: Client) -> None:
+    def check_stored(self, client: Client) -> None:
         stored = [each for each in self.log if each.name == client.name]
         whole = [each for each in stored if each.is_last_part]
         assert whole == [each for each in client.made if each.is_last_part], "stored once, in order"
@@ -239,24 +244,22 @@ class World:
 
 
 STEPS = (
-    World.make,
-    World.make,
-    World.send,
-    World.send,
-    World.send,
-    World.complete,
-    World.complete,
-    World.reconnect,
-    World.fail,
-    World.change_room,
-    World.take_snapshot,
-    World.crash,
+    "make",
+    "make",
+    "send",
+    "send",
+    "send",
+    "complete",
+    "complete",
+    "reconnect",
+    "fail",
+    "change_room",
+    "take_snapshot",
+    "crash",
 )
 
 
 def walk(seed: int, steps: int) -> None:
     """One history; the seed repeats it."""
-    world = World(seed)
-    for _ in range(steps):
-        world.random.choice(STEPS)(world)
-    world.settle()
+    world = DeduplicationWorld(seed)
+    world.play((world.random.choice(STEPS),) for _ in range(steps))

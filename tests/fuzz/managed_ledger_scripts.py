@@ -156,14 +156,7 @@ def draw_script(seed: int, step_count: int) -> list[Step]:
 
 def run_script(seed: int, script: list[Step]) -> None:
     """Raises whatever does not hold. The same seed and script do the same every time."""
-    world = Steps(seed)
-    try:
-        for name, arguments in script:
-            world.take(name, arguments)
-    except BaseException:
-        world.discard()
-        raise
-    world.close()
+    Steps(seed).play(script)
 
 
 def failure_of(seed: int, script: list[Step]) -> Exception | None:

@@ -9,7 +9,7 @@ from random import Random
 
 from tests.fuzz.managed_ledger_life import HEADER_BYTES
 from tests.fuzz.managed_ledger_model import ModelCursor, ModelRun, ModelTopic
-from tests.fuzz.managed_ledger_world import LiveTopic, World
+from tests.fuzz.managed_ledger_world import LiveTopic, ManagedLedgerWorld
 
 from pybroker.errors import LedgerFenced, LedgerTerminated, StorageFull, StoreError
 from pybroker.ledgers.ledger_store import EntryRun
@@ -18,7 +18,7 @@ from pybroker.model import ack_set
 from pybroker.model.position import Position
 
 
-class Traffic(World):
+class Traffic(ManagedLedgerWorld):
     """The world with publishing, reading and acknowledging."""
 
     # --- choosing ----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import pytest
 from tests.fuzz.managed_ledger_life import Crashed, Life
 from tests.fuzz.managed_ledger_model import AckState, ModelCursor, ModelEntry, ModelRun, ModelTopic
 from tests.support.fault_disk import FaultDisk
+from tests.support.world import SyncWorld
 
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import AppendRun
@@ -108,8 +109,8 @@ class Next:
     crash_again_after: int | None = None
 
 
-class World:
-    """Everything. `take` takes a step; `close` must be called."""
+class ManagedLedgerWorld(SyncWorld):
+    """Managed ledgers on the local store, their model, and the life that a crash ends. `close` or `discard` must be called."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -129,21 +130,16 @@ class World:
 
     # --- the frame of a step -----------------------------------------------------------------------------------------
 
-    def take(self, name: str, arguments: dict[str, int]) -> None:
-        """One step, and then everything must hold."""
+    def perform(self, name: str, arguments: dict[str, int]) -> None:
         try:
             getattr(self, name)(**arguments)
         except Crashed:
             self.recover()
-        self.check()
 
-    def close(self) -> None:
-        """The end of the script: what is under way comes to rest, and all must be readable; then one more crash."""
-        try:
-            for name, arguments in (("look", {}), ("crash", {"is_power_loss": 1, "again": 0}), ("look", {})):
-                self.take(name, arguments)
-        finally:
-            self.discard()
+    def finish(self) -> None:
+        """Everything can be read once nothing is in progress, and once more after a power loss."""
+        for name, arguments in (("look", {}), ("crash", {"is_power_loss": 1, "again": 0}), ("look", {})):
+            self.take(name, arguments)
 
     def discard(self) -> None:
         self.life.bury()

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from tests.support.fault_disk import FaultDisk
+from tests.support.world import SyncWorld
 from tests.unit.local_store.faults import fails
 from tests.unit.local_store.stores import PATIENCE_S
 
@@ -46,7 +47,7 @@ class MetadataDisk(Disk):
         return connection
 
 
-class MetadataWorld:
+class MetadataWorld(SyncWorld):
     """A store and what it may hold: one state for certain, or one of several after something was cut off or refused."""
 
     def __init__(self, directory: Path) -> None:
@@ -76,6 +77,7 @@ class MetadataWorld:
     def discard(self) -> None:
         self.end()
         self.loop.close()
+        self.mark.unlink(missing_ok=True)
 
     # Steps: each takes a number and a seed
 
@@ -250,14 +252,8 @@ STEPS = (
 def run_script(directory: Path, steps: list[Step]) -> int:
     """How many damaged databases were refused. Raises what does not hold."""
     world = MetadataWorld(directory)
-    try:
-        for name, number, seed in steps:
-            getattr(world, name)(number, seed)
-        world.power_cut(0, len(steps))
-        return world.refused
-    finally:
-        world.discard()
-        world.mark.unlink(missing_ok=True)
+    world.play([*steps, ("power_cut", 0, len(steps))])
+    return world.refused
 
 
 def draw_script(seed: int, length: int) -> list[Step]:

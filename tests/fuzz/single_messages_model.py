@@ -8,11 +8,12 @@ what is due and may go is delivered; what was sent again or brought forward come
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from tests.protocol.test_unacked_routes import batch_of
 from tests.support.recording_peer import RecordingPeer
 from tests.support.transactions import ABORT, COMMIT, txn
+from tests.support.world import AsyncWorld
 from tests.unit.broker.one_topic import OneTopic, one_topic
 
 from pybroker.broker.delivery import single_messages
@@ -32,8 +33,14 @@ BATCH = 3
 LONG_MS = 100_000
 
 
-class SingleMessagesModel:
-    """One subscription and what should be true of it; `step` does something random to both."""
+STEPS = (
+    *("publish", "acknowledge", "acknowledge", "redeliver", "redeliver", "deferred"),
+    *("deliver_now", "client_acknowledges", "hold", "end", "join", "leave", "pass_time"),
+)
+
+
+class SingleMessagesWorld(AsyncWorld):
+    """One subscription, and which of its messages are acknowledged, held and delayed. A step draws its details from the seed."""
 
     def __init__(self, seed: int, topic: OneTopic, subscription: Subscription, kind: str) -> None:
         self.random = random.Random(seed)
@@ -62,15 +69,12 @@ class SingleMessagesModel:
         state = self.dispatcher.pending.holder(position)
         return None if state is None else single_messages.consumer_of(state)
 
-    async def step(self) -> None:
-        """One thing that can happen, and everything that must hold afterwards."""
-        steps: tuple[Callable[[], Awaitable[None]], ...] = (
-            *(self.publish, self.acknowledge, self.acknowledge, self.redeliver, self.redeliver, self.deferred),
-            *(self.deliver_now, self.client_acknowledges, self.hold, self.end, self.join, self.leave, self.pass_time),
-        )
-        await self.random.choice(steps)()
+    async def start(self) -> None:
+        await self.join()
+
+    async def perform(self, name: str) -> None:
+        await super().perform(name)
         await self.settled()
-        self.check()
 
     async def settled(self) -> None:
         await self.topic.pumped()
@@ -263,11 +267,8 @@ async def walk(seed: int, steps: int) -> None:
     policies = TopicPolicies(delayedDeliveryPolicies=DelayedDeliveryPolicies(active=True, tickTime=1))
     async with one_topic(policies, is_delayed_delivery_deliver_at_time_strict=True) as topic:
         kind = "Shared" if seed % 2 else "Key_Shared"
-        model = SingleMessagesModel(seed, topic, await topic.subscription(), kind)
-        await model.join()
+        world = SingleMessagesWorld(seed, topic, await topic.subscription(), kind)
         try:
-            for _ in range(steps):
-                await model.step()
-            await model.finish()
+            await world.play((world.random.choice(STEPS),) for _ in range(steps))
         except AssertionError as failure:
             raise AssertionError(f"seed {seed}, {kind}: {failure}") from failure

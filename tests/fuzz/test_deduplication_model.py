@@ -19,7 +19,7 @@ SEEDS, STEPS = 60, 120
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.integers(min_value=0))
-def test_everything_is_stored_once_and_in_order(seed: int) -> None:
+def test_each_message_is_stored_once_in_order(seed: int) -> None:
     walk(seed, STEPS)
 
 
@@ -94,6 +94,6 @@ BUGS = (
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(plant: Plant) -> None:
+def test_model_finds_mutant(plant: Plant) -> None:
     with found_by_walk(plant):
         walk_many()

@@ -25,7 +25,7 @@ def _walk_all() -> None:
         walk(random_steps(seed, STEP_COUNT))
 
 
-def test_the_walks_that_find_planted_bugs_pass_without_any() -> None:
+def test_scripts_pass_without_mutant() -> None:
     _walk_all()
 
 
@@ -263,6 +263,6 @@ BUGS: dict[str, Plant] = {
 
 
 @pytest.mark.parametrize("plant", BUGS.values(), ids=list(BUGS))
-def test_a_planted_bug_is_found(plant: Plant) -> None:
+def test_model_finds_mutant(plant: Plant) -> None:
     with found_by_walk(plant, KeyError):
         _walk_all()

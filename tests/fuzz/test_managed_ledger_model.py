@@ -87,33 +87,33 @@ ManagedLedgerMachine = type(
 )
 
 
-def test_managed_ledgers_do_what_the_model_says() -> None:
+def test_managed_ledgers_equal_model() -> None:
     run_state_machine_as_test(ManagedLedgerMachine, settings=QUICK)
 
 
-def test_managed_ledgers_do_what_the_model_says_on_random_walks() -> None:
+def test_managed_ledgers_equal_model_in_random_scripts() -> None:
     for seed in range(45):
         walk(seed, 40)
 
 
 @pytest.mark.long
-def test_managed_ledgers_do_what_the_model_says_for_long() -> None:
+def test_managed_ledgers_equal_model_for_long() -> None:
     run_state_machine_as_test(ManagedLedgerMachine, settings=LONG)
 
 
 @pytest.mark.long
-def test_managed_ledgers_do_what_the_model_says_on_many_random_walks() -> None:
+def test_managed_ledgers_equal_model_in_many_random_scripts() -> None:
     for seed in range(1000 * FUZZ_SEED, 1000 * FUZZ_SEED + FUZZ_EXAMPLES // 3):
         walk(seed, 60)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_holds(name: str) -> None:
+def test_script_equals_model(name: str) -> None:
     for seed in range(SEEDS_OF_A_SCRIPT):
         run_script(seed, [*OPENING, *SCRIPTS[name]])
 
 
-def test_a_script_does_the_same_every_time() -> None:
+def test_script_is_deterministic() -> None:
     assert trace_of(7) == trace_of(7)
 
 
@@ -134,7 +134,7 @@ def trace_of(seed: int) -> tuple[list[tuple[str, str]], dict[str, bytes]]:
     return operations, {name: disk.read_whole(name) for name in disk.list_names(directory)}
 
 
-def test_a_failure_is_made_shorter_and_told_as_a_script_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_script_is_shortened_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     def settle(self: Steps, turns: int) -> None:
         assert not self.open or turns != 5, "planted"
 

@@ -33,12 +33,12 @@ SCRIPTS_FOR_A_BUG = 500
     phases=(Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
 )
-def test_metadata_do_what_the_model_does(tmp_path: Path, steps: list[Step]) -> None:
+def test_metadata_store_equals_model(tmp_path: Path, steps: list[Step]) -> None:
     run_script(tmp_path, steps)
 
 
 @pytest.mark.long
-def test_metadata_do_what_the_model_does_for_long(tmp_path: Path) -> None:
+def test_metadata_store_equals_model_for_long(tmp_path: Path) -> None:
     assert sum(run_script(tmp_path, draw_script(seed, 25)) for seed in range(400)) > 50, "hardly any damage was tried"
 
 
@@ -117,7 +117,7 @@ PLANTS = [
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_the_model_notices_a_metadata_store_in_which(plant: Plant, tmp_path: Path) -> None:
+def test_model_finds_mutant(plant: Plant, tmp_path: Path) -> None:
     with found_by_walk(plant, StoreError):
         run_many(tmp_path)
 

@@ -23,7 +23,7 @@ async def walk_many() -> None:
         await walk(seed, STEPS)
 
 
-async def test_single_messages_are_what_the_model_says() -> None:
+async def test_single_messages_equal_model() -> None:
     await walk_many()
 
 
@@ -76,6 +76,6 @@ def a_time_is_changed_and_nobody_wakes(patch: pytest.MonkeyPatch) -> None:
         a_time_is_changed_and_nobody_wakes,
     ],
 )
-async def test_a_planted_bug_is_found(plant: Plant) -> None:
+async def test_model_finds_mutant(plant: Plant) -> None:
     with found_by_walk(plant):
         await walk_many()

@@ -6,7 +6,7 @@ import pytest
 from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
-from pybroker.admin.metrics.health_metric import measure_health
+from pybroker.admin.server import measure_health
 from pybroker.runtime.tasks import TaskOwner
 
 TOPIC = "persistent://public/default/t"

@@ -15,6 +15,7 @@ from pybroker.broker.topic.topic import Topic
 from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.shared_resources import LedgerLimits
+from pybroker.model.events import Ack
 from pybroker.model.position import EARLIEST, Position
 
 NAME = "persistent://public/default/t"
@@ -36,12 +37,18 @@ async def compact(broker: MemoryBroker, topic: Topic) -> None:
 
 
 def reader(
-    broker: MemoryBroker, subscription: Subscription, peer: RecordingPeer, *, is_compacted: bool, name: str = "c"
+    broker: MemoryBroker,
+    subscription: Subscription,
+    peer: RecordingPeer,
+    *,
+    is_compacted: bool,
+    name: str = "c",
+    kind: str = "Failover",
 ) -> Consumer:
     """A consumer without permits yet."""
     consumer = Consumer(subscription, 1, name, 0, 0, peer, {}, 0)
     consumer.reads_compacted = is_compacted
-    broker.topic_of(subscription).attach(subscription, consumer, "Failover")
+    broker.topic_of(subscription).attach(subscription, consumer, kind)
     return consumer
 
 
@@ -125,6 +132,41 @@ async def test_what_was_delivered_and_not_acknowledged_comes_again_from_the_view
     acknowledge(consumer, [positions[0], positions[5]])
     subscription.redeliver(consumer, None, 0)
     assert (await delivered(broker, peer, 22))[12:] == [*positions[1:5], *positions[6:]]
+
+
+@pytest.mark.parametrize("is_cumulative", [True, False])
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
+async def test_durable_subscription_resumes_in_compacted_view(
+    broker: MemoryBroker, kind: str, is_cumulative: bool
+) -> None:
+    topic = await broker.topic(NAME)
+    await compact(broker, topic)
+    positions = await broker.publish(topic, 25, keys=[f"k{index}" for index in range(25)])
+    await compact(broker, topic)
+    await broker.until(lambda: topic.ledger.ledgers.entry_count < 25)
+    subscription = await topic.subscription("s", True, True, {})
+    first, second, third = RecordingPeer(), RecordingPeer(), RecordingPeer()
+    consumer = reader(broker, subscription, first, is_compacted=True, kind=kind)
+    consumer.flow(100)
+    assert await delivered(broker, first, 25) == positions
+    if is_cumulative:
+        ack = Ack(1)
+        ack.is_cumulative = True
+        ack.groups = [(positions[6].ledger_id, [positions[6].entry_id])]
+        subscription.acknowledge(consumer, ack)
+    else:
+        acknowledge(consumer, positions[:7])
+    consumer.detach()
+    consumer = reader(broker, subscription, second, is_compacted=True, kind=kind)
+    consumer.flow(100)
+    assert await delivered(broker, second, 18) == positions[7:]
+    acknowledge(consumer, positions[7:])
+    await broker.quiet(topic)
+    assert len(second.delivered) == 18
+    consumer.detach()
+    tail = await broker.publish(topic, 1, keys=["k0"])
+    reader(broker, subscription, third, is_compacted=True, kind=kind).flow(100)
+    assert await delivered(broker, third, 1) == tail
 
 
 async def test_policies_leave_the_subscription_of_compaction_alone(broker: MemoryBroker) -> None:

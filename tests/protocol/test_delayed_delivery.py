@@ -14,6 +14,7 @@ from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.topic.topic import Topic
 from pybroker.dispatch.delayed import delayed_entries
 from pybroker.errors import NotAllowedError
+from pybroker.managed_ledger.shared_resources import LedgerLimits
 from pybroker.model.events import SendRun
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -134,6 +135,53 @@ async def test_due_messages_wait_for_permits(broker: MemoryBroker) -> None:
     consumer.flow(5)
     await settle()
     assert peer.delivered == sent
+
+
+async def test_messages_due_together_are_delivered_in_publish_order(broker: MemoryBroker) -> None:
+    topic, peer = await broker.topic(NAME), RecordingPeer()
+    consumer = await broker.consumer(topic, "s", peer)
+    sent = await publish(broker, topic, [5000] * 500)
+    await settle()
+    await advance(broker, consumer, 5000)
+    await broker.quiet(topic)
+    assert peer.delivered == sent
+
+
+@pytest.mark.parametrize("kind", TYPES)
+async def test_due_message_is_redelivered_at_once_when_refused(broker: MemoryBroker, kind: str) -> None:
+    topic, peer = await broker.topic(NAME), RecordingPeer()
+    consumer = await broker.consumer(topic, "s", peer, kind)
+    (sent,) = await publish(broker, topic, [5000])
+    await settle()
+    await advance(broker, consumer, 5000)
+    assert peer.delivered == [sent]
+    consumer.subscription.redeliver(consumer, [sent], -1)
+    await broker.quiet(topic)
+    assert peer.delivered == [sent, sent]
+    assert stored_subscription(consumer.subscription).delayed.entry_count == 0
+
+
+async def test_delayed_message_keeps_its_own_ledger_and_no_other() -> None:
+    limits = LedgerLimits(max_entries_per_ledger=5, min_rollover_ms=0)
+    async with memory_broker(limits) as broker:
+        topic, peer = await broker.topic(NAME), RecordingPeer()
+        consumer = await broker.consumer(topic, "s", peer)
+        (late,) = await publish(broker, topic, [5000])
+        for _ in range(30):
+            await publish(broker, topic, [0])
+        await broker.until(lambda: len(peer.delivered) == 30)
+        acknowledge(consumer, peer.delivered)
+        await broker.service.maintenance.check_retention()
+        await broker.until(lambda: len(topic.ledger.ledgers.ledger_ids()) <= 2)
+        assert topic.ledger.ledgers.ledger_ids()[0] == late.ledger_id
+        await broker.service.topics.unload(topic)
+        again = RecordingPeer()
+        topic = await broker.topic(NAME)
+        consumer = await broker.consumer(topic, "s", again)
+        await broker.quiet(topic)
+        assert again.delivered == []
+        await advance(broker, consumer, 5000)
+        assert again.delivered == [late]
 
 
 @pytest.mark.parametrize("kind", TYPES)

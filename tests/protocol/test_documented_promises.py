@@ -49,17 +49,27 @@ async def test_an_ordered_consumer_gets_all_that_it_did_not_acknowledge_again_an
         assert peer.delivered[6:] == [positions[2], positions[3], positions[5]]
 
 
-async def test_what_is_not_acknowledged_comes_again_after_an_unload() -> None:
-    async with memory_broker() as broker:
-        topic = await broker.topic(NAME)
-        peer, positions = await delivered(broker, topic, "Shared", 4)
-        acknowledge(topic.subscriptions["s"].consumers[0], positions[1:2])
-        await broker.service.topics.unload(topic)
-        assert peer.closed_consumers == [1]
-        again = RecordingPeer()
-        await broker.consumer(await broker.topic(NAME), "s", again, "Shared")
-        await broker.until(lambda: len(again.delivered) == 3)
-        assert again.delivered == [positions[0], *positions[2:]]
+@pytest.mark.parametrize("messages_each", [1, 5])
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+async def test_after_unload_exactly_unacknowledged_entries_are_redelivered(kind: str, messages_each: int) -> None:
+    async with memory_broker(active_consumer_failover_delay_time_millis=0) as broker:
+        topic, peer = await broker.topic(NAME), RecordingPeer()
+        await broker.consumer(topic, "s", peer, kind)
+        positions = await broker.publish(topic, 40, KEYS[:7], messages_each)
+        await broker.until(lambda: len(peer.delivered) == 40)
+        # A single hole, every second entry for a while, and a run.
+        left = [positions[index] for index in (3, 11, 13, 15, 17, 19, *range(23, 31))]
+        acknowledge(topic.subscriptions["s"].consumers[0], [each for each in positions if each not in left])
+        for round_number in range(2):
+            await broker.service.topics.unload(topic)
+            assert peer.closed_consumers == [1]
+            topic, peer = await broker.topic(NAME), RecordingPeer()
+            consumer = await broker.consumer(topic, "s", peer, kind)
+            await broker.quiet(topic)
+            assert peer.delivered == left
+            acknowledge(consumer, left)
+            left = [] if round_number else await broker.publish(topic, 1)
+        await broker.until(lambda: topic.subscriptions["s"].cursor.backlog_entries == 0)
 
 
 async def test_hashes_that_are_released_one_by_one_are_served_together_after_the_interval() -> None:

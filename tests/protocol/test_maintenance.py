@@ -130,6 +130,10 @@ async def test_what_is_older_than_its_time_to_live_expires_also_when_it_was_deli
     assert subscription.counters.last_expired_ms == broker.clock.now_ms
     await broker.service.maintenance.check_expiry()
     assert subscription.counters.expired_entries == 3
+    subscription.redeliver(consumer, None, 0)
+    await broker.until(lambda: len(peer.delivered) == 7)
+    await broker.quiet(topic)
+    assert peer.delivered[5:] == peer.delivered[3:5]
 
 
 async def test_a_topic_whose_own_time_to_live_is_0_keeps_everything(broker: MemoryBroker) -> None:

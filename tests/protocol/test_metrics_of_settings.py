@@ -12,6 +12,7 @@ from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.model.names import TopicName
 from pybroker.runtime.clock import Clock
+from pybroker.runtime.slow_operations import SlowOperations
 
 TOPIC = "persistent://public/default/t"
 GROUP = {"publishRateInMsgs": 100_000, "publishRateInBytes": 1_000_000_000, "dispatchRateInMsgs": 7}
@@ -83,7 +84,7 @@ async def test_properties_that_the_namespace_names_are_labels_of_a_topic_and_its
 
 async def test_operations_of_the_metadata_store_are_shown_when_they_are_measured() -> None:
     async with memory_broker() as broker:
-        store = MeasuredMetadataStore(MemoryMetadataStore(), Clock())
+        store = MeasuredMetadataStore(MemoryMetadataStore(), Clock(), SlowOperations(Clock(), 0))
         await store.put("/a", b"123")
         broker.service.metadata_store = store
         shown = await page(broker)

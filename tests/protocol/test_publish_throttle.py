@@ -13,8 +13,8 @@ from pybroker.model.events import SendRun
 from pybroker.model.policies import PublishRate
 
 
-class World:
-    """A clock that jumps from one timer to the next; stands in for the broker and for a topic of it."""
+class ManualRuntime:
+    """A runtime whose clock jumps from one timer to the next, and the throttles that use it."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -23,11 +23,11 @@ class World:
         self._serial = 0
 
     @property
-    def clock(self) -> World:
+    def clock(self) -> ManualRuntime:
         return self
 
     @property
-    def runtime(self) -> World:
+    def runtime(self) -> ManualRuntime:
         return self
 
     def monotonic_ms(self) -> float:
@@ -54,8 +54,8 @@ class World:
 class Client(PublishWaiter):
     """Has `left` messages to publish and keeps the time of each that it might."""
 
-    def __init__(self, world: World, throttle: PublishThrottle, left: int, size_bytes: int = 10) -> None:
-        self.world = world
+    def __init__(self, runtime: ManualRuntime, throttle: PublishThrottle, left: int, size_bytes: int = 10) -> None:
+        self.runtime = runtime
         self.throttle = throttle
         self.left = left
         self.size_bytes = size_bytes
@@ -68,87 +68,87 @@ class Client(PublishWaiter):
         run.message_counts = [1] * self.left
         run.size_bytes = self.size_bytes * self.left
         passing = self.throttle.admit(run)
-        self.published_ms += [self.world.now_ms] * passing
+        self.published_ms += [self.runtime.now_ms] * passing
         self.left -= passing
         if self.left:
             self.blocked_reason = self.throttle.wait(self)  # type: ignore[assignment]
 
 
-def test_one_client_gets_a_second_s_worth_at_once_and_the_rest_evenly() -> None:
-    world = World()
-    client = Client(world, world.throttle(world.blocked_reason(5)), 20)
+def test_one_client_publishes_one_second_of_rate_at_once_then_evenly() -> None:
+    runtime = ManualRuntime()
+    client = Client(runtime, runtime.throttle(runtime.blocked_reason(5)), 20)
     client.publish_again()
-    world.run_until(10_000)
+    runtime.run_until(10_000)
     assert client.published_ms == [0.0] * 5 + [200.0 * each for each in range(1, 16)]
-    assert world.counters.publish_rate_limited == 15
+    assert runtime.counters.publish_rate_limited == 15
 
 
-def test_clients_take_turns_however_much_each_has_to_send() -> None:
-    world = World()
-    throttle = world.throttle(world.blocked_reason(10))
-    clients = [Client(world, throttle, 1000) for _ in range(3)]
+def test_waiting_clients_publish_round_robin() -> None:
+    runtime = ManualRuntime()
+    throttle = runtime.throttle(runtime.blocked_reason(10))
+    clients = [Client(runtime, throttle, 1000) for _ in range(3)]
     for client in clients:
         client.publish_again()
-    world.run_until(30_000)
+    runtime.run_until(30_000)
     counts = [len(client.published_ms) for client in clients]
     assert sum(counts) == 10 + 300
     assert max(counts) - min(counts) <= 10
 
 
-def test_a_message_larger_than_a_second_s_worth_passes_and_the_next_one_waits_for_it() -> None:
-    world = World()
-    client = Client(world, world.throttle(world.blocked_reason(size_bytes=100)), 2, size_bytes=5000)
+def test_message_above_one_second_of_rate_passes_and_next_waits() -> None:
+    runtime = ManualRuntime()
+    client = Client(runtime, runtime.throttle(runtime.blocked_reason(size_bytes=100)), 2, size_bytes=5000)
     client.publish_again()
-    world.run_until(48_999)
+    runtime.run_until(48_999)
     assert client.published_ms == [0.0]
-    world.run_until(50_100)
+    runtime.run_until(50_100)
     assert len(client.published_ms) == 2
-    assert world.counters.publish_rate_limited == 1
+    assert runtime.counters.publish_rate_limited == 1
 
 
-def test_who_is_under_two_limits_goes_by_the_slower_one() -> None:
-    world = World()
-    own, shared = world.blocked_reason(10), world.blocked_reason(2)
-    slow = Client(world, world.throttle(own, [shared]), 100)
+def test_slower_of_two_limits_applies() -> None:
+    runtime = ManualRuntime()
+    own, shared = runtime.blocked_reason(10), runtime.blocked_reason(2)
+    slow = Client(runtime, runtime.throttle(own, [shared]), 100)
     slow.publish_again()
     assert slow.blocked_reason is shared
-    other = Client(world, world.throttle(world.blocked_reason(1000), [shared]), 100)
+    other = Client(runtime, runtime.throttle(runtime.blocked_reason(1000), [shared]), 100)
     other.publish_again()
-    world.run_until(20_000)
+    runtime.run_until(20_000)
     assert len(slow.published_ms) + len(other.published_ms) == 2 + 40
     assert abs(len(slow.published_ms) - len(other.published_ms)) <= 2
 
 
-def test_all_who_wait_look_again_when_a_limit_is_opened() -> None:
-    world = World()
-    blocked_reason = world.blocked_reason(1)
-    clients = [Client(world, world.throttle(blocked_reason), 50) for _ in range(3)]
+def test_opened_limit_wakes_all_waiters() -> None:
+    runtime = ManualRuntime()
+    blocked_reason = runtime.blocked_reason(1)
+    clients = [Client(runtime, runtime.throttle(blocked_reason), 50) for _ in range(3)]
     for client in clients:
         client.publish_again()
     for client in clients[:2]:
-        client.throttle = world.throttle(None, [world.blocked_reason(1000)])
+        client.throttle = runtime.throttle(None, [runtime.blocked_reason(1000)])
     blocked_reason.open()
     assert [client.left for client in clients] == [0, 0, 50]
-    world.run_until(2000)
+    runtime.run_until(2000)
     assert clients[2].left < 50, "who is still under the limit waits on"
 
 
-def test_nobody_who_left_is_called_and_the_others_are() -> None:
-    world = World()
-    blocked_reason = world.blocked_reason(1)
-    gone, stays = (Client(world, world.throttle(blocked_reason), 5) for _ in range(2))
+def test_waiter_that_left_is_not_called() -> None:
+    runtime = ManualRuntime()
+    blocked_reason = runtime.blocked_reason(1)
+    gone, stays = (Client(runtime, runtime.throttle(blocked_reason), 5) for _ in range(2))
     gone.publish_again()
     stays.publish_again()
     before = len(gone.published_ms)
     blocked_reason.leave(gone)
-    world.run_until(10_000)
+    runtime.run_until(10_000)
     assert len(gone.published_ms) == before
     assert stays.left == 0
 
 
-def test_a_gate_stays_the_same_while_its_rate_does() -> None:
-    world = World()
-    blocked_reason = world.blocked_reason(5)
-    assert renewed_publish_limit(cast(Any, world), blocked_reason, PublishRate(5, -1)) is blocked_reason
-    assert renewed_publish_limit(cast(Any, world), blocked_reason, PublishRate(6, -1)) is not blocked_reason
-    assert renewed_publish_limit(cast(Any, world), blocked_reason, PublishRate(0, 0)) is None
+def test_limit_is_kept_while_rate_is_unchanged() -> None:
+    runtime = ManualRuntime()
+    blocked_reason = runtime.blocked_reason(5)
+    assert renewed_publish_limit(cast(Any, runtime), blocked_reason, PublishRate(5, -1)) is blocked_reason
+    assert renewed_publish_limit(cast(Any, runtime), blocked_reason, PublishRate(6, -1)) is not blocked_reason
+    assert renewed_publish_limit(cast(Any, runtime), blocked_reason, PublishRate(0, 0)) is None

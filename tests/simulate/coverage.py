@@ -1,4 +1,4 @@
-"""Which commands a world has seen, and which of them at the same time.
+"""Which commands a simulation has seen, and which of them at the same time.
 
 Two overlap when one is sent while the other has no answer yet. What has no answer (FLOW, an ACK without request id) lasts for a
 moment and overlaps with what is open in that moment.
@@ -36,7 +36,7 @@ def http_name(method: str, path: str) -> str:
 
 
 class Coverage:
-    """Of one world, or of many that were added up."""
+    """Of one simulation, or of many that were added up."""
 
     def __init__(self) -> None:
         self.commands: Counter[str] = Counter()
@@ -90,7 +90,7 @@ class Coverage:
         for other in self._names:
             self.pairs[(name, other) if name <= other else (other, name)] += 1
 
-    # --- of many worlds ----------------------------------------------------------------------------------------------
+    # --- of many simulations ----------------------------------------------------------------------------------------------
 
     def add(self, commands: Counter[str], pairs: Counter[Pair]) -> None:
         self.commands += commands

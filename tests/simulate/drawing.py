@@ -1,6 +1,6 @@
 """Draws a script from a seed: who is there, what they do, and what goes wrong meanwhile.
 
-Actors are not drawn alike: a world has a theme (one subscription that many fight for, keys, deduplication, administrators at
+Actors are not drawn alike: a simulation has a theme (one subscription that many fight for, keys, deduplication, administrators at
 work), since what breaks brokers is several who do the same thing at once.
 """
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.simulate import tape
+from tests.simulate.simulation import Simulation
 from tests.simulate.tape import Tape
-from tests.simulate.world import World
 from tests.support.findings import at_once
 
 from pybroker.broker.delivery.subscription import Subscription
@@ -31,8 +31,8 @@ def findings_of(topic: Topic, subscription: Subscription) -> list[Finding]:
 class Explaining:
     """Owned by the run."""
 
-    def __init__(self, world: World, tape_: Tape) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, tape_: Tape) -> None:
+        self._simulation = simulation
         self._tape = tape_
         self._before: dict[tuple[str, str], tuple[Any, ...]] = {}
 
@@ -61,10 +61,10 @@ class Explaining:
         self._before = seen
 
     def _subscriptions(self) -> Iterator[tuple[Topic, Subscription]]:
-        world = self._world
-        if not world.is_up:
+        simulation = self._simulation
+        if not simulation.is_up:
             return
-        for topic in world.broker.loaded.persistent.values():
+        for topic in simulation.broker.loaded.persistent.values():
             for subscription in topic.subscriptions.values():
                 if subscription.consumers:
                     yield topic, subscription

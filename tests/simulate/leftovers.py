@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import Iterator
 
 from tests.simulate.life import Life
-from tests.simulate.world import World
+from tests.simulate.simulation import Simulation
 from tests.support.stepped_loop import _work
 
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.topic.topic_base import TopicBase
 
 
-def after_clients(world: World) -> list[str]:
+def after_clients(simulation: Simulation) -> list[str]:
     """When every client has left, and what they had begun has had time to end. The broker runs."""
-    life = world.life
+    life = simulation.life
     assert life is not None
     assert life.service is not None
     return [

@@ -1,4 +1,4 @@
-"""One process of the broker in a world: everything that the application builds, on the world's loop, disk, network and clock.
+"""One broker process in a simulation: all that the application builds, on the simulation's loop, disk, network and clock.
 
 What must hold: it begins and stops as `app.Broker` does, and in the same order; a start that the application would refuse raises
 `StartRefused`.
@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tests.simulate.direct_http import DirectHttp
-from tests.simulate.loop import Process, SimulatedLoop, WorldClock
+from tests.simulate.loop import Process, SimulatedClock, SimulatedLoop
 from tests.simulate.network import SimulatedNetwork
 from tests.support.fault_disk import FaultDisk
 from tests.support.stepped_loop import NoThreads, SteppedJournal
@@ -49,7 +49,7 @@ class Gone(ConnectionError):
 
 
 class Life(Process):
-    """Owned by the world, one at a time. `on_fatal` is called when the store says that the process has to end."""
+    """Owned by the simulation, one at a time. `on_fatal` is called when the store says that the process has to end."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Life(Process):
         self.network = network
         self.options = options
         self.on_fatal = on_fatal
-        self.runtime = Runtime(config, WorldClock(loop), chance, network=network, threads=NoThreads())
+        self.runtime = Runtime(config, SimulatedClock(loop), chance, network=network, threads=NoThreads())
         self.tasks: TaskOwner | None = None
         self.store: LocalStore | None = None
         self.metadata: SqliteMetadataStore | None = None
@@ -105,7 +105,7 @@ class Life(Process):
                 answer.set_exception(Gone())
 
     def bury(self) -> None:
-        """Release what it held; the world is over."""
+        """Release what it held; the simulation is over."""
         self.disk.is_off = True
         self.loop.bury(self)
         if self.store is not None:

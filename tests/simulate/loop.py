@@ -67,7 +67,7 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class SimulatedLoop(SteppedLoop):
-    """Of one world. `turns` counts its turns."""
+    """Of one simulation. `turns` counts its turns."""
 
     def __init__(self, chance: Random, now_s: float) -> None:
         super().__init__(chance, now_s)
@@ -160,8 +160,8 @@ class SimulatedLoop(SteppedLoop):
         return sorted(tasks, key=lambda task: task.number)
 
 
-class WorldClock(Clock):
-    """The time of a world: each look at it takes a moment."""
+class SimulatedClock(Clock):
+    """The time of a simulation: each look at it takes a moment."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop

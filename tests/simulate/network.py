@@ -111,7 +111,7 @@ class WeatherTransport(MemoryTransport):
 
 
 class SimulatedNetwork(MemoryNetwork):
-    """Of one world. `serving` is the process whose ports are bound; `heard` is told all that arrives."""
+    """Of one simulation. `serving` is the process whose ports are bound; `heard` is told all that arrives."""
 
     def __init__(self, chance: Random, loop: SimulatedLoop, heard: Heard) -> None:
         super().__init__()

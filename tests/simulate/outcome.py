@@ -1,4 +1,4 @@
-"""One script from its start to its judgement: the world, the clients, what is left behind, and what the judge says of it all."""
+"""One script from start to verdict: the simulation, the clients, what is left behind, and what the oracle reports of it all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulate.judge import judge
 from tests.simulate.leftovers import after_clients, after_stop
 from tests.simulate.running import run
 from tests.simulate.script import Script
-from tests.simulate.world import World
+from tests.simulate.simulation import Simulation
 
 LEFT_AFTER_S = 100.0
 """By then a connection that was cut silently has been found out, and what the last client began has ended."""
@@ -49,43 +49,43 @@ def play(script: Script, *, keeps_history: bool = False) -> Outcome:
     """Never raises: whatever escapes is a finding."""
     outcome = Outcome(script.seed)
     began_s = time.process_time()
-    world: World | None = None
+    simulation: Simulation | None = None
 
-    async def scenario(made: World) -> Any:
-        nonlocal world
-        world = made
+    async def scenario(made: Simulation) -> Any:
+        nonlocal simulation
+        simulation = made
         made.notes_commands = keeps_history
         found = await run(made, script)
         outcome.findings += [(finding.rule, finding.text) for finding in judge(found)]
         await _leave(made, outcome)
 
     try:
-        World.run(script.seed, scenario, script.settings)
+        Simulation.run(script.seed, scenario, script.settings)
     except BaseExceptionGroup as group:
         outcome.findings += [_escaped(error) for error in group.exceptions]
     except (Exception, AssertionError) as error:  # noqa: BLE001
         outcome.findings.append(_escaped(error))
-    if world is not None:
-        outcome.findings += [("bug", bug) for bug in world.bugs]
-        outcome.virtual_s = world.now_s - world.began_s
-        outcome.crashes, outcome.turns, outcome.digest = world.crashes, world.loop.turns, world.digest
+    if simulation is not None:
+        outcome.findings += [("bug", bug) for bug in simulation.bugs]
+        outcome.virtual_s = simulation.now_s - simulation.began_s
+        outcome.crashes, outcome.turns, outcome.digest = simulation.crashes, simulation.loop.turns, simulation.digest
         if keeps_history:
-            outcome.history = [str(happened) for happened in world.history]
-        outcome.commands, outcome.pairs = world.coverage.commands, world.coverage.pairs
+            outcome.history = [str(happened) for happened in simulation.history]
+        outcome.commands, outcome.pairs = simulation.coverage.commands, simulation.coverage.pairs
     outcome.took_s = time.process_time() - began_s
     return outcome
 
 
-async def _leave(world: World, outcome: Outcome) -> None:
-    await world.sleep(LEFT_AFTER_S)
-    outcome.findings += [("left after clients", line) for line in after_clients(world)]
-    life = world.life
+async def _leave(simulation: Simulation, outcome: Outcome) -> None:
+    await simulation.sleep(LEFT_AFTER_S)
+    outcome.findings += [("left after clients", line) for line in after_clients(simulation)]
+    life = simulation.life
     assert life is not None
-    await world.stop()
+    await simulation.stop()
     outcome.findings += [("left after stop", line) for line in after_stop(life)]
-    if Random(f"{world.seed} again").random() < 0.2:
-        await world.start()  # what a stop has left is not refused
-        await world.stop()
+    if Random(f"{simulation.seed} again").random() < 0.2:
+        await simulation.start()  # what a stop has left is not refused
+        await simulation.stop()
 
 
 def _escaped(error: BaseException) -> tuple[str, str]:

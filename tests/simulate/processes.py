@@ -20,7 +20,7 @@ SEEDS_OF_A_PROCESS = 600
 def play_seeds(seeds: list[int]) -> list[Outcome]:
     """In a process of its own."""
     found = [play(draw(seed)) for seed in seeds]
-    gc.collect()  # a world is full of circles, and nothing is collected while one turns
+    gc.collect()  # a simulation is full of circles, and nothing is collected while one turns
     return found
 
 

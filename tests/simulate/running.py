@@ -1,4 +1,4 @@
-"""Runs a script in a world: the actors at the same time, then quiet, then what the judge looks at.
+"""Runs a script in a simulation: the actors at the same time, then quiet, then what the judge looks at.
 
 prepare   topics with their policies, and on some a subscription `keeper` that nobody touches
 act       all actors, and nature's faults among them
@@ -22,8 +22,8 @@ from tests.simulate.actors.slots import ConsumerSlot, ProducerSlot
 from tests.simulate.explaining import Explaining, findings_of
 from tests.simulate.loop import WALL_START_MS
 from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script
+from tests.simulate.simulation import Simulation
 from tests.simulate.tape import Tape
-from tests.simulate.world import World
 
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.position import Position
@@ -70,24 +70,24 @@ class Run:
     finished: bool = False
 
 
-async def run(world: World, script: Script) -> Run:
-    """From the first start of the world's broker on; it runs still afterwards, without clients."""
-    found = Run(script, Tape(lambda: world.now_s, world.note))
-    await world.start()
-    await _Running(world, script, found).run()
+async def run(simulation: Simulation, script: Script) -> Run:
+    """From the first start of the simulation's broker on; it runs still afterwards, without clients."""
+    found = Run(script, Tape(lambda: simulation.now_s, simulation.note))
+    await simulation.start()
+    await _Running(simulation, script, found).run()
     found.finished = True
     return found
 
 
 class _Running:
-    def __init__(self, world: World, script: Script, found: Run) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation, script: Script, found: Run) -> None:
+        self.simulation = simulation
         self.script = script
         self.found = found
         self.tape = found.tape
         self.topics = {name: dict(facts) for name, facts in script.topics.items()}
         """As they are now: a partitioned topic may grow."""
-        self.judge = Admin("judge", world.http, self.tape, self.topics)
+        self.judge = Admin("judge", simulation.http, self.tape, self.topics)
         self.clients: list[Client] = []
         self.sending = asyncio.Event()
         steps = [step for actor in script.actors for step in actor.steps]
@@ -101,7 +101,7 @@ class _Running:
         await self._prepare()
         clients = [self._client(each) for each in self.script.actors if each.kind == CLIENT]
         self.clients = [client for client, _ in clients]
-        explaining = asyncio.create_task(Explaining(self.world, self.tape).watch())
+        explaining = asyncio.create_task(Explaining(self.simulation, self.tape).watch())
         async with asyncio.TaskGroup() as everybody:
             for client in self.clients:
                 await client.__aenter__()
@@ -109,7 +109,7 @@ class _Running:
                 everybody.create_task(client.run(actor.steps))
             for actor in self.script.actors:
                 if actor.kind == ADMIN:
-                    admin = Admin(actor.name, self.world.http, self.tape, self.topics)
+                    admin = Admin(actor.name, self.simulation.http, self.tape, self.topics)
                     everybody.create_task(admin.run(actor.steps, asyncio.sleep))
                 elif actor.kind == NATURE:
                     everybody.create_task(self._nature(actor))
@@ -163,10 +163,10 @@ class _Running:
         may_ack_parts = self.script.settings.get("acknowledgment_at_batch_index_level_enabled", False)
         return Client(
             name,
-            self.world.connect,
+            self.simulation.connect,
             self.tape,
-            self.world.chance(name),
-            lambda: WALL_START_MS + int(self.world.now_s * 1000),
+            self.simulation.chance(name),
+            lambda: WALL_START_MS + int(self.simulation.now_s * 1000),
             self.topics,
             may_ack_parts=may_ack_parts,
             sending=self.sending,
@@ -198,17 +198,17 @@ class _Running:
                 await self._somebody_sends()
             self.tape.note(actor.name, tape.FAULT, how=step.do, is_begin=True)
             if step.do == "kill":
-                await self.world.kill()
+                await self.simulation.kill()
             elif step.do == "power_cut":
-                await self.world.power_cut()
+                await self.simulation.power_cut()
             elif step.do == "bad_disk":
-                self.world.spoil_disk(facts["of"])
+                self.simulation.spoil_disk(facts["of"])
                 await asyncio.sleep(facts["s"])
-                self.world.spoil_disk("")
+                self.simulation.spoil_disk("")
             elif step.do == "full_disk":
-                self.world.fill_disk(True)
+                self.simulation.fill_disk(True)
                 await asyncio.sleep(facts["s"])
-                self.world.fill_disk(False)
+                self.simulation.fill_disk(False)
             elif self.clients:
                 client = self.clients[facts.get("which", 0) % len(self.clients)]
                 if client.link is not None:
@@ -219,7 +219,7 @@ class _Running:
                         client.link.cut(silently=facts.get("silently", False))
             if step.do in ("kill", "power_cut"):
                 await asyncio.sleep(facts["down_s"])
-                await self.world.start()
+                await self.simulation.start()
             self.tape.note(actor.name, tape.FAULT, how=step.do, is_begin=False)
 
     async def _somebody_sends(self) -> None:
@@ -241,7 +241,7 @@ class _Running:
             if status != 200:
                 continue
             look.stats[name] = stats
-            topic = self.world.broker.loaded.persistent.get(name)
+            topic = self.simulation.broker.loaded.persistent.get(name)
             if topic is None:
                 continue
             for subscription in topic.subscriptions.values():

@@ -42,7 +42,7 @@ class WireListener(Protocol):
 
 
 class Wire(asyncio.Protocol):
-    """Made by `World.connect`. Frames are taken by one task at a time."""
+    """Made by `Simulation.connect`. Frames are taken by one task at a time."""
 
     def __init__(self, number: int, network: SimulatedNetwork, listener: WireListener) -> None:
         self.number = number

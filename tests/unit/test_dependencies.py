@@ -96,7 +96,7 @@ def test_each_declared_dependency_is_imported() -> None:
     assert not declared - imported
 
 
-def test_libraries_whose_private_parts_are_used_have_an_upper_bound() -> None:
+def test_libraries_that_http_server_extends_have_an_upper_bound() -> None:
     bounded = {
         name for name in ("h11", "uvicorn") for line in PROJECT["dependencies"] if re.match(f"{name}>=.*,<", line)
     }

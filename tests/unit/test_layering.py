@@ -22,7 +22,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 VALUES = ("errors", "model")
 ENVIRONMENT = (*VALUES, "config", "waiting", "memory", "runtime")
 STORES = (*ENVIRONMENT, "storage_format", "disk", "ledgers", "local_store", "metadata")
-SERVICES = ("managed_ledger", "client", "auth", "cluster", "schema", "transactions", "compaction")
+SERVICES = ("managed_ledger", "backup", "client", "auth", "cluster", "schema", "transactions", "compaction")
 # The schema modules that read definitions, without a registry.
 SCHEMA_RULES = ("schema.avro", "schema.key_value", "schema.protobuf_native", "schema.schema_data")
 # The wire modules that describe stored entries.
@@ -54,6 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "local_store": (*ENVIRONMENT, "storage_format", "disk", "ledgers"),
     "metadata": (*ENVIRONMENT, "storage_format.marker_layout", "disk"),
     "managed_ledger": (*ENVIRONMENT, "ledgers", "metadata"),
+    "backup": (*STORES, "version"),
     "client": (*ENVIRONMENT, "wire"),
     "auth": (*ENVIRONMENT, "metadata"),
     "cluster": (*ENVIRONMENT, "metadata"),
@@ -351,6 +352,7 @@ AT_THE_EDGE: dict[str, set[str]] = {
     "local_store.store_environment": {"random.SystemRandom"},
     "runtime.logs": {"time"},  # the time of a record is that of its writing
     "process.watchdog": {"time"},  # asks the operating system why the loop stood still
+    "process.service_manager": {"time", "socket.socket"},  # the socket and the clock of the system's service manager
     "auth.basic": {"secrets"},  # a key that lasts as long as the process
 }
 

@@ -1,7 +1,7 @@
-"""The HTTP server: binds the plain and the TLS port, serves on the broker's own event loop, closes within a deadline.
+"""The HTTP server: binds the plain and the TLS port, serves on the broker's event loop, closes within a deadline.
 
-Owns ports and connections; the application owns signals and the event loop, so only uvicorn's protocol class is used and not its
-server. Invariant: after `close` has returned, no connection is open and no request runs.
+Uses uvicorn's protocol class without its server, because the application owns signals and the event loop. Invariant:
+after `close` has returned, no connection is open and no request runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pybroker.admin.brokers import (
     broker_routes,
     cluster_document_routes,
     cluster_routes,
+    data_snapshot_routes,
+    diagnostics_routes,
     lookup_routes,
     status_routes,
 )
@@ -33,7 +35,6 @@ from pybroker.admin.http.application import Application
 from pybroker.admin.http.protocol import Connections, HttpProtocol, Reader
 from pybroker.admin.inspection import acting_routes, delay_routes, hash_routes, hole_routes, unacked_routes
 from pybroker.admin.metrics.broker_stats_routes import BrokerStatsRoutes
-from pybroker.admin.metrics.health_metric import measure_health
 from pybroker.admin.metrics.metrics_page import MetricsPage
 from pybroker.admin.metrics.metrics_routes import MetricsRoutes
 from pybroker.admin.metrics.shared_page import SharedPage, WrittenPage
@@ -60,7 +61,7 @@ from pybroker.admin.topics import (
 )
 from pybroker.admin.transactions import buffer_routes, coordinator_routes, pending_ack_routes, sink_routes
 from pybroker.auth.server_tls import server_context
-from pybroker.errors import CannotListen
+from pybroker.errors import BrokerError, CannotListen, StoreError
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 
@@ -75,13 +76,15 @@ CLOSE_DEADLINE_S = 5.0
 LOOKS_PER_TIMEOUT = 4
 
 
-# The first matching route wins: nouns with fixed paths precede those with a name at the same position.
+# The first matching route wins: fixed paths precede those with a name at the same position.
 NOUNS = (
     status_routes,
     absent,
     cluster_routes,
     cluster_document_routes,
     broker_routes,
+    data_snapshot_routes,
+    diagnostics_routes,
     tenant_routes,
     namespace_policies,
     namespace_offload,
@@ -117,13 +120,10 @@ NOUNS = (
 
 
 class HttpServer:
-    """HTTP on `webServicePort` and HTTPS on `webServicePortTls`; a port that is not configured is not served.
-
-    Concurrency: all of it runs on the loop that called `start`.
-    """
+    """HTTP on `webServicePort` and HTTPS on `webServicePortTls`. All of it runs on the loop that called `start`."""
 
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
-        """`tls_context` may be shared with other listeners, for one refresher to serve; made here when absent."""
+        """`tls_context` may be shared with other listeners, so that one refresher serves all."""
         self._broker = broker
         self._runtime = broker.runtime
         self._config = broker.runtime.config
@@ -148,7 +148,6 @@ class HttpServer:
         ]
         routes = [*own, *self.entries.routes(), *self.console.routes(), *nouns]
         self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
-        """Everything that is served."""
         self._application = Application(broker, self.routes)
         self.limits = self._application.limits
         self._tls_context = tls_context
@@ -158,16 +157,15 @@ class HttpServer:
 
     @property
     def port(self) -> int | None:
-        """The bound port of HTTP, None when it is off or not bound."""
+        """Bound port, None when HTTP is off or not bound."""
         return None if self._plain_port is None else self._plain_port.number
 
     @property
     def port_tls(self) -> int | None:
-        """The bound port of HTTPS, None when it is off or not bound."""
+        """Bound port, None when HTTPS is off or not bound."""
         return None if self._tls_port is None else self._tls_port.number
 
     def _figures(self) -> dict[str, Number]:
-        """Return open connections, waiters, held resources, and refusals."""
         limits, connections = self.limits, self._connections
         return {
             "connections": 0 if connections is None else len(connections.connections),
@@ -182,13 +180,12 @@ class HttpServer:
 
     @property
     def metrics_page(self) -> WrittenPage | None:
-        """The page of metrics that is kept at the moment."""
         return self._page.kept
 
     def bind(self) -> None:
         """Bind the ports without serving them, so that addresses can be advertised first.
 
-        Raises CannotListen, which names all that cannot be bound.
+        Raises CannotListen with all ports that cannot be bound.
         """
         address, config, network = self._config.bind_address, self._config, self._runtime.network
         problems: list[str] = []
@@ -209,7 +206,7 @@ class HttpServer:
             raise CannotListen(*problems)
 
     async def start(self) -> None:
-        """Serve; binds the ports first unless `bind` has."""
+        """Bind the ports unless `bind` has, and serve."""
         assert self._connections is None, "started twice"
         if self._plain_port is None and self._tls_port is None:
             self.bind()
@@ -234,14 +231,14 @@ class HttpServer:
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
-        """Accept no more connections, let requests in progress end until the deadline, then close the rest. Idempotent."""
+        """Accept no more connections, let requests end until the deadline, then close the rest. Idempotent."""
         await self._tasks.close()
         await self.console.close()
         self._close_ports()
         connections, self._connections = self._connections, None
         if connections is None:
             return
-        connections.is_closing = True  # A TLS handshake under way may still end in a connection.
+        connections.is_closing = True  # a TLS handshake may still end in a connection
         for connection in list(connections.connections):
             if not connection.transport.is_closing():
                 connection.shutdown()
@@ -288,3 +285,15 @@ class HttpServer:
             if bound is not None:
                 bound.close()
         self._plain_port = self._tls_port = None
+
+
+async def measure_health(broker: BrokerService, interval_s: float) -> None:
+    """Run the health check periodically, for the metric `pulsar_health`."""
+    while True:
+        try:
+            await broker.health_check()
+            broker.runtime.stats.is_healthy = True
+        except (BrokerError, StoreError) as error:
+            broker.runtime.stats.is_healthy = False
+            logs.warning("health.failed", error=str(error))
+        await asyncio.sleep(interval_s)

@@ -1,4 +1,4 @@
-"""Long work in slices (`pybroker/runtime/time_slices.py`) that generates a text piece by piece, or keeps its own results."""
+"""Long work in slices (`pybroker/runtime/time_slices.py`) that generates a text in pieces, or keeps its own results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SLICE_CHARACTERS = 256 * 1024
-"""The following steps of a slice, encoding, compression, and sending, must be as short."""
+"""Bounds the encoding, compression, and sending of a slice."""
 
 
 def sliced(pieces: Iterator[str], clock: Clock) -> Iterator[str]:
-    """The texts of `pieces`, those of a slice as one; some are empty."""
+    """Join the `pieces` of each slice; some are empty."""
     texts: list[str] = []
     size = 0
     ends_ms = clock.monotonic_ms() + SLICE_MS
@@ -31,7 +31,6 @@ def sliced(pieces: Iterator[str], clock: Clock) -> Iterator[str]:
 
 
 async def exhaust(steps: Iterator[None], clock: Clock) -> None:
-    """Have everything done that `steps` does."""
 
     def all_steps() -> Generator[None, None, None]:
         yield from steps

@@ -1,7 +1,7 @@
-"""Authentication on the binary protocol and over HTTP: selects the provider for a client's credentials.
+"""Selects the authentication provider for a client's credentials.
 
-Invalid credentials are refused, never treated as anonymous. A client is anonymous if it names no method, or one that
-is not configured, and only if `anonymousUserRole` is set and `strictAuthMethod` is not.
+Invalid credentials are refused, never treated as anonymous. A client is anonymous if it names no configured method, and
+only if `anonymousUserRole` is set and `strictAuthMethod` is not.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _HTTP_SCHEMES = {"bearer": names.TOKEN, "basic": names.BASIC}
 
 
 class AuthenticationService:
-    """Configured providers. The constructor raises ConfigError for a configuration that cannot work."""
+    """Configured providers. The constructor raises ConfigError."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
-        """Create the providers. `clock` times the delays after wrong passwords; by default the machine's."""
+        """`clock` times the delays after wrong passwords."""
         self.enabled = config.authentication_enabled
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
         self._providers: dict[str, AuthenticationProvider] = {}
@@ -62,7 +62,7 @@ class AuthenticationService:
     def authenticate(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
     ) -> Identity:
-        """Return the identity for `method` and `data` of CONNECT or AUTH_RESPONSE. Raise AuthenticationError."""
+        """Raise AuthenticationError."""
         if not self.enabled:
             return NOBODY
         provider = self._providers.get(method)
@@ -88,7 +88,9 @@ class AuthenticationService:
     async def authenticate_in_turn(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
     ) -> Identity:
-        """Authenticate with hashes computed in threads, in fair order of addresses. Also raise TooManyRequests."""
+        """Authenticate with hashes computed in threads, fair among addresses. Raise AuthenticationError or
+        TooManyRequests.
+        """
         provider = self._providers.get(method)
         if isinstance(provider, BasicProvider):
             while _takes_hash(provider, data):
@@ -96,7 +98,7 @@ class AuthenticationService:
         return self.authenticate(method, data, peer_certificate, now_s)
 
     async def _check(self, provider: BasicProvider, data: bytes, address: str) -> None:
-        """Compute one hash, or wait for an identical computation: a client opens many connections at once."""
+        """Compute one hash, or wait for an identical computation, because a client opens many connections at once."""
         user, password = provider.credentials(data)
         key = address, provider.digest(user, password)
         under_way = self._under_way.get(key)
@@ -137,7 +139,7 @@ class AuthenticationService:
     def authenticate_http(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float, query_token: str = ""
     ) -> Identity:
-        """Return the identity of an HTTP request, without waiting. Raise AuthenticationError."""
+        """Authenticate without waiting. Raise AuthenticationError."""
         method, data = self.http_credentials(headers, peer_certificate, query_token)
         return self.authenticate(method, data, peer_certificate, now_s)
 

@@ -1,8 +1,8 @@
 """Authorization by role, from tenants' administrators and namespaces' permissions.
 
-Super users may do everything; a tenant's administrators everything within it; other roles may do what the namespace
-or topic grants them. Decisions read the current policies, so that a grant applies to the next request. Each method
-raises AuthorizationError with the reason, and does nothing if authorization is off.
+Super users may do everything; a tenant's administrators everything within it; other roles what the namespace or topic
+grants. Decisions read the current policies, so a grant applies to the next request. Each method raises
+AuthorizationError with the reason, and does nothing if authorization is off.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_configuration(config: BrokerConfig) -> None:
 
 
 class AuthorizationService:
-    """Rules of one broker. The constructor raises ConfigError for a configuration that cannot work."""
+    """Rules of one broker. The constructor raises ConfigError."""
 
     def __init__(self, config: BrokerConfig, resources: Resources) -> None:
         self.enabled = config.authorization_enabled
@@ -45,7 +45,6 @@ class AuthorizationService:
         check_configuration(config)
 
     def require_produce(self, topic: TopicName, role: str | None) -> None:
-        """Refuse a role without permission to publish to `topic`."""
         if self.enabled and not self._may(topic, role, AuthAction.PRODUCE):
             raise _missing_grant(role, f"may not produce to {topic}", topic.namespace, AuthAction.PRODUCE)
 
@@ -70,18 +69,17 @@ class AuthorizationService:
         return not self.enabled or self._is_superuser(role)
 
     def may_use(self, owner: str | None, role: str | None) -> bool:
-        """Return whether `role` may use an object created by the role `owner`; None for an object without owner."""
+        """Return whether `role` may use an object of the role `owner`; None: an object without owner."""
         return owner is None or owner == role or self.may_all(role)
 
     def holder(self, role: str | None, nameless: str) -> Holder:
-        """Return the holder that requests of `role` count for in shared resources; the holder `nameless` without a
-        role."""
+        """Return the holder of `role` in shared resources; without a role, the holder `nameless`."""
         if role is None:
             return Holder(nameless)
         return holder_of_role(role, is_operator=self.enabled and role in self._config.super_user_roles)
 
     def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may publish to at least one topic. Yields after each namespace."""
+        """Return whether `role` may publish to any topic. Yields after each namespace."""
         if not self.enabled or self._is_superuser(role):
             return True
         if role is None:
@@ -131,13 +129,13 @@ class AuthorizationService:
             raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def _is_superuser(self, role: str | None) -> bool:
-        """Return whether the role is a super user. All other checks call this first, so that proxies are refused
+        """Return whether the role is a super user. Called first by all other checks, so that proxies are refused
         everywhere.
         """
         if role in self._proxy_roles:
-            # The proxy's own permissions must not replace those of its client, which is unknown here.
+            # The proxy's permissions must not replace those of its client, which is unknown here.
             raise AuthorizationError(f"role {role!r} is a proxy role: original principals are not supported")
-        return role in self._config.super_user_roles  # May be changed while the broker runs.
+        return role in self._config.super_user_roles  # changes while the broker runs
 
     def _administers(self, tenant: str, role: str | None) -> bool:
         if self._is_superuser(role):
@@ -146,7 +144,6 @@ class AuthorizationService:
         return info is not None and role in info.adminRoles
 
     def _may(self, topic: TopicName, role: str | None, *actions: AuthAction) -> bool:
-        """Return whether the role administers the topic's tenant or is granted one of the actions."""
         if self._administers(topic.tenant, role):
             return True
         policies = self._resources.namespace(topic.namespace)
@@ -171,8 +168,9 @@ class AuthorizationService:
 
 
 def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actions: AuthAction) -> AuthorizationError:
-    """Return the error for a role that has none of `actions`; one would be enough. The text contains only names that
-    the caller sent, so it does not reveal whether the namespace exists."""
+    """Return the error for a role that has none of `actions`; one would be enough. The text does not reveal whether the
+    namespace exists.
+    """
     if role is None:
         return _without_role(what)
     names = " or ".join(action.value for action in actions)
@@ -184,7 +182,6 @@ def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actio
 
 
 def _missing_rank(role: str | None, what: str, needed: str) -> AuthorizationError:
-    """Return the error for a role that is not an administrator or a super user."""
     return _without_role(what) if role is None else AuthorizationError(f"role {role!r} {what}: {needed}")
 
 
@@ -197,7 +194,7 @@ def _administrator_of(tenant: str) -> str:
 
 
 def matches_wildcard(pattern: str, role: str) -> bool:
-    """Return whether `role` matches `pattern`, which has a `*` as its first or last character."""
+    """Match a `pattern` with a `*` as its first or last character."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )

@@ -1,8 +1,7 @@
 """Method `basic`: user and password, checked against a `.htpasswd` file.
 
-Supported hashes are those of `htpasswd` and Pulsar's tools: apr1 (MD5), SHA-1, and those of crypt(3): MD5, SHA-256,
-SHA-512, DES. The file is read once, at start. An unknown user costs as much time as a wrong password, and no
-password costs more than a short one.
+Supported hashes: apr1 (MD5), SHA-1, and those of crypt(3): MD5, SHA-256, SHA-512, DES. The file is read once, at start.
+An unknown user costs as much time as a wrong password, and no password costs more than a short one.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ UNKNOWN_USER = ""
 
 
 class BasicProvider(AuthenticationProvider):
-    """Verifies passwords. Correct passwords are cached as a keyed digest, because hashes are slow on purpose and HTTP
-    sends the password with each request. The last wrong ones are cached too, because clients repeat them.
+    """Caches correct passwords as keyed digests, because hashes are slow on purpose and HTTP sends the password with
+    each request; and the last wrong ones, because clients repeat them.
 
     `verify` may be called in a thread; all other methods on one thread only.
     """
@@ -40,7 +39,7 @@ class BasicProvider(AuthenticationProvider):
         self._any_hash = next(iter(self._hashes.values()))
         self._max_password_bytes = max_password_bytes
         self._digest_key = secrets.token_bytes(32)
-        self._verified: dict[str, bytes] = {}  # At most one digest for each user of the file.
+        self._verified: dict[str, bytes] = {}  # at most one digest for each user of the file
         self._failed: OrderedDict[bytes, None] = OrderedDict()
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
@@ -54,7 +53,7 @@ class BasicProvider(AuthenticationProvider):
         return Identity(user, names.BASIC, None)
 
     def credentials(self, data: bytes) -> tuple[str, str]:
-        """Return user and password from a client's data. Raise AuthenticationError."""
+        """Raise AuthenticationError."""
         try:
             user, colon, password = data.decode().partition(":")
         except UnicodeDecodeError:
@@ -78,7 +77,7 @@ class BasicProvider(AuthenticationProvider):
         return False if digest in self._failed else None
 
     def verify(self, user: str, password: str) -> bool:
-        """Compute the hash: up to a second."""
+        """Compute the hash, which takes up to a second."""
         known = user in self._hashes
         right: bool = self._context.verify(password, self._hashes[user] if known else self._any_hash)
         return right and known
@@ -93,7 +92,7 @@ class BasicProvider(AuthenticationProvider):
             self._failed.popitem(last=False)
 
     def digest(self, user: str, password: str) -> bytes:
-        """Return a digest of user and password, valid in this process only."""
+        """Return a digest that is valid in this process only."""
         return hmac.digest(self._digest_key, f"{user}:{password}".encode(), "sha256")
 
     def _read(self, content: bytes) -> dict[str, str]:

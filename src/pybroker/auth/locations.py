@@ -1,8 +1,7 @@
-"""Reader of key and password files from a configured location: a path, a `file:` or `data:` URL, or Base64 text.
+"""Reads key and password files from a configured location: a path, a `file:` or `data:` URL, or Base64 text.
 
-Error texts name the configuration key and never show a value that may be the secret. A value meant as a path never
-becomes the secret itself, because it could be guessed, although most paths without a dot are valid Base64. Therefore
-a value that looks like a path is treated as one, and is shown if there is no such file.
+Error texts name the configuration key and never show a value that may be the secret. A value that looks like a path is
+treated as one, although it may be valid Base64: as a secret it could be guessed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FILE_NAME = re.compile(r"[\w-]{1,64}(\.[A-Za-z]\w{0,9}){1,2}")
 
 
 def read_location(key: str, text: str) -> bytes:
-    """Return the bytes at the location `text`, the value of the configuration key `key`. Raise ConfigError."""
+    """Return the bytes at the location `text` of the configuration `key`. Raise ConfigError."""
     if text.startswith("data:"):
         return _data_url(key, text)
     if text.startswith("file:"):
@@ -30,7 +29,7 @@ def read_location(key: str, text: str) -> bytes:
     path = Path(text)
     try:
         is_file = path.is_file()
-    except (OSError, ValueError):  # Base64 text can be too long for a path.
+    except (OSError, ValueError):  # Base64 text can be too long for a path
         is_file = False
     if is_file:
         return _file(key, path)
@@ -43,7 +42,7 @@ def read_location(key: str, text: str) -> bytes:
 
 
 def decoded_base64(data: bytes) -> bytes | None:
-    """Decode Base64 text, standard or URL-safe, padded or not; None if `data` is not Base64."""
+    """Decode standard or URL-safe Base64, padded or not; None if `data` is not Base64."""
     compact = b"".join(data.split()).translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
     try:
         return base64.b64decode(compact + b"=" * (-len(compact) % 4), validate=True) if compact else None
@@ -52,8 +51,8 @@ def decoded_base64(data: bytes) -> bytes | None:
 
 
 def looks_like_path(text: str) -> bool:
-    """Return whether `text` was meant as a path: it begins like one, its first directory exists, it looks like words
-    separated by slashes, or it is a short name with an extension. Random Base64 text is none of these.
+    """Return whether `text` begins like a path, its first directory exists, it looks like words separated by slashes,
+    or it is a short name with an extension. Random Base64 text is none of these.
     """
     if text.startswith(("./", "../", "~/")):
         return True
@@ -68,9 +67,7 @@ def looks_like_path(text: str) -> bool:
 
 
 def _reads_like_words(text: str) -> bool:
-    """Return whether runs of letters and digits are as long as words. In random Base64 text, runs have an average
-    length of two.
-    """
+    """Return whether runs of letters and digits are as long as words. In random Base64, their average length is two."""
     runs = _RUN.findall(text)
     return len(runs) > 0 and sum(map(len, runs)) >= SHORTEST_WORDS * len(runs)
 

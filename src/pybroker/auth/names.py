@@ -1,4 +1,4 @@
-"""Pulsar's class names of authentication providers in configurations, and their methods."""
+"""Pulsar's class names of authentication providers, and their methods."""
 
 from __future__ import annotations
 

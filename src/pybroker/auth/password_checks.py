@@ -1,9 +1,8 @@
 """Password checks in threads, few at a time: a hash takes up to a second on purpose, and unauthenticated connections
 request them.
 
-At most `concurrent` checks run, even if their callers are gone. Addresses are served round robin, and users within
-an address; an address with too many wrong passwords must wait. The loop continues meanwhile, although hashes are
-computed in Python.
+At most `concurrent` checks run, even if their callers are gone. Addresses are served round robin, and users within an
+address; an address with too many wrong passwords must wait.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class CheckLimits(NamedTuple):
 
 
 class PasswordChecks(Admissions[str, None]):
-    """Password checks of the authentication service, on one loop. They are admitted by client address."""
+    """Admits password checks by client address, on one loop."""
 
     def __init__(self, limits: CheckLimits, clock: Clock) -> None:
         self._limits = limits
@@ -90,7 +89,9 @@ class PasswordChecks(Admissions[str, None]):
         self.running -= 1
 
     def retry_ms(self, addresses: Collection[str]) -> float | None:
-        """Return the time until a waiting address may fail again. None while all checks run: the end of one admits the next."""
+        """Return the time until a waiting address may fail again. None while all checks run: the end of one admits the
+        next.
+        """
         if self.running >= self._limits.concurrent:
             return None
         return min(self._failures[each].wait_ms() for each in addresses)

@@ -1,4 +1,4 @@
-"""Interface of all authentication methods: an identity, and a provider that derives it from credentials."""
+"""Interface of all authentication methods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a client. `role` is None only if authentication is off; `expires_at_s` is in seconds since 1970."""
+    """`role` is None only if authentication is off; `expires_at_s` is in seconds since 1970."""
 
     role: str | None
     method: str
@@ -17,7 +17,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """Fields of a verified client certificate that the broker needs."""
+    """Fields of a verified client certificate."""
 
     common_name: str | None
 
@@ -27,4 +27,4 @@ class AuthenticationProvider(ABC):
 
     @abstractmethod
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
-        """Return the identity for the client's data or certificate. Raise AuthenticationError for invalid ones."""
+        """Raise AuthenticationError."""

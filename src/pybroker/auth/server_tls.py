@@ -1,8 +1,7 @@
 """TLS of the listeners: context, client certificates, and renewal of certificates.
 
-The minimum version is TLS 1.2. A certificate only counts if it was verified against the trusted authorities in this
-handshake. Therefore sessions are never resumed: a resumed one would skip the check, even after an authority was
-removed.
+The minimum version is TLS 1.2. A client certificate must be verified in this handshake. Therefore sessions are never
+resumed: a resumed one would skip the check, even after an authority was removed.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def _load_certificate(context: ssl.SSLContext, config: BrokerConfig) -> None:
             _require_readable(key, path)
     problems.raise_any()
     try:
-        # OpenSSL would ask for a password at the terminal; refusing one gives an error instead of a broker that hangs.
+        # OpenSSL would ask for a password at the terminal, and the broker would hang.
         context.load_cert_chain(config.tls_certificate_file_path, config.tls_key_file_path, password=_no_password)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -80,8 +79,7 @@ def _load_trusted(context: ssl.SSLContext, config: BrokerConfig) -> None:
             raise ConfigError("tlsRequireTrustedClientCertOnConnect needs tlsTrustCertsFilePath")
         context.verify_mode = ssl.CERT_REQUIRED
     elif config.tls_allow_insecure_connection:
-        # The library either verifies a certificate or does not request one. Without a request all clients connect,
-        # without a role.
+        # The library either verifies a certificate or does not request one; then all clients connect without a role.
         context.verify_mode = ssl.CERT_NONE
 
 
@@ -97,7 +95,7 @@ def _no_password() -> bytes:
 
 
 def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
-    """Return the lowest and highest version of `tlsProtocols`. Raise ConfigError for an unknown or unsafe one."""
+    """Return the lowest and highest version of `tlsProtocols`. Raise ConfigError."""
     unknown = [name for name in protocols if name not in _VERSIONS]
     if unknown:
         raise ConfigError(f"tlsProtocols: {', '.join(unknown)} not supported; supported are {', '.join(_VERSIONS)}")
@@ -106,9 +104,8 @@ def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVers
 
 
 def openssl_ciphers(names: Sequence[str]) -> list[str]:
-    """Return OpenSSL's names for `tlsCiphers`: Java's names are translated, those of TLS 1.3 omitted.
-
-    TLS 1.3 has few ciphers, all of them secure, and this Python cannot choose among them.
+    """Return OpenSSL's names for `tlsCiphers`: Java's names are translated. Those of TLS 1.3 are omitted, because they
+    are all secure and Python cannot choose among them.
     """
     return [_openssl_cipher(name) for name in names if not name.startswith("TLS_") or "_WITH_" in name]
 
@@ -123,7 +120,7 @@ def _openssl_cipher(name: str) -> str:
 
 
 def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> PeerCertificate | None:
-    """Return the client's verified certificate; None without TLS (then `ssl_object` is None) or without a certificate."""
+    """Return the client's verified certificate; None without TLS or without a certificate."""
     certificate = ssl_object.getpeercert() if ssl_object is not None else None
     if not certificate:
         return None
@@ -131,7 +128,7 @@ def peer_certificate(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> PeerCe
     for relative_name in certificate.get("subject", ()):
         for attribute in relative_name:
             if attribute[0] == "commonName":
-                common_name = str(attribute[1])  # The most specific of several names comes last.
+                common_name = str(attribute[1])  # the most specific name comes last
     return PeerCertificate(common_name)
 
 
@@ -145,13 +142,13 @@ class FileMark(NamedTuple):
 
 
 def changed_files(seen: Sequence[FileMark], present: Sequence[FileMark]) -> list[str]:
-    """Return the files that changed. A missing file counts as unchanged, because it is being replaced."""
+    """Return the changed files. A missing file counts as unchanged, because it is being replaced."""
     before = {mark.path: mark for mark in seen}
     return [mark.path for mark in present if before.get(mark.path) != mark]
 
 
 class CertificateRefresher:
-    """Updates a listener's context from its files: new handshakes use the current files, connections continue.
+    """Reloads certificate files: new handshakes use them, connections continue.
 
     Invariant: unusable files, such as half-written ones, change nothing and are tried again.
     """
@@ -160,7 +157,7 @@ class CertificateRefresher:
         self._config = config
         self._current = context
         self._seen = self._marks()
-        # Loading into the old context would only add authorities, never remove one. Called for every handshake.
+        # Called for every handshake. Loading into the old context would only add authorities, never remove one.
         context.sni_callback = self._use_current
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Method `tls`: the role is the common name of the client certificate, which the handshake has verified."""
+"""Method `tls`: the role is the common name of the verified client certificate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybroker.errors import AuthenticationError
 
 
 class TlsProvider(AuthenticationProvider):
-    """Takes the role from the certificate; other client data is ignored."""
+    """Ignores other client data."""
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
         if peer_certificate is None:

@@ -1,7 +1,7 @@
 """Method `token`: JSON web tokens, signed with a shared secret or with a private key.
 
-Only algorithms of the configured key's own family are accepted, so that a public key can never be used as a shared
-secret, and unsigned tokens never pass. Times are compared with the caller's clock.
+Only algorithms of the configured key's family are accepted, so that a public key can never be used as a shared secret,
+and unsigned tokens never pass. Times are compared with the caller's clock.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 MAX_TOKEN_BYTES = 64 * 1024
 MIN_SECRET_BYTES = 32
-HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # With the minimum secret length of each.
+HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # with the minimum secret length
 _RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _EC_ALGORITHMS = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """The values of the `token...` configuration keys."""
+    """The `token...` configuration keys."""
 
     secret_key: str = ""
     public_key: str = ""
@@ -81,13 +81,13 @@ class TokenProvider(AuthenticationProvider):
                 payload = self._jws.decode(token, verifying.key, algorithms=list(verifying.algorithms))
                 claims = json.loads(payload, parse_constant=_no_number)
             except (self._invalid_token, ValueError, RecursionError):
-                continue  # The library's text can contain parts of the token. Header or claims may be nested deeply.
+                continue  # the library's text can contain parts of the token; header or claims may be nested deeply
             if isinstance(claims, dict):
                 return claims
         raise AuthenticationError("the token is not a JWT that was signed with the broker's key")
 
     def _require_valid_time(self, claims: dict[str, Any], now_s: float) -> float | None:
-        """Refuse a token outside its validity period; return the end of that period."""
+        """Refuse a token outside its validity period; return the period's end."""
         skew_s = self._settings.clock_skew_s
         not_before_s = _time_claim(claims, "nbf")
         if not_before_s is not None and now_s + skew_s < not_before_s:
@@ -126,20 +126,19 @@ def _time_claim(claims: dict[str, Any], name: str) -> float | None:
         seconds = float(value)
     except OverflowError:  # hundreds of digits
         seconds = math.inf
-    if not math.isfinite(seconds):  # includes numbers such as 1e999, which would never expire
+    if not math.isfinite(seconds):  # such as 1e999, which would never expire
         raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
     return seconds
 
 
 def _no_number(text: str) -> NoReturn:
-    """Refuse NaN and Infinity, which are not JSON: a time that never compares as passed is invalid."""
+    """Refuse NaN and Infinity, which never compare as passed."""
     raise ValueError(f"{text} in a token")
 
 
 def _secret_keys(content: bytes) -> list[_VerifyingKey]:
-    """Return the possible secrets of `content`: its bytes and, if they are Base64, the decoded bytes.
-
-    Both are tried, because tools differ on whether a Base64 file is used as it is or decoded.
+    """Return the possible secrets: the bytes and, if they are Base64, the decoded bytes, because tools differ in their
+    use.
     """
     import jwt  # noqa: PLC0415  (see TokenProvider)
 
@@ -166,7 +165,7 @@ def _public_key(content: bytes, algorithm: str) -> _VerifyingKey:
         if content.lstrip().startswith(b"-----BEGIN"):
             key = serialization.load_pem_public_key(content.lstrip())
         else:
-            # DER always contains bytes that Base64 never does, so the two cannot be confused.
+            # DER always contains bytes that Base64 never does.
             key = serialization.load_der_public_key(decoded_base64(content) or content)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError("tokenPublicKey holds no public key in DER or PEM form") from error

@@ -59,6 +59,7 @@ from pybroker.schema.schema_registry import SchemaRegistry
 from pybroker.transactions.coordinators import ASSIGN, Coordinators
 
 if TYPE_CHECKING:
+    from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.config import BrokerConfig
     from pybroker.model.rates import DeliveryRates
@@ -75,6 +76,9 @@ class BrokerService:
     """Serves clients, without the sockets."""
 
     data_directory: DataDirectoryName | None = None
+    """Where ledgers are files; set by the app."""
+    data_snapshots: DataSnapshots | None = None
+    """Snapshots for backups, if all data is in local files; set by the app."""
     request_stop: Callable[[], None] | None = None
     """Ends the process in order; set by the app, None in a process that is not the broker's own."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None

@@ -50,6 +50,7 @@ _LIST = (
     Command("policies", "policies", "show, set and remove policies of a topic or a namespace"),
     Command("transactions", "transactions", "open transactions: list, show, abort"),
     Command("api", "api", "any call of the REST interface"),
+    Command("diagnose", "diagnose", "collect the state of a broker in one archive, for a report of a problem"),
     Command("topics", "topics", "the topics of a namespace"),
     Command("subscriptions", "subscriptions", "who reads a topic, and how far behind"),
     Command("stats", "stats", "what happens on topics, live"),
@@ -58,7 +59,15 @@ _LIST = (
     Command("peek", "peek", "the next messages of a subscription, without taking them"),
     Command("tokens", "tokens", "make keys and tokens, and look at tokens", is_local=True),
     Command("serve", "serve", "run a broker until SIGTERM or Ctrl-C", is_local=True, has_traces=True),
-    Command("ledger", "ledger", "look at stored data while no broker runs on it", is_local=True, has_traces=True),
+    Command("backup", "data_directory.backup", "back up the stored data of a broker while it runs"),
+    Command("restore", "data_directory.restore", "make a data directory from a backup", is_local=True),
+    Command(
+        "ledger",
+        "data_directory.ledger",
+        "look at stored data while no broker runs on it",
+        is_local=True,
+        has_traces=True,
+    ),
     # The options of a pipeline are known only if its libraries are installed, so it parses its own arguments.
     Command(
         "pipeline", "pipeline", "run over topics as a whole, such as into open tables", own_arguments=1, has_traces=True

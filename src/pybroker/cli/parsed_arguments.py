@@ -158,3 +158,16 @@ def base64_bytes(text: str) -> bytes:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "...")
+
+
+def size_of(text: str) -> int:
+    """A size in bytes: `1000`, `64K`, `50M`, `2G`; at least 1."""
+    try:
+        size_bytes = quantities.size_bytes(text[:60])
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{_shown(text)} is no size: give a number of bytes, or one such as 64K, 50M or 2G"
+        ) from None
+    if not size_bytes:
+        raise ArgumentTypeError(f"{_shown(text)} is no size: give at least 1")
+    return size_bytes

@@ -1,7 +1,7 @@
 """Address and credentials of a broker, passed to each process that connects to it.
 
-No secret appears in a `repr`, an error, or a Spark plan. Prefer a `Secret` that names a file or an environment variable: then
-no process passes the secret itself to another one.
+No secret appears in a `repr`, an error, or a Spark plan. Prefer a `Secret` that names a file or an environment
+variable: then no process passes the secret itself to another one.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_SECRET_BYTES = 64 * 1024
-"""Size limit of a secret file. It prevents sending the content of a wrong file, such as a log, to a broker."""
+"""Prevents sending the content of a wrong file, such as a log, to a broker."""
 
 
 class AccessRefused(ValueError):
-    """A secret cannot be read, or the access contradicts itself. The text says which setting to change, and contains no secret."""
+    """A secret cannot be read, or the access contradicts itself. The text names the setting to change, and contains no
+    secret.
+    """
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A secret text, or the file or environment variable that contains it. It is never shown.
+    """A secret text, or the file or environment variable that contains it. Exactly one of the three is set.
 
-    Exactly one of the three fields is set. `in_file` and `in_environment` are read at each use, in the process that needs the
-    secret.
+    `in_file` and `in_environment` are read at each use, in the process that needs the secret.
     """
 
     text: str | None = field(default=None, repr=False)
@@ -32,7 +33,7 @@ class Secret:
     in_environment: str | None = None
 
     def reveal(self) -> str:
-        """Return the secret without surrounding white space. Raises AccessRefused if it cannot be read."""
+        """Return the secret without surrounding white space. Raises AccessRefused."""
         if self.text is not None:
             return self.text
         if self.in_environment is not None:
@@ -59,17 +60,17 @@ class Secret:
 
 @dataclass(frozen=True)
 class Access:
-    """Address and credentials of a broker. Equal accesses may share a connection. Picklable; `repr` shows no secret."""
+    """Equal accesses may share a connection. Picklable; `repr` shows no secret."""
 
     service_url: str
     """`pulsar://host:port` or `pulsar+ssl://host:port`; several hosts are separated by commas."""
     admin_url: str | None = None
-    """`http://host:port` or `https://host:port` of the REST API; None if not configured."""
+    """`http://host:port` or `https://host:port` of the REST API."""
     token: Secret | None = None
     basic_user: str | None = None
     basic_password: Secret | None = None
     tls_certificate_file: str | None = None
-    """PEM file of the client's certificate, presented on each TLS connection. Needs `tls_key_file`."""
+    """PEM file of the client's certificate. Needs `tls_key_file`."""
     tls_key_file: str | None = None
     tls_trust_certs_file: str | None = None
     """PEM file of the trusted authorities; None: those of the system."""
@@ -79,7 +80,7 @@ class Access:
     listener_name: str | None = None
     connection_timeout_s: float = 10.0
     operation_timeout_s: float = 30.0
-    """Time limit of one response of the broker."""
+    """Time limit of one response."""
 
     def __post_init__(self) -> None:
         if self.token is not None and self.basic_user is not None:
@@ -91,7 +92,7 @@ class Access:
 
     @property
     def method(self) -> str:
-        """The protocol's name of the authentication method: `token`, `basic`, `tls` or `none`."""
+        """Name of the authentication method: `token`, `basic`, `tls` or `none`."""
         if self.token is not None:
             return "token"
         if self.basic_user is not None:
@@ -111,10 +112,8 @@ class Access:
 def access_by_parameters(
     service_url: str, admin_url: str | None, auth_parameters: str, tls_trust_certs_file: str | None
 ) -> Access:
-    """Return an access with the authentication that the form of `auth_parameters` implies. Raises AccessRefused.
-
-    JSON with `userId` means basic authentication. Other non-empty text is a token in a form of `token_secret`. Empty text means
-    no authentication.
+    """Derive the authentication from the form of `auth_parameters`: JSON with `userId` means basic, other non-empty
+    text is a token in a form of `token_secret`, empty text means none. Raises AccessRefused.
     """
     token = user = password = None
     if auth_parameters.lstrip().startswith("{") and "userId" in _json_parameters(auth_parameters):
@@ -147,9 +146,9 @@ def token_secret(parameters: str) -> Secret:
 
 
 def basic_secret(parameters: str) -> tuple[str, Secret]:
-    """Return user and password of basic authentication: JSON with `userId` and `password`, or `user:password`.
+    """Return user and password from JSON with `userId` and `password`, or `user:password`.
 
-    In the JSON form the password may be `file:...` or `env:NAME`, as for tokens.
+    In the JSON form the password may be `file:...` or `env:NAME`.
     """
     text = parameters.strip()
     if text.startswith("{"):
@@ -170,7 +169,7 @@ def basic_secret(parameters: str) -> tuple[str, Secret]:
 
 
 def tls_files(parameters: str) -> tuple[str, str]:
-    """Return certificate file and key file of TLS authentication, from JSON or `tlsCertFile:...,tlsKeyFile:...`."""
+    """Return certificate file and key file from JSON or `tlsCertFile:...,tlsKeyFile:...`."""
     text = parameters.strip()
     if text.startswith("{"):
         values = {key: str(value) for key, value in _json_parameters(text).items()}
@@ -187,7 +186,7 @@ def _json_parameters(text: str) -> dict[str, object]:
         values = json.loads(text)
     except ValueError:
         values = None
-    if not isinstance(values, dict):  # The error does not repeat the text, which may contain a secret.
+    if not isinstance(values, dict):  # the error does not repeat the text, which may contain a secret
         raise AccessRefused("the authParams begin with { and are no JSON object")
     return values
 

@@ -12,7 +12,7 @@ _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The binary port of one broker. `str()` is its service URL."""
+    """`str()` is the service URL."""
 
     host: str
     port: int
@@ -24,12 +24,12 @@ class Address:
 
     @property
     def host_and_port(self) -> str:
-        """The form in which CONNECT names the broker behind a proxy."""
+        """Form of the address in CONNECT behind a proxy."""
         return str(self).partition("://")[2]
 
 
 def addresses(service_url: str) -> list[Address]:
-    """Return all hosts of `scheme://host:port,host:port/`. Raises ClientError for any other form."""
+    """Parse `scheme://host:port,host:port/`. Raises ClientError."""
     scheme, separator, rest = service_url.strip().partition("://")
     if not separator or scheme not in _PORTS:
         raise ClientError(f"not a service URL: {service_url!r}; expected pulsar://host:port or pulsar+ssl://host:port")

@@ -1,6 +1,6 @@
 """A client for callers without an event loop. A thread runs the loop, which keeps connections alive between calls.
 
-Create a new one after a fork: the thread exists in the parent only, and the child gets an error instead of a wait without end.
+Create a new one after a fork: the thread exists in the parent only. In the child, calls raise an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BackgroundClient:
             raise
 
     def another(self) -> Client:
-        """Create another client on the same loop, with connections of its own. `close` closes it, too."""
+        """Create another client on the same loop, with its own connections."""
         client = self.run(_made(self._access))
         self._clients.append(client)
         return client
@@ -60,7 +60,7 @@ class BackgroundClient:
             raise
 
     def close(self) -> None:
-        """Close the clients, their connections and the thread. Does nothing in a child process, which has none of them."""
+        """Close the clients and the thread. Does nothing in a child process."""
         if not self.is_usable:
             return
         try:

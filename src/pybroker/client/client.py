@@ -1,8 +1,8 @@
 """A client of one cluster: connections, topic lookup, and queries about topics.
 
-The client owns its connections and the tasks of its producers. Create a new client after a fork, because sockets and event loop
-belong to the process that created them. A request that fails because a broker restarts or a topic moves is repeated until
-`operation_timeout_s` has passed.
+Owns its connections and the tasks of its producers. Create a new client after a fork, because sockets and event loop
+belong to the process that created them. A request that fails because a broker restarts or a topic moves is repeated
+until `operation_timeout_s` has passed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """A schema in the form of the protocol. `type` is a number of `Schema.Type`."""
+    """`type` is a number of `Schema.Type`."""
 
     type: int
     data: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     version: bytes = b""
-    """Assigned by the broker; empty for a schema that is to be registered."""
+    """Assigned by the broker; empty for a schema to be registered."""
 
     def to_wire(self) -> pb.Schema:
         schema = pb.Schema(name=self.name, schema_data=self.data, type=self.type)  # type: ignore[arg-type]
@@ -82,9 +82,9 @@ class Client(Closing):
     def __init__(self, access: Access) -> None:
         self.access = access
         self.tasks = TaskOwner("client")
-        """Runs the background tasks of producers and consumers."""
+        """Background tasks of producers and consumers."""
         self.parts: dict[ClientPart, None] = {}
-        """Open producers and consumers. `close` calls their `client_closed`; each removes itself if it is closed earlier."""
+        """Open producers and consumers."""
         self._seeds = addresses(access.service_url)
         self._seed = 0
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
@@ -93,7 +93,7 @@ class Client(Closing):
         self._process_id = os.getpid()
 
     async def close(self) -> None:
-        """Close all connections. Open producers and consumers end, and their waiters get an error."""
+        """Close all connections. Waiters of producers and consumers get an error."""
         self._closed = True
         while self.parts:
             await self.parts.popitem()[0].client_closed()
@@ -107,7 +107,7 @@ class Client(Closing):
     async def partitions(self, topic: TopicName, *, may_create: bool = False) -> list[TopicName]:
         """Return the partitions of `topic`, or the topic itself if it has none. Raises TopicNotFound.
 
-        `may_create`: the broker may create a topic that does not exist, if its configuration allows that.
+        `may_create`: the broker may create the topic, if its configuration allows that.
         """
         if topic.partition_index >= 0:
             return [topic]
@@ -124,14 +124,14 @@ class Client(Closing):
         return [topic.partition(index) for index in range(count)] or [topic]
 
     async def topics(self, namespace: str) -> list[str]:
-        """Return the full names of all persistent topics and partitions of `tenant/namespace` that the broker lists."""
+        """Return the full names of all persistent topics and partitions of `tenant/namespace`."""
         command = Command(type=Command.GET_TOPICS_OF_NAMESPACE)
         command.getTopicsOfNamespace.namespace = namespace
         answer = await self.ask_any(command)
         return list(answer.getTopicsOfNamespaceResponse.topics)
 
     async def schema(self, topic: TopicName, version: bytes | None = None) -> TopicSchema | None:
-        """Return the latest schema of `topic`, or its schema of the given version; None if there is none."""
+        """Return the latest schema of `topic`, or that of `version`; None if there is none."""
         command = Command(type=Command.GET_SCHEMA)
         command.getSchema.topic = str(topic)
         if version is not None:
@@ -149,7 +149,7 @@ class Client(Closing):
         return TopicSchema(found.type, found.schema_data, properties, found.name, answer.schema_version)
 
     async def ask_any(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Send `command` to any broker of the service URL, and return the response."""
+        """Ask any broker of the service URL."""
 
         async def ask() -> pb.BaseCommand:
             return await (await self.any_connection()).request(command)
@@ -174,7 +174,7 @@ class Client(Closing):
     # --- connections
 
     async def any_connection(self) -> Connection:
-        """Return a connection to a host of the service URL: the last one that answered, or else the next that answers."""
+        """Return a connection to the host that answered last, or else the next that answers."""
         failure: ConnectionLost | None = None
         for _ in self._seeds:
             try:
@@ -186,7 +186,6 @@ class Client(Closing):
         raise failure
 
     async def connection_to(self, address: Address, *, behind_proxy: Address | None = None) -> Connection:
-        """Return the connection to that broker; open it if there is none."""
         if os.getpid() != self._process_id:
             raise ClientError("this client was made before a fork: make one in each process")
         key = (address, behind_proxy)
@@ -209,7 +208,6 @@ class Client(Closing):
             raise ClientError("this client is closed")
 
     async def connection_for(self, topic: TopicName) -> Connection:
-        """Look up the broker that serves `topic`, and return a connection to it."""
         command = Command(type=Command.LOOKUP)
         lookup = command.lookupTopic
         lookup.topic = str(topic)

@@ -1,7 +1,7 @@
 """One connection to one broker: handshake, requests and responses, keep-alive, and delivery to producers and consumers.
 
-Invariants: each request ends with its response, ConnectionLost, or RequestTimedOut; after a call of `lost`, nothing more is
-delivered. Producers and consumers interpret the commands and entries that they receive.
+Invariants: each request ends with its response, ConnectionLost, or RequestTimedOut; after a call of `lost`, nothing
+more is delivered.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _WITH_ERROR = frozenset(
         Command.END_TXN_RESPONSE,
     }
 )
-"""Responses that carry a refusal in a field `error`."""
+"""Responses with a field `error`."""
 _UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})
 
 
 class ConnectionUser(ABC):
-    """A producer or consumer, as seen by its connection. All calls come from the event loop, one at a time; they must not
+    """A producer or consumer, as seen by its connection. Calls come from the event loop, one at a time; they must not
     raise.
     """
 
@@ -74,7 +74,7 @@ class _Request:
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is owned by the client that opened it."""
+    """Owned by the client that opened it."""
 
     def __init__(self, address: Address, access: Access) -> None:
         self.address = address
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self.producers: dict[int, ConnectionUser] = {}
         self.consumers: dict[int, ConnectionUser] = {}
         self.ids = itertools.count()
-        """Ids of producers and consumers on this connection. No id is used twice."""
+        """Ids of producers and consumers. No id is used twice."""
         self.failure: ConnectionLost | None = None
         self._access = access
         self._reader = FrameReader(read_event)
@@ -102,7 +102,9 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: Address, access: Access, *, behind_proxy: Address | None = None) -> Connection:
-        """Open a connection and complete the handshake. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused."""
+        """Open a connection and complete the handshake. Raises ConnectionLost, NotTrusted, AuthenticationError,
+        AccessRefused.
+        """
         loop = asyncio.get_running_loop()
         context = await asyncio.to_thread(tls_context, access) if address.is_tls else None
         connection = cls(address, access)
@@ -193,9 +195,8 @@ class Connection(asyncio.Protocol):
     async def request(self, command: pb.BaseCommand) -> pb.BaseCommand:
         """Send `command` with a new request id, and return the response.
 
-        Raises the broker's refusal, ConnectionLost, or RequestTimedOut after the operation timeout of the access. A PRODUCER
-        command that the broker has queued for exclusive access has no timeout: it waits until it is answered or the caller
-        cancels it.
+        Raises the broker's refusal, ConnectionLost, or RequestTimedOut. A PRODUCER command that the broker has queued
+        for exclusive access has no timeout.
         """
         if self.failure is not None:
             raise self.failure
@@ -220,9 +221,7 @@ class Connection(asyncio.Protocol):
         return answer
 
     def detach_producer(self, producer_id: int) -> None:
-        """Stop deliveries to the producer, and send CLOSE_PRODUCER in case the broker has attached it. Does not wait for a
-        response.
-        """
+        """Stop deliveries to the producer, and send CLOSE_PRODUCER in case the broker has attached it. Does not wait."""
         if self.producers.pop(producer_id, None) is not None:
             close = pb.CommandCloseProducer(producer_id=producer_id, request_id=next(self._request_ids))
             self.write(frame(Command(type=Command.CLOSE_PRODUCER, close_producer=close)))
@@ -329,14 +328,16 @@ class Connection(asyncio.Protocol):
             request.answered.set_result(command)
 
     def _waits_no_more(self, producer_id: int) -> None:
-        """Fail the request of a producer that the broker closes while it waits for exclusive access: a response may never come."""
+        """Fail the request of a producer that the broker closes while it waits for exclusive access: a response may
+        never come.
+        """
         for request in self._requests.values():
             is_its = request.command.type == Command.PRODUCER and request.command.producer.producer_id == producer_id
             if is_its and not request.answered.done():
                 request.answered.set_exception(ConnectionLost("the broker closed the producer that waited: try again"))
 
     def _answer_challenge(self) -> None:
-        """Send the current credentials. The broker asks for them when the previous ones have expired."""
+        """Send the current credentials, because the previous ones have expired."""
         command = Command(type=Command.AUTH_RESPONSE)
         command.authResponse.client_version = CLIENT_VERSION
         command.authResponse.protocol_version = PROTOCOL_VERSION
@@ -349,7 +350,7 @@ class Connection(asyncio.Protocol):
         self.write(frame(command))
 
     def _look_alive(self) -> None:
-        """Check once per interval: send a PING on a silent connection, and abort it if it is still silent."""
+        """Send a PING on a silent connection; abort it if it stays silent."""
         if self._is_quiet and self._was_asked:
             logs.warning("client.connection_silent", broker=str(self.address))
             self.abort(f"no sign of life for {2 * KEEP_ALIVE_S:g} s")
@@ -362,7 +363,7 @@ class Connection(asyncio.Protocol):
 
 
 def _raise_refusal(answer: pb.BaseCommand) -> None:
-    """Raise the refusal that a response carries, either as ERROR or in its own fields."""
+    """Raise the refusal of a response, either ERROR or in its own fields."""
     kind = answer.type
     if kind == Command.ERROR:
         raise refusal(answer.error.error, answer.error.message)

@@ -1,7 +1,7 @@
 """Transactions: sent messages and acknowledgements that take effect together or not at all.
 
-Invariants: a topic or subscription is registered before the first operation there in the transaction; a transaction with a
-failed operation is not committed; a caller that cannot know the outcome gets an error.
+Invariants: a topic or subscription is registered before the first operation there in the transaction; a transaction
+with a failed operation is not committed; a caller that cannot know the outcome gets an error.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class TransactionEnded(ClientError):
 
 
 class TransactionFailed(ClientError):
-    """An operation of the transaction failed, so it was aborted. The cause is the first failure."""
+    """An operation failed, so the transaction was aborted. The cause is the first failure."""
 
 
 class OutcomeUnknown(ClientError):
-    """The response to the end of a transaction was lost, and the coordinator has forgotten the transaction. It is committed or
-    aborted.
+    """The response to the end of a transaction was lost, and the coordinator has forgotten the transaction. It is
+    committed or aborted.
 
-    The broker delivers the messages acknowledged in it again only if it was aborted, so the caller goes on consuming.
+    The broker redelivers the messages acknowledged in it only if it was aborted, so the caller goes on consuming.
     """
 
 
 class TransactionState(Enum):
-    """The state of a transaction, as far as this client knows."""
+    """As far as this client knows."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -71,17 +71,17 @@ class Coordinators:
         coordinator = next(self._turns) % len(self._topics)
         command = Command(type=Command.NEW_TXN)
         command.newTxn.tc_id = coordinator
-        command.newTxn.txn_ttl_seconds = round(timeout_s * 1000)  # the field holds milliseconds, despite its name
+        command.newTxn.txn_ttl_seconds = round(timeout_s * 1000)  # in milliseconds, despite its name
         answer = (await self.request(coordinator, command)).newTxnResponse
         return Transaction(self._client, self, TxnId(answer.txnid_most_bits, answer.txnid_least_bits))
 
     async def adopted(self, txn_id: TxnId) -> Transaction:
-        """Return a transaction that the caller has opened in another way. Raises TransactionCoordinatorNotFound."""
+        """Return a transaction opened in another way. Raises TransactionCoordinatorNotFound."""
         await self._known(txn_id.most)
         return Transaction(self._client, self, txn_id)
 
     async def _known(self, coordinator: int = 0) -> None:
-        """Load the coordinators once, and again if `coordinator` is not among them: it may have been added."""
+        """Load the coordinators once, and again if `coordinator` is not among them."""
         if coordinator < len(self._topics):
             return
         topics = await self._client.partitions(COORDINATORS_TOPIC)
@@ -102,7 +102,7 @@ class Coordinators:
         return await self._client.retried(attempt)
 
     async def ask_once(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Return the coordinator's response, without retries. If the coordinator has moved, the next call looks it up again."""
+        """Do not retry. If the coordinator has moved, the next call looks it up again."""
         try:
             return await (await self._connection(coordinator)).request(command)
         except TransactionCoordinatorNotFound as error:
@@ -123,9 +123,7 @@ class Coordinators:
 
 
 class Transaction:
-    """A transaction, created by `Coordinators.begin`. As a context manager it commits at the end, and aborts after an
-    exception.
-    """
+    """A context manager that commits at the end, and aborts after an exception. Created by `Coordinators.begin`."""
 
     def __init__(self, client: Client, coordinators: Coordinators, txn_id: TxnId) -> None:
         self.id = txn_id
@@ -209,11 +207,11 @@ class Transaction:
     # --- the end
 
     async def commit(self) -> None:
-        """Commit the transaction. Raises TransactionFailed, OutcomeUnknown, or the coordinator's refusal."""
+        """Raises TransactionFailed, OutcomeUnknown, or the coordinator's refusal."""
         await self._ended(self._commit)
 
     async def abort(self) -> None:
-        """Abort the transaction. The broker delivers the messages acknowledged in it again. Raises as `commit` does."""
+        """The broker redelivers the messages acknowledged in it. Raises as `commit` does."""
         await self._ended(self._abort)
 
     async def _ended(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -228,7 +226,7 @@ class Transaction:
         return self._failure
 
     async def abort_ending(self) -> None:
-        """Abort the transaction although it is ending. For the caller that began to end it."""
+        """Abort a transaction that is ending. For the caller that began to end it."""
         await self._end(TxnAction.ABORT)
 
     async def _settled(self) -> None:

@@ -16,15 +16,19 @@ from pybroker.errors import (
 
 
 class ClientError(Exception):
-    """A failure of the client. The text names the broker and the next step, and never contains a secret."""
+    """The text names the broker and the next step, and never contains a secret."""
 
 
 class ConnectionLost(ClientError):
-    """The broker could not be reached, or the connection ended. Requests without a response may or may not have been executed."""
+    """The broker could not be reached, or the connection ended. Requests without a response may or may not have been
+    executed.
+    """
 
 
 class NotTrusted(ClientError):
-    """Verification of the broker's certificate failed. A retry does not help: change the trusted certificates or the broker's."""
+    """Verification of the broker's certificate failed. A retry does not help: change the trusted certificates or the
+    broker's.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(
@@ -42,7 +46,7 @@ class NotSent(ClientError):
 
 
 def refusal(code: int, text: str) -> BrokerError:
-    """Return the broker's error as the exception of its code, or UnknownError for a code of a newer protocol."""
+    """Return the exception of the broker's error code, or UnknownError for a code of a newer protocol."""
     return BrokerError.by_code.get(code, UnknownError)(text)
 
 
@@ -50,12 +54,12 @@ _PASSING = (ServiceNotReady, TooManyRequests, PersistenceError, MetadataError, P
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a retry of the same request may succeed soon, because a broker restarts or a topic moves."""
+    """Whether a retry may succeed soon, because a broker restarts or a topic moves."""
     return isinstance(error, (ConnectionLost, *_PASSING))
 
 
 def may_attach_later(error: Exception) -> bool:
-    """Whether a retry of attaching again may succeed. The broker may not have noticed yet that the previous connection has
+    """Whether a retry of attaching may succeed. The broker may not have noticed yet that the previous connection has
     ended.
     """
     return may_pass(error) or isinstance(error, (RequestTimedOut, ProducerBusy, ConsumerBusy))

@@ -22,7 +22,7 @@ from pybroker.wire.commands import FRAME_PADDING_BYTES
 from pybroker.wire.varint import decode, encode, skip_field
 
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-"""The limit of a broker that does not announce one in CONNECTED."""
+"""Limit of a broker that announces none in CONNECTED."""
 _SIZES = Struct(">II")
 _MESSAGE_KIND = b"\x08\x09\x4a"
 _MASK_63 = (1 << 63) - 1
@@ -30,7 +30,7 @@ _MASK_64 = (1 << 64) - 1
 
 
 class ReceivedEntry(NamedTuple):
-    """A stored entry that the broker sent to a consumer of this client."""
+    """A stored entry that a consumer received."""
 
     consumer_id: int
     ledger_id: int
@@ -39,9 +39,9 @@ class ReceivedEntry(NamedTuple):
     data: bytes
     """`[0x0e02 ...] [0x0e01 crc32c] metadata_size MessageMetadata payload`. The checksum is not verified."""
     ack_set: tuple[int, ...] = ()
-    """For a partly acknowledged batch: bits of its unacknowledged messages, 64 in each unsigned number."""
+    """Unacknowledged messages of a partly acknowledged batch: one bit each, 64 in each unsigned number."""
     epoch: int = -1
-    """The consumer epoch that the broker had received when it sent the entry; -1 if there was none."""
+    """The consumer epoch at the time of sending; -1 if there was none."""
 
 
 Event = pb.BaseCommand | ReceivedEntry
@@ -49,20 +49,19 @@ Read = TypeVar("Read")
 
 
 class FrameReader(Generic[Read]):
-    """Splits the bytes of one connection into frames, and decodes each with `read` (`read_event` or `command_and_rest`).
+    """Splits the bytes of one connection into frames, and decodes each with `read` (`read_event` or
+    `command_and_rest`).
 
     Invariant: `_parts` hold less than one whole frame, and a frame is at most `max_frame_bytes` long.
     """
 
     def __init__(self, read: Callable[[bytes, int, int], Read]) -> None:
-        """`read` is called with the bytes, the offset of the command's size, and the offset of the frame's end. It may raise
-        ProtocolViolation.
-        """
+        """`read` gets the bytes, the offset of the command's size, and the frame's end. It may raise ProtocolViolation."""
         self._read = read
         self._parts: list[bytes] = []
         self._held_bytes = 0
         self._wanted_bytes = 4
-        """Number of bytes needed before the next attempt to decode, so that the parts of a large frame are joined once."""
+        """Bytes needed before the next attempt to decode, so that the parts of a large frame are joined once."""
         self.max_frame_bytes = DEFAULT_MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES
 
     def feed(self, data: bytes) -> list[Read]:
@@ -113,7 +112,7 @@ def read_event(data: bytes, start: int, end: int) -> Event:
 
 
 def command_and_rest(data: bytes, start: int, end: int) -> tuple[pb.BaseCommand, bytes]:
-    """Decode any frame of client or broker. Return the command and the bytes that follow it."""
+    """Decode any frame. Return the command and the bytes that follow it."""
     command_end = _command_end(data, start, end)
     return _parsed(data, start + 4, command_end), data[command_end:end]
 

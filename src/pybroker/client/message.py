@@ -1,5 +1,5 @@
-"""Messages and message ids, as the caller sees them. They are named tuples because one is created per message, and creating a
-frozen dataclass takes ten times as long (`python -m benchmarks.transactions --clients`).
+"""Messages and message ids. Named tuples, because creating a frozen dataclass per message takes ten times as long
+(`python -m benchmarks.transactions --clients`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 
 class MessageId(NamedTuple):
-    """The stored position of a message. Ids of one partition sort in the order of its messages."""
+    """Ids of one partition sort in the order of its messages."""
 
     ledger_id: int
-    """-1, like the entry id, if deduplication has dropped the message as a duplicate."""
+    """-1, like the entry id, if deduplication has dropped the message."""
     entry_id: int
     partition: int = -1
     """-1 for a topic without partitions."""
@@ -21,16 +21,14 @@ class MessageId(NamedTuple):
     """-1 for a message outside a batch."""
     batch_size: int = 0
     first_chunk: tuple[int, int] | None = None
-    """Ledger id and entry id of the first chunk of a chunked message. The id itself is that of the last chunk."""
+    """Ledger id and entry id of the first chunk. The id itself is that of the last chunk."""
 
     def __str__(self) -> str:
         return ":".join(str(part) for part in self[:4])
 
 
 EARLIEST = MessageId(-1, -1)
-"""The position before the first message."""
 LATEST = MessageId((1 << 63) - 1, (1 << 63) - 1)
-"""The position after the last message."""
 
 
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""The public client: `connect`, then producers, consumers, readers and transactions."""
+"""The public client: producers, consumers, readers and transactions."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class PulsarClient(Client):
     ) -> MessageProducer:
         """Create a producer on `topic` and all its partitions. `Publishing` documents the options.
 
-        `access_mode`: shared, exclusive, wait_for_exclusive or exclusive_with_fencing. `compression`: none, lz4, zlib, zstd or
-        snappy. Raises ValueError for other values, the broker's refusal, ConnectionLost or RequestTimedOut.
+        `access_mode`: shared, exclusive, wait_for_exclusive or exclusive_with_fencing. `compression`: none, lz4, zlib,
+        zstd or snappy. Raises ValueError for other values, the broker's refusal, ConnectionLost or RequestTimedOut.
         """
         settings = Publishing(
             name=name,
@@ -137,7 +137,7 @@ class PulsarClient(Client):
         return await self._coordinators.begin(timeout_s)
 
     def sink(self, name: str, *, writer: str = "", run: str = "", takes_over: bool = False) -> Sink:
-        """Return the sink of that name, which commits each batch of several transactions once: see `Sink`. Needs `admin_url`."""
+        """Return a sink, which commits each batch of several transactions once. Needs `admin_url`."""
         return Sink(self, self._coordinators, name, writer=writer, run=run, takes_over=takes_over)
 
 
@@ -149,10 +149,11 @@ def connect(
     tls_trust_certs_file: str | None = None,
     operation_timeout_s: float = Access.operation_timeout_s,
 ) -> PulsarClient:
-    """Create a client of the cluster at `service_url` (`pulsar://host:port` or `pulsar+ssl://...`). It connects when needed.
+    """Create a client of the cluster at `service_url` (`pulsar://host:port` or `pulsar+ssl://...`). It connects when
+    needed.
 
-    `admin_url` (`http://host:port`) is needed for sinks only. For other authentication methods create a `PulsarClient` with an
-    `Access`.
+    `admin_url` (`http://host:port`) is needed for sinks only. For other authentication methods create a `PulsarClient`
+    with an `Access`.
     """
     access = Access(
         service_url,

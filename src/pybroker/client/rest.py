@@ -1,13 +1,14 @@
 """The REST client of `pybroker.client`, of the command line and of the analytics packages.
 
-Works in a plain thread: one persistent connection, credentials, timeouts, redirects, and safe retries. It does not import
-asyncio, which would slow down the start of each command.
+Works in a plain thread: one persistent connection, credentials, timeouts, redirects, and safe retries. It does not
+import asyncio, which would slow down the start of each command.
 
 Invariants: no error shows a credential; a request is repeated only if it changes nothing or is idempotent.
 """
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -19,7 +20,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from pybroker.client.client_tls import tls_context
 from pybroker.client.failures import ClientError, ConnectionLost, NotTrusted
-from pybroker.client.http_authorization import authorization_of
 
 if TYPE_CHECKING:
     from pybroker.client.access import Access
@@ -29,7 +29,7 @@ BUSY_STATUSES = frozenset({429, 500, 503})
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 MAX_ANSWER_BYTES = 256 << 20
-"""Maximum length of a response document. No broker of this project sends a longer one."""
+"""Maximum length of a response. No broker of this project sends a longer one."""
 MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _SHOWN_CHARACTERS = 300
@@ -51,8 +51,8 @@ class Unreachable(ConnectionLost):
 class RestClient:
     """One connection to the admin URL of `access`, or to the broker that it redirects to.
 
-    Requests to a busy or unreachable broker are retried for `patience_s`; `contact_patience_s` replaces it for an address that
-    has never answered this client, because the URL may be wrong. Not thread-safe. The caller must call `close`.
+    Requests to a busy or unreachable broker are retried for `patience_s`; `contact_patience_s` replaces it for an
+    address that has never answered, because the URL may be wrong. Not thread-safe.
     """
 
     def __init__(self, access: Access, patience_s: float, contact_patience_s: float | None = None) -> None:
@@ -81,9 +81,8 @@ class RestClient:
         may_repeat: bool = True,
         patience_s: float | None = None,
     ) -> Any:
-        """Return the document of the response, or None if it is empty. `patience_s` replaces the default of this client.
-
-        Raises Refused, Unreachable, NotTrusted, and other ClientErrors.
+        """Return the document of the response, or None if it is empty. Raises Refused, Unreachable, NotTrusted, and
+        other ClientErrors.
         """
         data = None if body is None else json.dumps(body).encode()
         begun_s = time.monotonic()
@@ -119,8 +118,7 @@ class RestClient:
         """Return the response. The caller reads it to its end before the next request. Raises Refused, and OSError or
         HTTPException if the connection fails.
 
-        If the broker has closed the persistent connection and `may_repeat` is set, the request is sent once more on a new
-        connection.
+        If the broker has closed the persistent connection and `may_repeat` is set, the request is sent once more.
         """
         was_kept = self._connection is not None
         try:
@@ -133,7 +131,7 @@ class RestClient:
 
     @property
     def _is_unknown(self) -> bool:
-        """Whether no broker has answered yet at this address and a short patience is set for that case."""
+        """Whether no broker has answered yet, and a shorter patience applies then."""
         return self._contact_patience_s is not None and not self._has_answered
 
     def close(self) -> None:
@@ -220,7 +218,7 @@ class RestClient:
         if body is not None:
             headers["content-type"] = "application/json"
         try:
-            authorization = authorization_of(self._access)
+            authorization = _authorization(self._access)
         except ValueError as error:
             raise ClientError(str(error)) from None
         if authorization is not None:
@@ -245,7 +243,7 @@ class RestClient:
             401: "; give valid credentials",
             403: "; give credentials of a role that has the permission",
         }.get(response.status, "")
-        # An HTML page, which web servers return for unknown paths, adds nothing to the status.
+        # An HTML page, as web servers return for unknown paths, adds nothing to the status.
         text = response.reason if str(reason).lstrip().startswith("<") else str(reason)[:_SHOWN_CHARACTERS]
         text = text or response.reason
         return Refused(
@@ -260,3 +258,15 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+def _authorization(access: Access) -> str | None:
+    """Return the authorization header; None for TLS and without credentials. Raises AccessRefused and ValueError."""
+    data = access.auth_data()
+    if access.method == "token":
+        if not data.isascii() or not data.decode().isprintable():  # the error of http.client would show the token
+            raise ValueError("the token has characters that no token has: check where it comes from")
+        return f"Bearer {data.decode()}"
+    if access.method == "basic":
+        return f"Basic {base64.b64encode(data).decode()}"
+    return None

@@ -2,8 +2,8 @@
 
 This extends Pulsar: the broker stores the last committed batch of each sink in the record that commits it.
 
-Invariant: `commit_together` sends its request only when all operations of its transactions are answered. A repeated request has
-no effect.
+Invariant: `commit_together` sends its request only when all operations of its transactions are answered. A repeated
+request has no effect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOT_THERE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
 
 
 class SinksNotServed(ClientError):
-    """The broker has no support for sinks: it is Apache Pulsar, or an earlier version of this project."""
+    """The broker is Apache Pulsar, or an earlier version of this project."""
 
 
 class BatchRefused(TransactionFailed):
@@ -56,8 +56,8 @@ class Sink:
         run: str = "",
         takes_over: bool = False,
     ) -> None:
-        """`writer`: name of the writer that numbers the batches. The broker refuses other writers unless they set `takes_over`.
-        `run`: one run of the writer. The first transaction of a run aborts the open transactions of other runs.
+        """`writer` numbers the batches. The broker refuses other writers unless they set `takes_over`. `run`: one run
+        of the writer. Its first transaction aborts the open transactions of other runs.
         """
         self.name = name
         self._client = client
@@ -68,7 +68,7 @@ class Sink:
         self._path = f"/admin/v3/transactions/sinks/{quote(name, safe='')}"
 
     async def last_batch(self) -> int | None:
-        """Return the last committed batch, or None. Raises as `commit_together`."""
+        """Raises as `commit_together`."""
         try:
             shown = await self._ask("GET", "", None)
         except Refused as error:
@@ -81,7 +81,7 @@ class Sink:
     async def transaction(self, batch: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction | None:
         """Open a transaction for the batch. Return None if this batch or a later one is already committed.
 
-        The broker aborts the transaction after `timeout_s`. Raises SinksNotServed, BatchRefused for another writer's sink, the
+        The broker aborts it after `timeout_s`. Raises SinksNotServed, BatchRefused for another writer's sink, the
         broker's refusal, ConnectionLost.
         """
         body = {
@@ -105,13 +105,14 @@ class Sink:
         return await self._coordinators.adopted(TxnId(answer["most"], answer["least"]))
 
     async def commit_together(self, batch: int, transactions: Iterable[Transaction | TxnId]) -> bool:
-        """Commit all transactions atomically and durably. Return False if this batch or a later one was already committed.
+        """Commit all transactions atomically and durably. Return False if this batch or a later one was already
+        committed.
 
-        `transaction` opened them for this batch, in this or another process; another process must have received all responses
-        in them. All other open transactions of the sink up to this batch are aborted. Raises TransactionFailed if an operation
-        of a transaction of this process failed, and BatchRefused if a transaction has ended: then nothing is committed, and the
-        transactions of this process are aborted. Raises ConnectionLost and the broker's errors if the outcome is unknown: call
-        again.
+        `transaction` opened them for this batch, in this or another process; another process must have received all
+        responses in them. All other open transactions of the sink up to this batch are aborted. Raises
+        TransactionFailed if an operation of a transaction of this process failed, and BatchRefused if a transaction has
+        ended: then nothing is committed, and the transactions of this process are aborted. Raises ConnectionLost and
+        the broker's errors if the outcome is unknown: call again.
         """
         given = list(transactions)
         own = [each for each in given if isinstance(each, Transaction)]
@@ -152,7 +153,9 @@ class Sink:
                 logs.info("client.transaction_not_aborted", transaction=str(each.id), reason=error)
 
     async def abort(self, up_to_batch: int | None = None) -> int:
-        """Abort the open transactions of the sink, up to that batch or all. Return their number. Raises as `commit_together`."""
+        """Abort the open transactions of the sink, up to that batch or all. Return their number. Raises as
+        `commit_together`.
+        """
         try:
             answer = await self._ask("POST", "/abort", {"batch": up_to_batch})
         except Refused as error:
@@ -171,7 +174,7 @@ class Sink:
 
 
 def _call(access: Access, method: str, path: str, body: object) -> Any:
-    """Send one request without retries. Raises the errors of RestClient, some of them as errors of the binary protocol."""
+    """Send once. Raises the errors of RestClient, some of them as errors of the binary protocol."""
     with closing(RestClient(access, patience_s=0)) as rest:
         try:
             return rest.json(method, path, body, may_repeat=False)
@@ -180,7 +183,7 @@ def _call(access: Access, method: str, path: str, body: object) -> Any:
 
 
 def _protocol_error(error: Refused) -> Exception:
-    """Return the error of the binary protocol that corresponds to an HTTP status, or `error` itself."""
+    """Return the corresponding error of the binary protocol, or `error` itself."""
     if error.status == HTTPStatus.UNAUTHORIZED:
         return AuthenticationError(str(error))
     if error.status == HTTPStatus.FORBIDDEN:

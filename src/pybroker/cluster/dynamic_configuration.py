@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from pybroker.config import BrokerConfig, ConfigError, KeyInfo, Value, format_value, parse_value
+from pybroker.config import KEYS, BrokerConfig, ConfigError, KeyInfo, Value, format_value, parse_value
 from pybroker.config.dynamic import change, dynamic_keys, is_dynamic, is_secret
 from pybroker.config.parse import MASK
 from pybroker.errors import AdminError, StoreError
@@ -82,6 +82,37 @@ class DynamicConfiguration:
             await self._store_texts({other: text for other, text in self._texts.items() if other != key})
             self._take_back(key)
         logs.info("config.reset", key=key)
+
+    def reload(self, config: BrokerConfig) -> list[str]:
+        """Apply the dynamic keys of `config`, which was read again from file, environment and command line.
+
+        A key with an override keeps it, and gets the new value when the override is removed. Return the changed keys that are not
+        dynamic: they need a restart.
+        """
+        for key, info in self._keys.items():
+            value, before = getattr(config, info.field), self._value_from_start(info)
+            if value == before:
+                continue
+            try:
+                if key in self._checks:
+                    self._checks[key](value)
+            except ConfigError as error:
+                logs.warning("config.override_ignored", key=key, reason=str(error), in_force=format_value(before))
+                continue
+            if key in self._from_start:
+                self._from_start[key] = value
+            else:
+                self._tell(info, value)
+            logs.info("config.changed", key=key, value=MASK if info.secret else format_value(value))
+        return [
+            info.key
+            for info in KEYS.values()
+            if info.key not in self._keys and getattr(config, info.field) != getattr(self._config, info.field)
+        ]
+
+    def _value_from_start(self, info: KeyInfo) -> Value:
+        value: Value = self._from_start.get(info.key, getattr(self._config, info.field))
+        return value
 
     def _require_dynamic(self, key: str, what: str) -> None:
         if not is_dynamic(key):

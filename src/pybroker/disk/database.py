@@ -7,6 +7,7 @@ Concurrency: one thread at a time for each connection.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from pybroker.runtime import logs
 SQLITE_FAILURES = (sqlite3.Error, UnicodeDecodeError)
 # SQLite's codes for no space: in the file itself, and in the memory that its processes share.
 _NO_SPACE_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+# These files may contain messages and secrets of other users.
+OWNER_ONLY_FILE = 0o600
 _SETTINGS = (
     "journal_mode=WAL",
     "synchronous=FULL",
@@ -82,6 +85,50 @@ class Database(sqlite3.Connection):
                     error=str(error),
                     note="the next start takes it back",
                 )
+
+
+class DatabaseSnapshot:
+    """The content of a database at one moment, while another connection of this process continues to write.
+
+    Operation: a read transaction that stays open. SQLite keeps the pages of that moment in its log until `close`, so the
+    log grows meanwhile. Concurrency: any thread, one at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the content that is committed now. Raises SQLITE_FAILURES."""
+        self._connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._connection.execute("BEGIN")
+            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # begins the read transaction
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def copy_to(self, path: Path) -> None:
+        """Write the content into a new file at `path`, and sync it. Raises SQLITE_FAILURES and OSError."""
+        make_private_file(path)
+        target = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._connection.backup(target)
+        finally:
+            target.close()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def make_private_file(path: Path) -> None:
+    """Create the file, empty, if it is missing, because others could read a file created by SQLite. Its side files get
+    its mode.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
 
 def log_of(database: Path) -> Path:

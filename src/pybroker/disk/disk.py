@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from pybroker.disk.database import Database, log_of, parked_log
+from pybroker.disk.database import OWNER_ONLY_FILE, Database, log_of, make_private_file, parked_log
 from pybroker.disk.device_sync import sync_to_device
 from pybroker.disk.direct_io import DirectFile, DirectWriter, open_direct
 from pybroker.disk.marker_file import MappedFile
@@ -27,8 +27,6 @@ from pybroker.runtime.threads import Threads
 
 Pieces = Sequence["bytes | memoryview"]
 
-# These files may contain messages and secrets of other users.
-OWNER_ONLY_FILE = 0o600
 _OWNER_ONLY_DIRECTORY = 0o700
 # More pieces are joined first: the kernel accepts at most this many in one call.
 _MAX_PIECES = 1000
@@ -37,13 +35,6 @@ _WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
 _HAS_SYNC_FILE_SYSTEM = sys.platform == "linux"
 _ALLOCATE = getattr(os, "posix_fallocate", None)
 _ZEROS = bytes(1 << 20)
-
-
-def make_private(path: Path) -> None:
-    """Create the file, empty, if it is missing, because others could read a file created by SQLite. Its side files get
-    its mode.
-    """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
 
 class DiskFile:
@@ -250,7 +241,7 @@ class Disk:
 
     def open_database(self, path: Path) -> sqlite3.Connection:
         """Open a SQLite file with durable commits, usable from one thread at a time."""
-        make_private(path)
+        make_private_file(path)
         self.rewrite_log(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Database)
         connection.bind(self, path)

@@ -46,8 +46,18 @@ SETTLE_TURNS = 50
 SETTLE_LOOK_S = 0.002
 LONGEST_SETTLE_S = 5.0
 MOST_MS = 100 * 365 * 86_400_000.0
-OF_A_BROKER = ("checkpoint.db", "journal", "ledgers", "metadata.", "run.id", "space.reserve")
-"""Name prefixes of all files that a broker creates in the data directory, except `LOCK`, which marks the directory as its own."""
+OF_A_BROKER = (
+    "checkpoint.db",
+    "directory.mark",
+    "journal",
+    "ledgers",
+    "metadata.",
+    "run.id",
+    "snapshots",
+    "space.reserve",
+)
+"""Name prefixes of all files that a broker creates in its data directory, except `LOCK`, which marks the directory as
+its own."""
 
 
 class NotRunning(Exception):

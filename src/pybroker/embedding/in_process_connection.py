@@ -72,13 +72,13 @@ class EmbeddedConnection(Connection, Line):
 
     def stall(self) -> None:
         self._is_stalled = True
-        self._hold(_HOLD_STALLED)
+        self._pauses.add(_HOLD_STALLED)
 
     def unstall(self) -> None:
         self._is_stalled = False
         while self._unsent:
             self._unsent.popleft()()
-        self._release(_HOLD_STALLED)
+        self._pauses.remove(_HOLD_STALLED)
 
     def hurry_receipts(self) -> None:
         self._receipts.hurry()

@@ -29,6 +29,10 @@ class MissingData(StoreError):
         self.what = text
 
 
+class CopiedDirectory(StoreError):
+    """The files are a copy that was made while a broker used them, or after it was killed. The start has changed nothing."""
+
+
 class StoreMark(msgspec.Struct, frozen=True):
     """The progress of the store when the metadata were written. Each number only rises, so an older mark is also
     correct."""
@@ -49,6 +53,8 @@ class KnownData:
     mark: StoreMark
     entry_counts: Mapping[int, int | None] = field(default_factory=dict)
     """The ledgers that topics read from, with their entry counts; None for a ledger that was not closed."""
+    is_copy: bool = False
+    """Whether the files are copies, which may be of different moments."""
 
 
 NOTHING_KNOWN = KnownData(StoreMark())

@@ -11,7 +11,9 @@ import os
 from pathlib import Path
 from random import Random
 
-from pybroker.disk.disk import OWNER_ONLY_FILE, Disk
+from pybroker.disk.database import OWNER_ONLY_FILE
+from pybroker.disk.disk import Disk
+from pybroker.errors import StoreError
 
 try:
     import fcntl
@@ -22,10 +24,24 @@ else:
 
 LOCK_FILE_NAME = "LOCK"
 RUN_ID_FILE_NAME = "run.id"
+DIRECTORY_MARK_NAME = "directory.mark"
+"""Contains its own inode number, which a copy of the directory does not have."""
+INCOMPLETE_RESTORE_NAME = "restore.incomplete"
+"""Exists while a restore has not copied all files; no broker uses the directory then."""
 _OTHERS = 0o077
+_MAX_MARK_BYTES = 32
 # A directory that contains one of these names is a data directory.
 _OWN_NAMES = frozenset(
-    {LOCK_FILE_NAME, RUN_ID_FILE_NAME, "checkpoint.db", "metadata.db", "metadata.end", "journal", "ledgers"}
+    {
+        LOCK_FILE_NAME,
+        RUN_ID_FILE_NAME,
+        "checkpoint.db",
+        "metadata.db",
+        "metadata.end",
+        "journal",
+        "ledgers",
+        INCOMPLETE_RESTORE_NAME,
+    }
 )
 # Names that file systems create in their root directory.
 _NO_CONTENT = frozenset({"lost+found"})
@@ -46,11 +62,16 @@ class ForeignDirectory(Exception):
         )
 
 
-class DataDirectoryLock:
-    """A lock held from construction to `release`. Construction raises DataDirectoryInUse, ForeignDirectory and OSError."""
+class IncompleteRestore(StoreError):
+    """A restore into the directory was interrupted."""
 
-    def __init__(self, directory: Path, *, is_only_looked_at: bool = False) -> None:
-        """`is_only_looked_at`: create and change nothing. The lock file must exist."""
+
+class DataDirectoryLock:
+    """A lock held from construction to `release`. Construction raises DataDirectoryInUse, ForeignDirectory, IncompleteRestore
+    and OSError."""
+
+    def __init__(self, directory: Path, *, is_only_looked_at: bool = False, is_restored: bool = False) -> None:
+        """`is_only_looked_at`: create and change nothing. The lock file must exist. `is_restored`: the caller restores into it."""
         self._path = directory
         self._descriptors: list[int] = []
         self._is_only_looked_at = is_only_looked_at
@@ -63,6 +84,11 @@ class DataDirectoryLock:
             self._hold(self._file)
             # The lock file can be deleted and created again while it is locked; a directory that is not empty cannot.
             self._hold(self._open(directory, os.O_RDONLY), is_optional=True)
+            if not is_restored and (directory / INCOMPLETE_RESTORE_NAME).exists():
+                raise IncompleteRestore(
+                    f"{directory} contains an interrupted restore ({INCOMPLETE_RESTORE_NAME}): run `pybroker restore` again to"
+                    " complete it, or use another directory"
+                )
             if not is_only_looked_at:
                 keep_to_owner(directory)
                 os.ftruncate(self._file, 0)
@@ -127,6 +153,34 @@ def write_run_id(directory: Path, chance: Random) -> str:
     finally:
         os.close(descriptor)
     return run_id
+
+
+def is_copied_directory(directory: Path) -> bool:
+    """Whether the files of the directory were copied since a broker last used it; False if that is not known.
+
+    A copy of a directory in use consists of files of different moments, so data may be missing from it without a trace. A
+    snapshot by the file system keeps the inode numbers, and is of one moment. Raises OSError.
+    """
+    try:
+        with (directory / DIRECTORY_MARK_NAME).open("rb") as file:
+            content = file.read(_MAX_MARK_BYTES)
+            inode = os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False
+    return content.isdigit() and int(content) != inode
+
+
+def write_directory_mark(directory: Path) -> None:
+    """Record that the directory belongs together. Raises OSError."""
+    path = directory / DIRECTORY_MARK_NAME
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE)
+    try:
+        content = b"%d" % os.fstat(descriptor).st_ino
+        if os.pread(descriptor, _MAX_MARK_BYTES, 0) != content:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, content, 0)
+    finally:
+        os.close(descriptor)
 
 
 def keep_to_owner(directory: Path) -> None:

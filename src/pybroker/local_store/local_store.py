@@ -93,6 +93,7 @@ class LocalStore(LedgerStore, CursorStore):
         self._on_fatal = on_fatal
         self._disk = environment.disk
         self._clock = environment.clock
+        self._slow = environment.slow_operations
         self._stats = stats
         self._directory = StoreDirectories.below(directory).ledgers
         self._table = opened.table
@@ -291,6 +292,8 @@ class LocalStore(LedgerStore, CursorStore):
         stats.journal_batch_entries.add(sum(len(run.payloads) for run in batch.runs))
         if batch.submitted_ms:
             took_s = (self._clock.monotonic_ms() - batch.submitted_ms) / 1000
+            if took_s * 1000 >= self._slow.threshold_ms:
+                self._slow.took("journal", took_s * 1000, size_bytes=batch.size_bytes)
             stats.submit_to_completion_s += took_s
             stats.submit_to_completion_max_s = max(stats.submit_to_completion_max_s, took_s)
         if batch.error is not None:
@@ -532,6 +535,10 @@ class LocalStore(LedgerStore, CursorStore):
             done(error)
 
     # Life
+
+    async def checkpoint(self) -> bool:
+        """Move all data that is durable now to its final files. Return False if the store has failed or is closing."""
+        return not self._is_closed and await self._checkpointer.run()
 
     async def close(self) -> None:
         if self._is_closed:

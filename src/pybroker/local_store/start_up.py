@@ -20,7 +20,7 @@ from pathlib import Path
 from pybroker.disk.disk import Disk
 from pybroker.disk.shortage import lacks_room
 from pybroker.errors import StoreError
-from pybroker.ledgers.known_data import KnownData, StoreMark
+from pybroker.ledgers.known_data import CopiedDirectory, KnownData, StoreMark
 from pybroker.ledgers.ledger_store import told_ids
 from pybroker.local_store.checkpoint.checkpoint import CheckpointJob, LedgerWork, run_checkpoint
 from pybroker.local_store.checkpoint.checkpoint_table import (
@@ -31,6 +31,7 @@ from pybroker.local_store.checkpoint.checkpoint_table import (
     TableChange,
 )
 from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry
+from pybroker.local_store.data_directory import DIRECTORY_MARK_NAME
 from pybroker.local_store.free_space import StorageSpace
 from pybroker.local_store.journal.journal_end import JOURNAL_END_NAME, JournalEndFile, latest_end, read_journal_end
 from pybroker.local_store.journal.journal_files import (
@@ -121,6 +122,8 @@ def open_store(
         if not what_is_there and facts.commit == 0 and end is not None:
             # A new store beside metadata without topics continues the numbers of the earlier store.
             facts.sequence, facts.commit, facts.ledger_id = end.next_sequence, end.commit, max(1, known.mark.ledger)
+        if known.is_copy and facts.is_journal_made and not facts.is_clean:
+            raise CopiedDirectory(copied_directory_text(directories.table.parent))
         if facts.is_journal_made and not facts.is_clean:
             BatchOrder(facts.sequence, is_synced=is_synced).require_files(facts.first_generation, generations)
         missing = MissingFiles(disk, directories.ledgers, known.entry_counts, segments, facts.first_named_ledger_id)
@@ -173,6 +176,15 @@ def open_store(
         raise
     stats.recovery_s = (clock.monotonic_ms() - start_ms) / 1000
     return OpenedStore(table, facts, extents, files, journal_end, reserved, damaged_cursors)
+
+
+def copied_directory_text(directory: Path) -> str:
+    """Return the error text for a copied directory whose last broker was not stopped, with the remedy."""
+    return (
+        f"{directory} is a copy, and its broker ran while it was copied, or had been killed before. Files of different moments do"
+        " not fit together, so messages could be missing. Use `pybroker backup` and `pybroker restore`, or copy the directory of"
+        f" a stopped broker. If no broker ran while it was copied, remove {directory / DIRECTORY_MARK_NAME} to start with it"
+    )
 
 
 def known_ends(facts: Facts, mark: StoreMark) -> tuple[JournalEnd, JournalEnd]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pybroker.disk.disk import Disk
 from pybroker.runtime.clock import Clock
+from pybroker.runtime.slow_operations import SlowOperations
 from pybroker.runtime.threads import Threads
 
 
@@ -18,3 +19,4 @@ class StoreEnvironment:
     clock: Clock = field(default_factory=Clock)
     random: random.Random = field(default_factory=random.SystemRandom)
     threads: Threads = field(default_factory=Threads)
+    slow_operations: SlowOperations = field(default_factory=lambda: SlowOperations(Clock(), 0))

@@ -21,6 +21,7 @@ SCHEMAS = "/schemas"
 RESOURCE_QUOTAS = "/admin/resource-quotas"  # Its own value is the default of all bundles.
 DYNAMIC_CONFIGURATION = "/admin/configuration"
 JOURNAL_MARK = "/local-store/journal-end"  # The progress of this directory's ledger store at the last metadata change.
+BACKUP_LINEAGE = "/local-store/backup-lineage"  # Identifies the history of this directory; a restore starts a new one.
 PRODUCER_NAMES = "/counters/producer-name"  # Its version counts the starts.
 
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,6 +154,9 @@ class SqliteMetadataStore(MetadataStore):
         self._queue: list[_Operation] = []
         self._running: list[_Operation] = []
         self._flush_scheduled = False
+        self._is_paused = False
+        self._idle: asyncio.Future[None] | None = None
+        """Set while `paused` waits for the running batch."""
         self._closing: asyncio.Future[None] | None = None
 
     @staticmethod
@@ -269,6 +272,24 @@ class SqliteMetadataStore(MetadataStore):
     def watch(self, prefix: str, watch: Watch) -> None:
         self._watches.add(prefix, watch)
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No operation takes effect during the block: all calls wait until it ends. One block at a time.
+
+        The caller bounds the duration, because every request that needs metadata waits, and so does `close`.
+        """
+        assert not self._is_paused, "the metadata store is paused once at a time"
+        self._is_paused = True
+        try:
+            if self._running:
+                self._idle = self._loop.create_future()
+                await self._idle
+            yield
+        finally:
+            self._is_paused = False
+            self._idle = None
+            self._flush()
+
     async def close(self) -> None:
         """Finish queued operations, then release the file."""
         if self._closing is None:
@@ -288,9 +309,9 @@ class SqliteMetadataStore(MetadataStore):
         return await answer
 
     def _flush(self) -> None:
-        """Hand the queue to the thread unless it is busy; its completion calls again."""
+        """Hand the queue to the thread, unless it is busy or paused; the end of both calls again."""
         self._flush_scheduled = False
-        if self._running:
+        if self._running or self._is_paused:
             return
         if self._queue:
             self._running = self._queue[:MAX_BATCH_OPERATIONS]
@@ -316,6 +337,8 @@ class SqliteMetadataStore(MetadataStore):
             else:
                 operation.answer.set_exception(outcome)
         self._watches.tell(changed)
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
         self._flush()
 
     def _connection_closed(self, closed: asyncio.Future[None]) -> None:

@@ -10,9 +10,11 @@ instead.
 
 import json
 import logging
+import math
 import re
 import sys
 import time
+from collections import deque
 from typing import TextIO
 
 _LOGGER = logging.getLogger("pybroker")
@@ -24,6 +26,7 @@ _PLAIN = re.compile(r"[!#-<>-\[\]-~]+")
 
 # Longer values are cut: a log line must not contain a client's 5 MiB property.
 MAX_VALUE_CHARACTERS = 1000
+MAX_RECENT_CHARACTERS = 1 << 20
 
 
 class _LineFormatter(logging.Formatter):
@@ -40,18 +43,60 @@ class _LineFormatter(logging.Formatter):
         return line
 
 
-def configure(level: str = "info", stream: TextIO | None = None) -> None:
-    """Write the events of `level` and above to `stream` (stderr by default).
+class _JsonFormatter(logging.Formatter):
+    """Formats records as one JSON object per line: time, level, event, the fields, and a stack trace as `stack`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        document: dict[str, object] = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "event": record.getMessage(),
+        }
+        fields: dict[str, object] = getattr(record, "fields", {})
+        document |= {key: _json_value(value) for key, value in fields.items() if key not in document}
+        if record.exc_info and record.exc_info[0] is not None:
+            document["stack"] = self.formatException(record.exc_info)
+        return json.dumps(document)
+
+
+class _RecentLines(logging.Handler):
+    """Keeps the last lines in memory, at most MAX_RECENT_CHARACTERS of them, for diagnostics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(_LineFormatter())
+        self.lines: deque[str] = deque()
+        self._characters = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        self.lines.append(line)
+        self._characters += len(line)
+        while self._characters > MAX_RECENT_CHARACTERS and len(self.lines) > 1:
+            self._characters -= len(self.lines.popleft())
+
+
+_FORMATTERS = {"text": _LineFormatter, "json": _JsonFormatter}
+
+
+def configure(level: str = "info", stream: TextIO | None = None, *, log_format: str = "text") -> None:
+    """Write the events of `level` and above to `stream` (stderr by default), as `text` or as `json`.
 
     A program that embeds a broker does not call this; it receives the events through its own `logging`
     configuration.
     """
     logging.raiseExceptions = False  # a closed stderr must not print a trace for each event
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(_LineFormatter())
-    _LOGGER.handlers = [handler]
+    handler.setFormatter(_FORMATTERS[log_format]())
+    _LOGGER.handlers = [handler, _RecentLines()]
     _LOGGER.propagate = False
     set_level(level)
+
+
+def recent_lines() -> list[str]:
+    """The last lines of this process's log, as text; empty in a program that embeds a broker."""
+    return [line for handler in _LOGGER.handlers if isinstance(handler, _RecentLines) for line in handler.lines]
 
 
 def set_level(level: str) -> None:
@@ -90,11 +135,23 @@ def _log(level: int, event: str, exc_info: bool | BaseException | None, fields: 
         _LOGGER.log(level, "%s", event, exc_info=exc_info, extra={"fields": fields})
 
 
+def _json_value(value: object) -> object:
+    """Numbers and truth values stay; everything else is text, and long text is cut."""
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return _text_of(value)
+
+
 def _format_value(value: object) -> str:
+    text = _text_of(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _text_of(value: object) -> str:
     try:
         text = value if isinstance(value, str) else str(value)
     except Exception as failure:  # noqa: BLE001  (a broken __str__ is no reason to lose the event)
         text = f"<{type(value).__name__}: {type(failure).__name__}>"
     if len(text) > MAX_VALUE_CHARACTERS:
         text = text[:MAX_VALUE_CHARACTERS] + "..."
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+    return text

@@ -19,6 +19,7 @@ from pybroker.memory.memory_parts import MIB, OwnBounds, process_limit_bytes
 from pybroker.model.counters import BrokerStats
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.network import Network
+from pybroker.runtime.slow_operations import SlowOperations
 from pybroker.runtime.threads import Threads
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ class Runtime:
             config.broker_memory_limit_mb * MIB, found.size_bytes, is_of_group=found.is_of_group
         )
         return Memory(limit_bytes, own, self.clock)
+
+    @functools.cached_property
+    def slow_operations(self) -> SlowOperations:
+        """Return the log of slow operations; created on first use."""
+        return SlowOperations(self.clock, self.config.slow_operation_threshold_ms)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call back on the running loop after `delay_s` seconds of `clock`, unless the broker is closed before."""

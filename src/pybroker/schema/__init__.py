@@ -1,7 +1,6 @@
-"""Schemas of topics: the schema value, its validation, and compatibility with earlier versions.
+"""Schemas of topics. Start with `schema_data` (the value); `schema_registry` keeps the versions of each topic's schema
+in the metadata store, `history` those of one topic.
 
-The pure part: `schema_data` (the value), `validation` (well-formed or not), `identity` (equality of schemas),
-`compatibility` (whether a new version is allowed). These modules know no topics, versions or policies. Start with
-`schema_data`. `schema_registry` keeps the versions of each topic's schema in the metadata store; `history` holds
-those of one topic.
+Pure rules, without topics, versions or policies: `validation` (well-formed or not), `identity` (equality),
+`compatibility` (whether a new version is allowed).
 """

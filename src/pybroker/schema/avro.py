@@ -1,13 +1,11 @@
 """Avro schemas: parser from JSON to a graph of types, with the checks of Avro's own library.
 
-This module owns names (namespaces, references, legal names), the structure of each kind of type, and the canonical
-text that is the same for equal schemas. It replaces a library for three reasons: a hostile definition must be
-refused with bounded time and stack; field defaults are deliberately not checked here (Pulsar stores a field with a
-default that does not fit its type, and refuses it when a reader needs it); compatibility needs aliases, which
+It replaces a library for three reasons: a hostile definition must be refused with bounded time and stack; field
+defaults are not checked here (Pulsar refuses an invalid one when a reader needs it); compatibility needs aliases, which
 libraries drop.
 
-Invariants of a parsed type: every reference is resolved, so the graph may have cycles; a union contains no union and
-no two branches of one name.
+Invariants of a parsed type: every reference is resolved, so the graph may have cycles; a union contains no union and no
+two branches of one name.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ NAMED = frozenset({"record", "enum", "fixed"})
 _ORDERS = frozenset({"ascending", "descending", "ignore"})
 _MAX_FIXED_BYTES = 2**31 - 1
 MAX_NAME_LENGTH = 1024
-"""Limit for a name with its namespace, because each reference to it may repeat it."""
+"""Limit for a name with its namespace, because each reference may repeat it."""
 _PLACE_HEAD = 80
 _PLACE_TAIL = 120
-"""Length of a location in errors: each type and field has one, and would repeat those around it."""
+"""Length of a location in errors."""
 # Keys with a defined meaning; all others are properties, which are part of the schema.
 _TYPE_KEYS = frozenset(
     {"type", "name", "namespace", "doc", "aliases", "fields", "items", "values", "size", "symbols"},
@@ -43,7 +41,7 @@ NO_DEFAULT = NoDefault()
 
 @dataclass(eq=False, slots=True)
 class AvroField:
-    """One field of a record; its type is in the record's `children` at the same index."""
+    """Its type is in the record's `children` at the same index."""
 
     name: str
     default: JsonValue | NoDefault
@@ -54,14 +52,14 @@ class AvroField:
 
 @dataclass(eq=False, slots=True)
 class AvroType:
-    """One type of a schema. Compared by identity: a named type is one object for all its references."""
+    """Compared by identity: a named type is one object for all its references."""
 
     kind: str
     name: str = ""  # with its namespace
     children: list[AvroType] = field(default_factory=list)  # items, values, branches, or the types of the fields
     fields: tuple[AvroField, ...] = ()
     symbols: dict[str, None] = field(default_factory=dict)  # in order
-    enum_default: str | None = None  # the symbol that replaces symbols unknown to a reader
+    enum_default: str | None = None  # replaces symbols unknown to a reader
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()  # with their namespaces
     properties: str = ""
@@ -71,7 +69,7 @@ class AvroType:
         return self.name.rpartition(".")[2]
 
     def __str__(self) -> str:
-        """Return the type's name for display: `int`, `record R`, `union of null, int`."""
+        """Return a name for display: `int`, `record R`, `union of null, int`."""
         if self.kind == "union":
             return (
                 "union of " + ", ".join(str(branch) for branch in self.children[:8]) if self.children else "empty union"
@@ -80,7 +78,7 @@ class AvroType:
 
 
 def parse_avro(data: bytes) -> AvroType:
-    """Parse a definition. Raise InvalidSchema."""
+    """Raise InvalidSchema."""
     parser = _Parser()
     root: list[AvroType] = []
     parser.attach(root, parse_json(data), "", "schema")
@@ -102,10 +100,7 @@ def all_types(root: AvroType) -> Iterator[AvroType]:
 
 
 class _Parser:
-    """State of one parse, owned by `parse_avro`. Each method appends its result to the list passed to it.
-
-    `where` is the location in the definition, for errors.
-    """
+    """State of one parse. Each method appends its result to the list passed to it. `where` is the location, for errors."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
@@ -192,7 +187,7 @@ class _Parser:
             avro_type.size_bytes = _size_bytes(value, where)
         known = self._named.setdefault(name, avro_type)
         if known is not avro_type:
-            # Some writers repeat a definition instead of referring to it, so an identical one is accepted.
+            # Some writers repeat a definition instead of referring to it.
             if kind == "record" or canonical_text(known) != canonical_text(avro_type):
                 raise InvalidSchema(f"{where}: {name!r} is defined twice")
             return known
@@ -241,8 +236,8 @@ def _properties(value: dict[str, JsonValue], reserved: frozenset[str]) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether the text consists of letters of any script, as in Avro for Java, and `$`, which generated class
-    names contain.
+    """Return whether the text has only letters of any script, as in Avro for Java, and `$`, as in generated class
+    names.
     """
     if not text or not (text[0].isalpha() or text[0] in "_$"):
         return False
@@ -324,12 +319,11 @@ def _order(entry: dict[str, JsonValue], where: str) -> str:
 
 
 def canonical_text(root: AvroType) -> str:
-    """Return the canonical text, which is the same for all definitions that Avro considers equal.
+    """Return a text that is the same for all definitions that Avro considers equal.
 
     It includes names, types, ordered fields with default and sort order, symbols, sizes and properties (also logical
-    types). It excludes documentation, aliases, enum defaults and JSON formatting. A named type is written out at its
-    first occurrence and is a number after that, so that its name and properties appear once. The traversal has its
-    own stack, because chains of references may exceed Python's.
+    types). It excludes documentation, aliases, enum defaults and JSON formatting. A named type is a number after its
+    first occurrence. The traversal has its own stack, because chains of references may exceed Python's.
     """
     parts: list[str] = []
     written: dict[int, int] = {}

@@ -1,8 +1,7 @@
 """Schema versions of a topic since the last deletion, and a bounded cache of them.
 
-Pure. Versions of a topic only increase, also across deletions; the latest deletion hides all versions before it
-permanently. The cache never exceeds its budget: the least recently used history is dropped first, and one larger
-than the whole budget is not kept.
+Pure. Versions only increase, also across deletions. The cache drops the least recently used history first, and does not
+keep one larger than the whole budget.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ _OVERHEAD_BYTES = 500  # of a topic without schemas, or of a version without its
 
 
 def version_to_bytes(version: int) -> bytes:
-    """Encode a version as in messages and commands: 8 bytes, big-endian."""
+    """Encode 8 bytes, big-endian, as in messages and commands."""
     return version.to_bytes(VERSION_SIZE_BYTES)
 
 
 def version_from_bytes(data: bytes) -> int:
-    """Decode the first 8 bytes; negative if they are not a schema version."""
+    """Decode the first 8 bytes; negative if they are not a version."""
     return int.from_bytes(data[:VERSION_SIZE_BYTES], signed=True)
 
 
@@ -37,7 +36,6 @@ class StoredSchema:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory."""
         texts = sum(len(key) + len(value) for key, value in self.schema.properties.items())
         return _OVERHEAD_BYTES + len(self.schema.data) + texts
 
@@ -64,11 +62,9 @@ class History:
         return self.versions[version - first] if first <= version < self.next_version else None
 
     def with_digest(self, digest: bytes) -> StoredSchema | None:
-        """Return the newest version with an equal schema."""
         return next((each for each in reversed(self.versions) if each.digest == digest), None)
 
     def added(self, stored: StoredSchema) -> History:
-        """Return the history with one more version."""
         assert stored.version == self.next_version, f"version {stored.version} after {self.next_version - 1}"
         return History((*self.versions, stored), self.next_version + 1)
 
@@ -78,7 +74,6 @@ class History:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory."""
         return _OVERHEAD_BYTES + sum(each.size_bytes for each in self.versions)
 
 

@@ -1,7 +1,7 @@
 """Parser of untrusted JSON with limits.
 
-For any input, the result is a value or `InvalidSchema`, in linear time. The standard parser recurses for each level
-of nesting, so the levels are counted first.
+Returns a value or raises `InvalidSchema`, in linear time. The standard parser recurses for each level of nesting, so
+the levels are counted first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|/\*|//[^\n]*|[\[\]{}]', re.DOTALL)
 
 
 def parse_json(data: bytes) -> JsonValue:
-    """Parse `data`. Comments are allowed, as in Avro's own parser; constants such as NaN are not."""
+    """Comments are allowed, as in Avro's own parser; constants such as NaN are not."""
     if len(data) > MAX_DEFINITION_BYTES:
         raise InvalidSchema(f"definition of {len(data)} bytes, the limit is {MAX_DEFINITION_BYTES}")
     text = _without_comments(data.decode("utf-8", errors="replace"))
@@ -64,5 +64,5 @@ def _refuse_constant(name: str) -> JsonValue:
 
 
 def canonical_json(value: JsonValue) -> str:
-    """Return the same text for equal values: order of keys does not matter, `1` and `1.0` differ."""
+    """Return the same text for equal values: the order of keys does not matter, `1` and `1.0` differ."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

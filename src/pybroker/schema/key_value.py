@@ -21,14 +21,14 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class KeyValueSchema:
-    """Both sides of a KEY_VALUE schema."""
+    """Both sides."""
 
     key: SchemaData
     value: SchemaData
 
 
 def split_key_value(schema: SchemaData) -> KeyValueSchema:
-    """Split a KEY_VALUE schema. Raise InvalidSchema."""
+    """Raise InvalidSchema."""
     key, rest = _take(schema.data, "key")
     value, rest = _take(rest, "value")
     if rest:
@@ -37,7 +37,6 @@ def split_key_value(schema: SchemaData) -> KeyValueSchema:
 
 
 def join_key_value(key: bytes, value: bytes) -> bytes:
-    """Return the data of a KEY_VALUE schema with these definitions."""
     return b"".join((_LENGTH.pack(len(key)), key, _LENGTH.pack(len(value)), value))
 
 

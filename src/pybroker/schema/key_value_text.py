@@ -16,12 +16,12 @@ from pybroker.schema.schema_data import InvalidSchema, SchemaData, SchemaType
 
 
 def key_value_text(schema: SchemaData) -> str:
-    """Return the REST text of a schema. Raise InvalidSchema."""
+    """Raise InvalidSchema."""
     return _text(_shown(schema))
 
 
 def key_value_data(text: str) -> bytes:
-    """Return the definition for a REST text. Raise InvalidSchema."""
+    """Raise InvalidSchema."""
     given = parse_json(text.encode(errors="surrogatepass"))
     if not isinstance(given, dict) or not {"key", "value"} <= given.keys():
         raise InvalidSchema('KEY_VALUE: expected a JSON object {"key": ..., "value": ...} with both definitions')

@@ -50,14 +50,14 @@ def _files(text: str) -> dict[str, FileDescriptorProto]:
     except (ValueError, DecodeError) as error:
         raise InvalidSchema(f"fileDescriptorSet: {error}") from None
     for file in descriptors.file:
-        # Java treats an empty syntax as absent, which means proto2; Protobuf for Python refuses an empty syntax.
+        # Java treats an empty syntax as absent (proto2); Protobuf for Python refuses it.
         if not file.syntax:
             file.ClearField("syntax")
     return {file.name: file for file in descriptors.file}
 
 
 def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPool:
-    """Add the files to a pool, imports first, so that Protobuf checks each against its imports."""
+    """Add the files, imports first, so that Protobuf checks each against its imports."""
     pool = descriptor_pool.DescriptorPool()
     done: set[str] = set()
     opened: set[str] = set()
@@ -85,7 +85,7 @@ def _link(files: dict[str, FileDescriptorProto]) -> descriptor_pool.DescriptorPo
 
 
 def _find_message(file: FileDescriptorProto, root_name: str) -> str:
-    """Resolve the name, full or relative to the file's package, to the message's full name."""
+    """Return the full name for a name that is full or relative to the file's package."""
     prefix = f"{file.package}." if file.package else ""
     level: dict[str, DescriptorProto] = {message.name: message for message in file.message_type}
     inner_name = root_name.removeprefix(prefix)

@@ -1,7 +1,7 @@
 """Schema as submitted by clients: type, definition and properties.
 
-This module owns the type numbers of the protocol, their REST names, and the two errors with which a schema is
-refused. Definitions are not read here; `validation` has the requirements of each type.
+Owns the type numbers of the protocol, their REST names, and the two errors with which a schema is refused. `validation`
+has the requirements of each type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_REASON_CHARACTERS = 1000
 
 
 class InvalidSchema(IncompatibleSchema, http_status=422):
-    """Invalid definition for its type; the text states the error. Clients receive the same code as for `Incompatible`."""
+    """Invalid definition for its type. Clients receive the same code as for `Incompatible`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(_shortened(reason))
@@ -29,7 +29,7 @@ class Incompatible(IncompatibleSchema):
 
 
 def _shortened(reason: str) -> str:
-    """Shorten a reason, which may quote names as long as the definition; its end, which names the rule, is kept."""
+    """Shorten a reason with long quoted names; its end, which names the rule, is kept."""
     if len(reason) <= _MAX_REASON_CHARACTERS:
         return reason
     half = _MAX_REASON_CHARACTERS // 2
@@ -86,13 +86,13 @@ PRIMITIVE_TYPES = frozenset(
         SchemaType.LOCAL_DATE_TIME,
     }
 )
-# Clients resolve these types before they send them; the protocol has no number for most of them.
+# Clients resolve these types before they send them.
 _CLIENT_SIDE_NAMES = frozenset({"AUTO", "AUTO_CONSUME", "AUTO_PUBLISH"})
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaData:
-    """One schema. The properties belong to the client; only KEY_VALUE stores facts of the schema in them."""
+    """The properties belong to the client; only KEY_VALUE stores facts of the schema in them."""
 
     type: SchemaType
     data: bytes = b""
@@ -100,9 +100,9 @@ class SchemaData:
 
 
 def schema_type_named(name: str) -> SchemaType:
-    """Return the type for its REST name. Raise InvalidSchema for a name that no stored schema can have.
+    """Return the type for its REST name. Raise InvalidSchema if no stored schema can have it.
 
-    BYTES means the same as NONE: the protocol has one number for both, and a schema is read back as NONE.
+    BYTES is read back as NONE: the protocol has one number for both.
     """
     if name == "BYTES":
         return SchemaType.NONE

@@ -1,12 +1,12 @@
 """Schema registry: registration, lookup, compatibility checks and deletion. A partition has the schemas of its
 partitioned topic.
 
-Each version is a separate value in the metadata store, below the topic's path, with its number as name; so is a
-deletion. A version is written once and never changed.
+Each version, also a deletion, is a separate value in the metadata store, below the topic's path, with its number as
+name. It is written once and never changed.
 
 Invariants: a returned version is durable; versions of a topic are consecutive, and none is assigned twice under
-concurrent registration; an equal schema gets its existing version. Only one change of a topic's schemas runs at a
-time: a lock ensures it in this process, and against other writers a version is only written if it does not exist.
+concurrent registration; an equal schema gets its existing version. A lock serializes changes of a topic's schemas in
+this process; against other writers, a version is only written if it does not exist.
 
 The caller checks permissions and selects the compatibility strategy.
 """
@@ -36,15 +36,12 @@ from pybroker.schema.schema_data import Incompatible, SchemaData, SchemaType
 from pybroker.schema.validation import validate
 
 THREAD_BYTES = 16 * 1024
-"""Schemas with a larger total size are parsed and compared in a thread, one request at a time: a megabyte takes
-seconds.
-"""
+"""Larger schemas are parsed and compared in a thread, one request at a time: a megabyte takes seconds."""
 _Result = TypeVar("_Result")
 CACHE_LIMIT_BYTES = 16 * 1024 * 1024
 _WRITE_ATTEMPTS = 5  # against concurrent writers
 
-# A consumer's schema must be able to read the newest version; under these strategies all versions, by the same
-# strategy.
+# A consumer's schema must be able to read the newest version; under these strategies all versions.
 _CHECKED_AGAINST_ALL = frozenset({CompatibilityStrategy.BACKWARD_TRANSITIVE, CompatibilityStrategy.FULL_TRANSITIVE})
 
 
@@ -59,19 +56,19 @@ class _Document(msgspec.Struct, omit_defaults=True):
 
 
 class SchemaRegistry:
-    """Schemas of one metadata store. Methods raise StoreError if the store fails."""
+    """Methods raise StoreError if the store fails."""
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._cache = HistoryCache(CACHE_LIMIT_BYTES)
-        # Of topics with a schema operation in progress.
+        # of topics with an operation in progress
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._writing: set[str] = set()
-        self._stale: set[str] = set()  # changed by other writers during the operation
+        self._stale: set[str] = set()  # changed by other writers meanwhile
         self._large = asyncio.Semaphore(1)
         self.counters: dict[NamespaceName, SchemaCounters] = {}
-        """Of namespaces with schema requests."""
+        """of namespaces with schema requests"""
         store.watch(metadata_paths.SCHEMAS, self._changed)
 
     # --- read --------------------------------------------------------------------------------------------------------
@@ -88,7 +85,7 @@ class SchemaRegistry:
             return found
 
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int | None:
-        """Return the version of an equal schema; None if there is none."""
+        """Return the version of an equal schema, or None."""
         digest = await self._in_proportion([schema], lambda: schema_digest(schema))
         found = (await self.history(topic)).with_digest(digest)
         return None if found is None else found.version
@@ -133,7 +130,7 @@ class SchemaRegistry:
         counters.compatible += 1
 
     async def _in_proportion(self, schemas: Sequence[SchemaData], act: Callable[[], _Result]) -> _Result:
-        """Call `act`, which processes all of `schemas`; in a thread if they are large."""
+        """Call `act`, which processes `schemas`; in a thread if they are large."""
         if sum(len(schema.data) for schema in schemas) < THREAD_BYTES:
             return act()
         async with self._large:
@@ -147,7 +144,7 @@ class SchemaRegistry:
         path = metadata_paths.schema(topic)
         known = self._cache.get(path)
         if known is not None and (found := known.with_digest(digest)) is not None:
-            return found.version  # The usual case: a client that reconnects.
+            return found.version  # the usual case: a client that reconnects
         counters = self._counters(topic)
         with self._measured(counters.put):
             async with self._lock(path):
@@ -165,7 +162,7 @@ class SchemaRegistry:
         raise StoreError(f"the schemas of {topic} are being changed by others, try again")
 
     async def delete(self, topic: TopicName) -> int:
-        """Delete all versions. Return the version of the deletion itself, after which new versions continue."""
+        """Delete all versions. Return the version of the deletion itself."""
         counters, path = self._counters(topic), metadata_paths.schema(topic)
         with self._measured(counters.delete):
             async with self._lock(path):
@@ -202,7 +199,7 @@ class SchemaRegistry:
         return self._locks.setdefault(path, asyncio.Lock())
 
     async def _history(self, path: str) -> History:
-        """Read the history. The caller must hold the lock, or the cache could keep an outdated history."""
+        """The caller must hold the lock, or the cache could keep an outdated history."""
         found = self._cache.get(path)
         if found is not None:
             return found
@@ -220,7 +217,7 @@ class SchemaRegistry:
         return history
 
     async def _append(self, path: str, version: int, document: _Document) -> bool:
-        """Store a version. Return False if another writer has stored that number."""
+        """Return False if another writer has stored that number."""
         written = metadata_paths.schema_version(path, version)
         self._writing.add(written)
         try:
@@ -240,7 +237,7 @@ class SchemaRegistry:
             self._cache.put(path, history)
 
     def _changed(self, path: str) -> None:
-        """Handle a change by another writer: another broker, or a deletion of all versions."""
+        """Handle a change by another broker, or a deletion of all versions."""
         if path in self._writing:
             return
         parent = path.rpartition("/")[0]
@@ -269,7 +266,7 @@ class SchemaRegistry:
 
 
 def _validated_digest(schema: SchemaData) -> bytes:
-    """Validate the schema and return its digest. Raise InvalidSchema."""
+    """Raise InvalidSchema."""
     validate(schema)
     return schema_digest(schema)
 

@@ -1,7 +1,4 @@
-"""Validation of schemas: requirements of each type on its definition.
-
-Any definition is accepted or refused with `InvalidSchema`, in time linear in its size.
-"""
+"""Requirements of each schema type on its definition, checked in time linear in its size."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ _MAX_KEY_VALUE_NESTING = 8
 
 
 def validate(schema: SchemaData) -> None:
-    """Check that the definition is valid for its type. Raise InvalidSchema with the reason."""
+    """Raise InvalidSchema with the reason."""
     _validate(schema, 0)
 
 
@@ -28,7 +25,7 @@ def _validate(schema: SchemaData, nesting: int) -> None:
 def _validate_definition(schema: SchemaData, nesting: int) -> None:
     if schema.type in AVRO_DEFINED_TYPES:
         root = parse_avro(schema.data)
-        # Pulsar refuses this for AVRO only; JSON and PROTOBUF definitions may be a bare union.
+        # Pulsar refuses this for AVRO only.
         if schema.type is SchemaType.AVRO and root.kind == "union":
             raise InvalidSchema("a union at the top is not supported")
     elif schema.type is SchemaType.PROTOBUF_NATIVE:
@@ -48,5 +45,5 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
 
 
 def _is_pythons_string(schema: SchemaData) -> bool:
-    """Return whether this is the Python client's STRING schema, with a definition that is a JSON null."""
+    """Accept a JSON null, which the Python client's STRING schema has as definition."""
     return schema.type is SchemaType.STRING and schema.data == b"null"

@@ -1,7 +1,7 @@
 """Which handler serves which command, and whether it runs at once or as a task.
 
-Inline handlers keep the order in which a client sent its commands; the others may wait for storage, and answer in any order, as
-requests with ids may.
+Inline handlers keep the order of a client's commands. Tasks may wait for storage and answer in any order, because
+requests have ids.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ CommandTable = dict[pb.BaseCommand.Type, Handler["Connection"]]
 
 
 def command_table() -> CommandTable:
-    """The table that all connections use."""
     table = {
         Type.CONNECT: Handler("connect", inline=session_commands.connect),
         Type.AUTH_RESPONSE: Handler("authResponse", inline=session_commands.auth_response),
@@ -76,7 +75,7 @@ def command_table() -> CommandTable:
 
 
 def _on_account(task: Callable[[Connection, pb.BaseCommand], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Wrap a task so that it counts for its connection's holder in queues that all clients share."""
+    """Wrap a task so that shared queues count it for its connection's holder."""
 
     async def run(connection: Connection, command: pb.BaseCommand) -> None:
         ASKING.set(connection.context.holder(connection))

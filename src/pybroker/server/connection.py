@@ -1,7 +1,7 @@
-"""One client's connection: receives bytes, calls producers and consumers, and sends replies. `wire` decodes the bytes.
+"""One client's connection: receives bytes, calls producers and consumers, and sends replies.
 
-This is one of the three fault boundaries: an error ends at most this connection, is answered as the client understands
-it, and is logged once. Back-pressure also acts here, by not reading from the client: see the holds below.
+A fault boundary: an error ends at most this connection, is answered, and is logged once. Back-pressure pauses reading
+(`read_pauses.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pybroker.server.open_producer import OpenProducer, RecentIds, producer_succ
 from pybroker.server.outbox import JOIN_BELOW_BYTES, Outbox
 from pybroker.server.outbox_shares import WATCHED_BYTES
 from pybroker.server.pending_setups import PendingSetups
-from pybroker.server.waiters import Waiters
+from pybroker.server.read_pauses import ReadPauses
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 from pybroker.wire.commands import Decoder, Event
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     """Owned by the listener's context from `connection_made` to `connection_lost`.
 
-    Invariants: `_pending_publishes` sends were handed to topics and not answered yet; the transport reads while `_held` is 0; what
-    was decoded behind a message that waits for a publish limit, or behind ids that are being worked off, is in `_deferred`, in
-    order, and nothing overtakes it.
+    Invariants: `_pending_publishes` sends were handed to topics and not answered yet. Events behind a message that
+    waits for a publish limit, or behind ids that are being processed, are in `_deferred`, in order; nothing overtakes
+    them.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -66,38 +66,39 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.is_renewing = False
         self.certificate: PeerCertificate | None = None
         self.producers: dict[int, OpenProducer | None] = {}  # None: being set up, or waiting
-        self.waiting_producers: dict[int, OpenProducer] = {}  # for exclusive access to their topics
+        self.waiting_producers: dict[int, OpenProducer] = {}  # for exclusive access
         self.consumers: dict[int, Consumer | None] = {}
         self.producer_set_ups = PendingSetups(self.producers)
         self.consumer_set_ups = PendingSetups(self.consumers)
         self.topic_watchers: dict[int, TopicWatcher] = {}
         self.tasks = TaskOwner("connection")
         self.memory_waits = MemoryWaits()
-        self.list_turn = asyncio.Lock()  # of the task that builds a list of topics for it
+        self.list_turn = asyncio.Lock()  # held while a list of topics is built
         self.close_reason = ""
-        # Log once: a client repeats its refused requests until there is disk space.
+        # Log once: the client repeats refused requests until there is disk space.
         self._has_met_full_disk = False
-        self._requests = 0  # handlers that run, or are to, by weight
+        self._requests = 0  # weight of pending requests
         self._decoder = Decoder()
         self._closed_producers = RecentIds()
         self._pending_publishes = 0
-        self._not_stored_in_turn = 0  # messages for non-persistent topics
-        self._held = 0
+        self._not_stored_in_turn = 0  # in this iteration, for non-persistent topics
         self._deferred: list[Event] = []
-        self._held_by: WaitingPublishers | None = None  # the queue that the first deferred event waits in
-        self._held_producer: OpenProducer | None = None  # the producer of that message
-        self._many_ids: Iterator[Slice] | None = None  # or ids that are processed before them
-        self._is_watched = False  # whether so much is unsent that each more counts
-        self.is_writable = True  # whether the client reads; consumers that attach meanwhile wait as well
-        self._alive_waiters, self.room_waiters = Waiters(), Waiters()  # until it says or takes something
+        self._held_by: WaitingPublishers | None = None  # the queue of the first deferred event
+        self._held_producer: OpenProducer | None = None  # of that event
+        self._many_ids: Iterator[Slice] | None = None  # processed before `_deferred`
+        self._is_watched = False  # unsent data exceeds WATCHED_BYTES
+        self.is_writable = True  # the client reads
+        self._alive_waiters, self.room_waiters = _Waiters(), _Waiters()  # until the client sends, or reads
         self._transport: asyncio.Transport
         self._outbox: Outbox
+        self._pauses: ReadPauses
 
     # --- transport ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._outbox = Outbox(self.context.loop, self._transport)
+        self._pauses = ReadPauses(self._transport)
         self._transport.set_write_buffer_limits(high=min(WATCHED_BYTES, self.context.max_outbound_bytes))
         host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
         self.host = str(host)
@@ -119,7 +120,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.context.closed(self, self.close_reason or (str(error) if error else "by the client"))
 
     def _detach_all(self) -> None:
-        """Detach all producers and consumers of a client that is gone."""
         for opened in list(self.producers.values()):
             if opened is not None:
                 opened.detach()
@@ -151,21 +151,21 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if decoder.is_in_large_frame or self.session.state is not SessionState.CONNECTED or self in self.context.frames:
             self.context.frames.count(self, decoder)
         if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
-            # libuv would read up to 32 buffers of this socket, before other sockets and the journal's completions.
-            self._hold(read_pauses.BUDGET)
+            # libuv would read up to 32 buffers of this socket before it serves other sockets and the journal.
+            self._pauses.add(read_pauses.BUDGET)
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """In the next iteration: decode waiting data, and resume reading when none waits."""
+        """Decode waiting data in the next iteration; resume reading when none is left."""
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self._take(lambda: self._decoder.feed(b""))
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self.context.loop.call_soon(self._go_on)
         else:
-            self._release(read_pauses.BUDGET)
+            self._pauses.remove(read_pauses.BUDGET)
 
     def _take(self, decode: Callable[[], list[Event]]) -> None:
-        """Decode and act: the fault boundary of everything that a client sends."""
+        """Decode and process events. The fault boundary of everything that a client sends."""
         try:
             events = iter(decode())
             if self._deferred or self._many_ids is not None:
@@ -196,7 +196,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._failed(failure)
 
     def _failed(self, failure: Exception) -> None:
-        """Process an exception that escapes this fault boundary: it closes the connection."""
         if isinstance(failure, ProtocolViolation):
             self._violated("any", failure)
             return
@@ -205,22 +204,20 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.close("internal error")
 
     def _violated(self, command: str, violation: ProtocolViolation) -> None:
-        """Close the connection after a protocol violation by the client."""
         self.refused(command, violation)
         self.close(f"protocol violation: {violation}")
 
     def refused(self, command: str, failure: Exception, topic: str = "", count: int = 1) -> None:
-        """Count `count` refused commands of the client and log some of them. The caller sends the answer."""
+        """Count and log refused commands. The caller sends the answer."""
         reason = f"{failure} ({failure.__cause__})" if failure.__cause__ is not None else str(failure)
         self.context.refused(self, command, type(failure).__name__, reason, topic, count)
 
     def send_error(self, command: str, request_id: int, failure: BrokerError, topic: str = "") -> None:
-        """Refuse a request with ERROR."""
         self.refused(command, failure, topic)
         self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
-        self.abort("by the client")  # closing would wait until the client reads queued data, which it never will
+        self.abort("by the client")  # close() would wait for the client to read queued data
         return False
 
     def pause_writing(self) -> None:
@@ -232,7 +229,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.context.report_unsent(self, 0)
         if not self.is_writable:
             self.context.unstalled(self)
-            self._release(read_pauses.OUTBOUND)
+            self._pauses.remove(read_pauses.OUTBOUND)
             self._set_writable(True)
 
     def _report_unsent(self) -> None:
@@ -257,45 +254,32 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     @property
     def not_heard_because(self) -> str | None:
-        return next((words for hold, words in read_pauses.IN_WORDS.items() if self._held & hold), None)
+        return self._pauses.in_words
 
     @property
     def throttled_by(self) -> ThrottledPublish | None:
         return None if self._held_producer is None else self._held_producer.throttled_by(self._held_by)
 
-    def _hold(self, reason: int) -> None:
-        if not self._held and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._held |= reason
-
-    def _release(self, reason: int) -> None:
-        if self._held & reason:
-            self._held &= ~reason
-            if not self._held and not self._transport.is_closing():
-                self._transport.resume_reading()
-
     def hold_publish_memory(self, is_held: bool) -> None:
-        """Pause or resume by the broker's limit of unanswered sends."""
         self.memory_waits.publishes_since_ms = self.context.now_s() * 1000 if is_held else None
-        (self._hold if is_held else self._release)(read_pauses.PUBLISH_MEMORY)
+        (self._pauses.add if is_held else self._pauses.remove)(read_pauses.PUBLISH_MEMORY)
 
     def hold_for_stop(self) -> None:
-        """The broker stops: nothing more is read."""
-        self._hold(read_pauses.STOP)
+        """Read nothing more, because the broker is stopping."""
+        self._pauses.add(read_pauses.STOP)
 
     def close(self, reason: str) -> None:
-        """Write queued data, then close the connection; nothing more is read from it."""
+        """Write queued data, then close."""
         if self.session.state is SessionState.CLOSED:
             return
         self.session.move_to(SessionState.CLOSED)
         self.close_reason = reason
         self._outbox.flush()
         self._transport.close()
-        # A client that does not read must not keep its producers attached. Deferred, as the caller may use them.
+        # A client that does not read must not keep its producers attached. Deferred, because the caller may use them.
         self.context.loop.call_soon(self._detach_all)
 
     def abort(self, reason: str) -> None:
-        """Close the connection without writing queued data."""
         self.session.move_to(SessionState.CLOSED)
         self.close_reason = self.close_reason or reason
         self._detach_all()  # Not in `connection_lost`, one iteration later: other clients wait for it.
@@ -312,7 +296,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         opened = self.producers.get(run.producer_id)
         if opened is None:
             if run.producer_id in self._closed_producers:
-                return  # The client had them on the way when the broker closed the producer; it sends them again.
+                return  # Sent before the client received CLOSE_PRODUCER; it sends them again.
             raise ProtocolViolation(f"SEND for unknown producer id {run.producer_id}")
         topic = opened.topic
         throttle = topic.publish_throttle
@@ -322,7 +306,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
                 return
         self._pending_publishes += len(run.sequence_ids)
         if self._pending_publishes >= self.context.max_pending_publishes:
-            self._hold(read_pauses.PENDING_PUBLISHES)
+            self._pauses.add(read_pauses.PENDING_PUBLISHES)
         if self.context.publish_started(run.size_bytes):
             self.context.hold_publisher(self)
         topic.publish(opened.producer, run)
@@ -330,7 +314,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle, opened: OpenProducer) -> SendRun:
         """Stop reading until the rest of `run` may be published, and return the part that may be published now."""
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
-        self._hold(read_pauses.PUBLISH_RATE)
+        self._pauses.add(read_pauses.PUBLISH_RATE)
         self._held_by, self._held_producer = throttle.wait(self), opened
         return rows(run, range(passing))
 
@@ -338,10 +322,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._held_by = self._held_producer = None
         self._take_deferred()
         if self._held_by is None:
-            self._release(read_pauses.PUBLISH_RATE)
+            self._pauses.remove(read_pauses.PUBLISH_RATE)
 
     def _take_deferred(self) -> None:
-        """Continue with deferred runs, some of which may wait again."""
         events, self._deferred = self._deferred, []
         if self.session.state is not SessionState.CLOSED:
             self._take(lambda: events)
@@ -350,10 +333,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Release the capacity of `count` answered sends."""
         self._pending_publishes -= count
         if (
-            self._held & read_pauses.PENDING_PUBLISHES
+            self._pauses.reasons & read_pauses.PENDING_PUBLISHES
             and self._pending_publishes <= self.context.max_pending_publishes // 2
         ):
-            self._release(read_pauses.PENDING_PUBLISHES)
+            self._pauses.remove(read_pauses.PENDING_PUBLISHES)
         self.context.publish_completed(size_bytes)
 
     def _flow(self, flow: Flow) -> None:
@@ -368,14 +351,14 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if consumer is not None:
             consumer.subscription.acknowledge(consumer, ack)
         elif ack.request_id >= 0:
-            # The broker closed the consumer while this was on its way.
+            # The broker closed the consumer while the ACK was in flight.
             self.send_ack_response(ack.consumer_id, ack.request_id, ConsumerNotFound(f"no consumer {ack.consumer_id}"))
 
     def _begin_many_ids(self, ids: ManyIds) -> None:
-        """Process the ids in slices, one per iteration; other commands of this client wait meanwhile."""
+        """Process the ids in slices, one per iteration; later commands of this client wait."""
         self._require_connected(ids.command)
         self._many_ids = ids.slices()
-        self._hold(read_pauses.MANY_IDS)
+        self._pauses.add(read_pauses.MANY_IDS)
         self.context.loop.call_soon(self._go_on_with_ids)
 
     def _go_on_with_ids(self) -> None:
@@ -395,7 +378,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._many_ids = None
         self._take_deferred()
         if self._many_ids is None:
-            self._release(read_pauses.MANY_IDS)
+            self._pauses.remove(read_pauses.MANY_IDS)
 
     def _redeliver(self, asked: Redeliver) -> None:
         consumer = self.consumers.get(asked.consumer_id)
@@ -403,7 +386,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             positions = [from_wire(ledger_id, entry_id) for ledger_id, entry_id in asked.positions]
             consumer.subscription.redeliver(consumer, positions or None, asked.epoch)
             if consumer.subscription.type_name in ("Exclusive", "Failover"):
-                self._many_ids = iter(())  # everything is on its way again, and once is enough
+                self._many_ids = iter(())  # all messages are redelivered: once is enough
 
     # --- all other commands ------------------------------------------------------------------------------------------
 
@@ -416,11 +399,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         weight = weight_of(command)
         self._requests += weight
         if self._requests >= self.context.max_concurrent_requests:
-            self._hold(read_pauses.REQUESTS)
+            self._pauses.add(read_pauses.REQUESTS)
         self.tasks.start(self._run(handler, command, weight), handler.name)
 
     async def _run(self, handler: Handler[Connection], command: pb.BaseCommand, weight: int) -> None:
-        """Await a handler and answer its exception."""
         try:
             await handler.run(self, command)
         except ProtocolViolation as violation:
@@ -429,13 +411,13 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             error, topic = self.answerable(failure), handler.topic(command)
             self.send_error(type_name(command), handler.request_id(command), error, topic)
         finally:
-            # TaskOwner removes a task one iteration after its end. Nothing would release the hold then.
+            # Here and not when TaskOwner removes the task, one iteration later: nothing would remove the pause then.
             self._requests -= weight
             if self._requests <= self.context.max_concurrent_requests // 2:
-                self._release(read_pauses.REQUESTS)
+                self._pauses.remove(read_pauses.REQUESTS)
 
     def answerable(self, failure: Exception) -> BrokerError:
-        """Return the error for the client. Unexpected exceptions are logged here, once; of a full disk only the first refusal."""
+        """Return the error for the client. Log unexpected exceptions once, and only the first of a full disk."""
         if isinstance(failure, BrokerError):
             return failure
         if isinstance(failure, StoreError):
@@ -454,21 +436,20 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._outbox.add(data)
             if self._is_watched and len(data) >= JOIN_BELOW_BYTES:
                 self._report_unsent()
-            # The broker keeps reading from a client that does not read, to notice its disconnect; but answers to it take memory,
-            # too.
+            # A client that does not read is still read from, to notice its disconnect; but answers to it take memory.
             if not self.is_writable and self._outbox.size_bytes > 2 * self.context.max_outbound_bytes:
-                self._hold(read_pauses.OUTBOUND)
+                self._pauses.add(read_pauses.OUTBOUND)
 
     def forget_producer(self, producer_id: int) -> None:
-        """The producer is gone by the broker's will: sends that are on the way are dropped without an answer."""
+        """Forget a producer that the broker closed: its sends in flight are dropped without an answer."""
         if self.producers.pop(producer_id, None) is not None:
             self._closed_producers.add(producer_id)
 
     def tell_ready(self, opened: OpenProducer) -> None:
-        """Accept messages of its producer, which is attached now."""
+        """Accept messages of an attached producer."""
         producer = opened.producer
         self.producers[producer.producer_id] = opened
-        self._closed_producers.discard(producer.producer_id)  # The client has reused the id.
+        self._closed_producers.discard(producer.producer_id)  # the client has reused the id
         logs.info("producer.created", topic=opened.topic.name, producer=producer.name, connection=self.address)
         self.send(producer_success(producer.request_id, opened))
 
@@ -484,7 +465,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def admit_not_stored(self, count: int) -> int:
         if not self._not_stored_in_turn:
             self.context.loop.call_soon(self._turn_ended)
-        # As the real broker counts: one more than the limit may be under way.
+        # As Pulsar counts: one more than the limit may be in flight.
         taken = max(0, min(count, self.context.max_not_stored_at_once + 1 - self._not_stored_in_turn))
         self._not_stored_in_turn += count
         return taken
@@ -546,7 +527,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self.send_error("PRODUCER", waiting.producer.request_id, refusal, str(waiting.topic.name))
 
     def producer_fenced(self, producer_id: int) -> None:
-        # It is not among recently closed producers, whose messages in flight are dropped: these messages end the connection.
+        # Not added to the recently closed producers, so its messages in flight end the connection.
         self.producers.pop(producer_id, None)
 
     def close_consumer(self, consumer_id: int) -> None:
@@ -566,8 +547,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._detach_all()
             return False
         timeout_ms = self.context.liveness_timeout_ms
-        if timeout_ms <= 0 or self._held & read_pauses.WAITS:
-            return True  # Its answer would wait behind its messages or requests.
+        if timeout_ms <= 0 or self._pauses.reasons & read_pauses.WAITS:
+            return True  # the answer would wait behind messages or requests
         self.send(replies.PING)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -580,17 +561,41 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     # --- time --------------------------------------------------------------------------------------------------------
 
     def accept_messages(self) -> None:
-        """The client is connected: frames may be as long as messages from now on."""
+        """Allow frames as long as messages, because the client is authenticated."""
         self._decoder.accept_messages(
             self.context.max_message_bytes, self.context.max_batch_messages, self.context.max_fields
         )
 
     def keep_alive_tick(self) -> None:
-        """One keep-alive interval has passed."""
-        if not self.is_writable or self._held & read_pauses.WAITS:
-            return  # Nothing is read from it, so nothing is heard. Connections that stall are watched by the listener.
+        if not self.is_writable or self._pauses.reasons & read_pauses.WAITS:
+            return  # Nothing is read from it, so nothing is heard. The listener closes stalled connections.
         action = self.session.tick()
         if action is KeepAlive.PING:
             self.send(replies.PING)
         elif action is KeepAlive.CLOSE:
             self.abort("keep-alive: nothing heard")
+
+
+class _Waiters:
+    """Tasks that wait until something happens to a connection."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        self._events: list[asyncio.Event] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    async def wait(self) -> None:
+        self._events.append(event := asyncio.Event())
+        try:
+            await event.wait()
+        finally:
+            if event in self._events:
+                self._events.remove(event)
+
+    def wake(self) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            event.set()

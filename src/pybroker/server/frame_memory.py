@@ -1,9 +1,7 @@
-"""Memory of incomplete frames: counted in the broker's memory budget, with a separate limit for unauthenticated
-connections.
+"""Memory of incomplete frames: counted in the broker's memory budget.
 
-The incomplete frames of all connections before CONNECT have one common limit. Above it, the broker closes the
-connection with the frame that has been incomplete for the longest time. A connection that sends CONNECT in one piece
-holds no memory.
+Unauthenticated connections have one common limit. Above it, the broker closes the one whose frame has been incomplete
+for the longest time. A CONNECT that arrives in one piece holds no memory.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FrameSender(Protocol):
-    """A connection that sends frames."""
+    """A connection."""
 
     session: Session
 
@@ -34,7 +32,8 @@ C = TypeVar("C", bound=FrameSender)
 
 class FrameMemory(Generic[C]):
     """Owned by the server's context. Invariant: the memory part `frames` counts exactly the memory that connections
-    hold."""
+    hold.
+    """
 
     def __init__(self, memory: Memory, unauthenticated: Slots[C], stats: BrokerStats, config: BrokerConfig) -> None:
         self._memory = memory
@@ -42,16 +41,14 @@ class FrameMemory(Generic[C]):
         self._stats = stats
         self._unauthenticated_limit_bytes = min(config.max_frame_bytes_before_connect, memory.frames.floor_bytes)
         self._counted: dict[C, int] = {}
-        self._held_by: dict[C, int] = {}  # those before CONNECT; the longest incomplete first
+        self._held_by: dict[C, int] = {}  # unauthenticated; the longest incomplete first
         self._unauthenticated_bytes = 0
 
     def __contains__(self, connection: C) -> bool:
-        """Return whether memory of `connection` is counted."""
         return connection in self._counted
 
     def count(self, connection: C, decoder: Decoder) -> None:
-        """Update the count of `connection`: the memory of a large incomplete frame, and before CONNECT of any
-        incomplete frame."""
+        """Update the count: the memory of a large incomplete frame, and before CONNECT of any incomplete frame."""
         is_connected = connection.session.state is SessionState.CONNECTED
         before_bytes = self._counted.pop(connection, 0)
         now_bytes = 0 if is_connected and not decoder.is_in_large_frame else decoder.held_bytes

@@ -9,16 +9,16 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
 
 C = TypeVar("C")
-"""The connection that sends the commands."""
+"""The connection's type."""
 
 
 def type_name(command: pb.BaseCommand) -> str:
-    """Return the name of the command's type in the protocol; for a response, the name of the request's type."""
+    """Return the type's name in the protocol; for a response, the name of its request."""
     return pb.BaseCommand.Type.Name(command.type).removesuffix("_RESPONSE").removesuffix("_REQUEST")
 
 
 class Handler(Generic[C]):
-    """How to serve one command. `field` is the name of its message in BaseCommand."""
+    """`field` is the name of the command's message in BaseCommand."""
 
     __slots__ = ("field", "is_inline", "name", "run", "run_inline")
 
@@ -39,11 +39,10 @@ class Handler(Generic[C]):
             self.run = task
 
     def topic(self, command: pb.BaseCommand) -> str:
-        """Return the command's topic name as the client wrote it; empty without one."""
+        """Return the topic as the client wrote it; empty without one."""
         return str(getattr(getattr(command, self.field), "topic", ""))
 
     def request_id(self, command: pb.BaseCommand) -> int:
-        """The request that an ERROR would answer."""
         message: Any = getattr(command, self.field)
         return int(getattr(message, "request_id", replies.NO_REQUEST_ID))
 
@@ -52,6 +51,5 @@ WEIGHED_REQUEST_BYTES = 4096
 
 
 def weight_of(command: pb.BaseCommand) -> int:
-    """Return the number of requests that the command counts as: one plus one for each 4 KiB, because waiting commands
-    use memory."""
+    """Return one plus one for each 4 KiB, because waiting commands use memory."""
     return 1 + command.ByteSize() // WEIGHED_REQUEST_BYTES

@@ -1,4 +1,4 @@
-"""Binds the binary protocol's ports, accepts connections, watches and ends them."""
+"""Binds the binary protocol's ports, accepts connections, and closes those that stall."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ CLOSE_GRACE_S = 2.0
 
 
 class Listener:
-    """The bound ports of the binary protocol. Owned by the app."""
+    """Owned by the app."""
 
     def __init__(self, context: ServerContext, connect: Callable[[ServerContext], Connection] = Connection) -> None:
-        """`connect` creates the connection object of a client."""
         self.context = context
         self._connect = connect
         self.port: int | None = None
@@ -30,7 +29,7 @@ class Listener:
         self._ports: list[tuple[Port, ssl.SSLContext | None]] = []
 
     def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
-        """Bind the ports without serving them yet. Raises CannotListen, which names all that cannot be bound."""
+        """Bind without serving. Raises CannotListen with all ports that cannot be bound."""
         problems: list[str] = []
         if port is not None:
             try:
@@ -54,12 +53,11 @@ class Listener:
         return bound.number
 
     async def start(self) -> None:
-        """Accept connections on the bound ports."""
         for bound, tls in self._ports:
             await bound.serve(lambda: self._connect(self.context), tls, self.context.connect_timeout_s)
 
     async def watch(self) -> None:
-        """Tick keep-alive, drop stalled connections and those that say nothing, for as long as the broker runs."""
+        """Until cancelled, send keep-alive pings and close stalled and unauthenticated connections."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_unauthenticated(), name="strangers")
             group.create_task(self._keep_alive(), name="keep-alive")
@@ -84,8 +82,8 @@ class Listener:
     def stop_reading(self) -> None:
         """Refuse new connections, and read nothing more from existing ones. Received commands are still answered.
 
-        Clients whose producers and consumers are closed create them again immediately. Thousands of refusals would take longer than
-        closing the topics.
+        Otherwise clients would recreate closed producers and consumers at once, and thousands of refusals take longer
+        than closing the topics.
         """
         self._close_ports()
         self.context.is_stopping = True
@@ -101,7 +99,7 @@ class Listener:
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self.context.all_closed.wait()
         except TimeoutError:
-            self.abort()  # a client that does not read must not delay the end of the broker
+            self.abort()  # a client that does not read must not delay the stop
             await self.context.all_closed.wait()
 
     def _close_ports(self) -> None:
@@ -109,6 +107,5 @@ class Listener:
             bound.close()
 
     def abort(self) -> None:
-        """Drop all connections at once."""
         for connection in list(self.context.connections):
             connection.abort("the broker is stopping")

@@ -1,4 +1,4 @@
-"""A producer of a connection, and the topic that it publishes to."""
+"""A producer of a connection, with its topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenProducer:
-    """Owned by its connection, under the producer's id: the producer itself does not know of its topic."""
+    """Owned by its connection."""
 
     __slots__ = ("producer", "topic")
 
@@ -25,8 +25,7 @@ class OpenProducer:
         self.producer = producer
 
     def throttled_by(self, limit: WaitingPublishers | None) -> ThrottledPublish | None:
-        """Return the message of this producer that makes its client wait in the queue of `limit`; None without a
-        limit."""
+        """Return the message of this producer that waits in the queue of `limit`, None without a limit."""
         if limit is None:
             return None
         rate = limit.rate if isinstance(limit, PublishRateLimit) else None
@@ -34,12 +33,11 @@ class OpenProducer:
         return ThrottledPublish(self.producer.name, self.topic.name, limit, rate, since_ms, len(limit))
 
     def detach(self) -> None:
-        """Detach it from its topic."""
         self.producer.detach()
 
 
 class RecentIds:
-    """The latest ids of producers that the broker closed. Messages that their clients had already sent are dropped."""
+    """The latest producers that the broker closed. Their clients' messages in flight are dropped."""
 
     MAX = 1000
 
@@ -55,12 +53,11 @@ class RecentIds:
             del self._ids[next(iter(self._ids))]
 
     def discard(self, producer_id: int) -> None:
-        """Remove an id that the client has reused."""
         self._ids.pop(producer_id, None)
 
 
 def producer_success(request_id: int, opened: OpenProducer) -> bytes:
-    """Return the PRODUCER_SUCCESS frame with the producer's name, its last sequence id, and whether it is ready."""
+    """Return the PRODUCER_SUCCESS frame."""
     producer = opened.producer
     reply = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
     success = reply.producer_success

@@ -1,7 +1,7 @@
-"""The data that wait to be written to one connection: one write per event loop iteration.
+"""Unsent data of one connection: one write per event loop iteration.
 
-Small parts are joined, because a system call or a buffer object for each costs more than the copy; parts from 16 KiB on are passed
-as they are. `pause_writing` in `connection.py` handles clients that do not read.
+Small parts are joined, because a system call or a buffer object for each costs more than the copy; parts from 16 KiB on
+are passed as they are.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ class Outbox:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the peer has not taken yet."""
+        """Bytes that the peer has not read yet."""
         return self._size_bytes + self._transport.get_write_buffer_size()
 
     def add(self, data: bytes) -> None:
-        """Write `data` with the other data of this iteration."""
         if not self._parts:
             self._loop.call_soon(self.flush)
         self._parts.append(data)
         self._size_bytes += len(data)
 
     def add_parts(self, parts: list[bytes], size_bytes: int, largest_bytes: int) -> None:
-        """Write `parts` in order; immediately above a threshold, so that backpressure takes effect within the iteration."""
+        """Write `parts` in order; at once above FLUSH_NOW_BYTES, so that backpressure takes effect within the
+        iteration.
+        """
         if not self._parts:
             self._loop.call_soon(self.flush)
         self._parts += parts
@@ -48,7 +49,6 @@ class Outbox:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the transport."""
         if not self._parts:
             return
         parts = self._parts
@@ -64,7 +64,7 @@ class Outbox:
 
 
 def _joined(parts: list[bytes]) -> list[bytes]:
-    """The same bytes with neighbours below `JOIN_BELOW_BYTES` joined."""
+    """Join neighbours below `JOIN_BELOW_BYTES`."""
     out: list[bytes] = []
     small: list[bytes] = []
     for part in parts:

@@ -1,9 +1,8 @@
 """Limits outbound buffers: which connections receive messages while their clients have not read earlier ones.
 
-Pure. Only connections with more than a small amount of unsent data are known here. Below 50 % of the total, each connection may use
-its full per-connection limit. Above 50 %, connections over their fair share pause. At 100 %, all connections with unsent data
-pause. A connection without unsent data never pauses, so clients that do not read stop no others. A paused connection resumes when
-its client has read nearly everything.
+Pure. Below 50 % of the total, each connection may use its full per-connection limit. Above 50 %, connections over their
+fair share pause. At 100 %, all connections with unsent data pause. A connection without unsent data never pauses, so
+clients that do not read stop no others. A paused connection resumes when its client has read nearly everything.
 """
 
 from __future__ import annotations
@@ -14,28 +13,26 @@ from typing import Generic, TypeVar
 from pybroker.memory.memory_budget import Part, Settled
 
 WATCHED_BYTES = 128 * 1024
-"""The amount of unsent data from which on a connection is known here; the next write takes less."""
+"""A connection with less unsent data is not counted."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class OutboxShares(Generic[K]):
-    """Owned by the server context. Invariant: the memory part is the sum over all known connections."""
+    """Owned by the server context. Invariant: the memory part is the sum over all counted connections."""
 
     def __init__(self, part: Part[object], max_bytes: int) -> None:
-        """`max_bytes`: the limit of unsent data of one connection."""
         self._part = part
         self._max_bytes = max_bytes
         self._unsent: dict[K, int] = {}
         self.settled: Settled[object] | None = None
-        """The effect of the last report on other waiters for memory."""
+        """Effect of the last report on waiters for memory."""
 
     def __len__(self) -> int:
-        """How many connections have something unsent."""
         return len(self._unsent)
 
     def report(self, connection: K, unsent_bytes: int) -> bool:
-        """`connection` has so much unsent, 0 for next to nothing; whether it gets more now."""
+        """Set the unsent bytes of `connection`, 0 below WATCHED_BYTES. Return whether it may receive more now."""
         before = self._unsent.pop(connection, 0)
         if unsent_bytes:
             self._unsent[connection] = unsent_bytes

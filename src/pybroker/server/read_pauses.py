@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-# Plain integers, because the operators of an enum cost more than the work itself.
-BUDGET = 1  # the connection's share of this event loop iteration is used up
+from typing import Protocol
+
+# Plain integers: operators of an enum would be too slow here.
+BUDGET = 1  # the connection has used its share of this event loop iteration
 PENDING_PUBLISHES = 2  # maxPendingPublishRequestsPerConnection
 PUBLISH_MEMORY = 4  # maxMessagePublishBufferSizeInMB, broker-wide
 OUTBOUND = 8  # the client does not read
 REQUESTS = 16  # maxConcurrentRequestsPerConnection
 PUBLISH_RATE = 32  # a message waits for a publish rate
-MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids is being processed
+MANY_IDS = 64  # an ACK or REDELIVER of thousands of ids
 STOP = 128  # the broker is stopping
 IN_WORDS = {
     PENDING_PUBLISHES: "the connection has reached its limit of unanswered messages (maxPendingPublishRequestsPerConnection)",
@@ -20,3 +22,39 @@ IN_WORDS = {
     STOP: "the broker is stopping",
 }
 WAITS = REQUESTS | PUBLISH_RATE  # may last longer than the liveness timeout of a PING
+
+
+class Readable(Protocol):
+    """The part of a transport that starts and stops reading."""
+
+    def is_closing(self) -> bool: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class ReadPauses:
+    """Owned by a connection. Invariant: an open transport reads exactly while `reasons` is 0."""
+
+    __slots__ = ("_transport", "reasons")
+
+    def __init__(self, transport: Readable) -> None:
+        self._transport = transport
+        self.reasons = 0
+
+    def add(self, reason: int) -> None:
+        if not self.reasons and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self.reasons |= reason
+
+    def remove(self, reason: int) -> None:
+        if self.reasons & reason:
+            self.reasons &= ~reason
+            if not self.reasons and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    @property
+    def in_words(self) -> str | None:
+        """The first reason that a user can act on; None without one."""
+        return next((words for reason, words in IN_WORDS.items() if self.reasons & reason), None)

@@ -1,7 +1,7 @@
-"""The shared state of all connections of the binary protocol, and their common limits.
+"""The shared state and limits of all connections of the binary protocol.
 
-Invariants: `connections` are those between `connection_made` and `connection_lost`; the receive buffer is only used inside one
-`buffer_updated` at a time, so one buffer serves all connections of the event loop.
+Invariants: `connections` are those between `connection_made` and `connection_lost`. The receive buffer is used inside
+one `buffer_updated` at a time, so all connections of the event loop share it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECEIVE_BUFFER_BYTES = 64 * 1024
 
 
 class ServerContext:
-    """The shared state of all connections of the binary protocol."""
+    """Owned by the app."""
 
     def __init__(self, broker: BrokerService, command_table: Mapping[pb.BaseCommand.Type, Handler[Connection]]) -> None:
         config = broker.runtime.config
@@ -51,33 +51,30 @@ class ServerContext:
         self.all_closed = asyncio.Event()
         self.all_closed.set()
         self.is_stopping = False
-        """Nothing is read any more."""
-        self._held_publishers: dict[Connection, None] = {}  # until half of the unanswered sends are answered
+        self._held_publishers: dict[Connection, None] = {}  # paused until half of the unanswered sends are answered
         self.unauthenticated: Slots[Connection] = Slots(
             config.max_connections_before_connect, config.max_connections_before_connect_per_ip
         )
-        """Those that have not said CONNECT yet."""
+        """Connections before CONNECT."""
         self.frames: FrameMemory[Connection] = FrameMemory(
             self.memory, self.unauthenticated, self.runtime.stats, config
         )
         self.connect_timeout_s = config.connect_command_timeout_ms / 1000
         self.max_pings_before_connect = config.max_pings_before_connect
         self._by_host: Counter[str] = Counter()
-        self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and with how many bytes
+        self._stalled: dict[Connection, tuple[float, int]] = {}  # since when, and unsent bytes at that time
 
     def now_s(self) -> float:
-        """The time by which connections are found to be late: seconds that never go back."""
+        """Return monotonic seconds."""
         return self.runtime.peer_clock.monotonic_ms() / 1000
 
     def holder(self, connection: Connection) -> Holder:
-        """Return the holder that the connection counts for in shared resources: its role, or without a role the
-        connection."""
+        """Return the holder in shared resources: the role, or without a role the connection."""
         return self.broker.broker_context.authorization.holder(connection.role, f"connection {connection.address}")
 
     # --- connections -------------------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """A connection was accepted."""
         stats = self.runtime.stats
         stats.connections_created += 1
         stats.active_connections += 1
@@ -98,11 +95,10 @@ class ServerContext:
             displaced.abort("makes way for others: it has not said CONNECT")
 
     def introduced(self, connection: Connection) -> None:
-        """It has said CONNECT."""
+        """Record that the connection is authenticated."""
         self.unauthenticated.leave(connection)
 
     def close_unauthenticated(self) -> None:
-        """Close those that have not said CONNECT in time."""
         latest_s = self.now_s() - self.connect_timeout_s
         while (longest := self.unauthenticated.longest) is not None and longest.opened_s <= latest_s:
             self.runtime.stats.connections_displaced += 1
@@ -110,7 +106,7 @@ class ServerContext:
             longest.abort("no CONNECT within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
-        """There is no descriptor for it that files could do without."""
+        """Refuse a connection, because its file descriptor is needed for files."""
         self.runtime.stats.connections_refused += 1
         reason = "as many connections as file descriptors allow (fileDescriptorsReserve, ulimit -n)"
         self.refused(connection, "CONNECT", "fileDescriptorsReserve", reason)
@@ -119,10 +115,9 @@ class ServerContext:
     def refused(
         self, connection: Connection, command: str, cause: str, reason: str, topic: str = "", count: int = 1
     ) -> None:
-        """Count `count` refusals of a client's `command`, and log one of each command and cause per minute.
+        """Count refusals of a `command`, with any kind of answer, and log one of each command and cause per minute.
 
-        All refusals are counted here, whichever answer the client receives. `cause` is the name of an error of the
-        protocol.
+        `cause` is an error name of the protocol.
         """
         unlogged = self.runtime.stats.refusals.add(command, cause, count, self.now_s())
         if not unlogged:
@@ -140,7 +135,6 @@ class ServerContext:
         )
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """Remove a connection that has ended."""
         stats = self.runtime.stats
         stats.connections_closed += 1
         stats.active_connections -= 1
@@ -160,9 +154,7 @@ class ServerContext:
         logs.info("connection.closed", connection=connection.address, reason=reason)
 
     def connection_limit(self, connection: Connection) -> str:
-        """Return the name of the limit that `connection` exceeds, empty without one. Unauthenticated connections displace no
-        others.
-        """
+        """Return the name of the exceeded limit, or an empty string. Unauthenticated connections do not count."""
         config = self.runtime.config
         if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated):
             return "brokerMaxConnections"
@@ -174,16 +166,15 @@ class ServerContext:
     # --- bounds ------------------------------------------------------------------------------------------------------
 
     def publish_started(self, size_bytes: int) -> bool:
-        """Count unanswered sends; True when there is no memory for more of them."""
+        """Count unanswered sends. Return True if there is no memory for more of them."""
         self.runtime.stats.pending_publish_bytes += size_bytes
         publishes = self.memory.publishes
         self.memory.follow(publishes.count(size_bytes))
         return publishes.room() <= 0
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Stop reading from the publishing `connection` until half of all unanswered sends are answered.
-
-        Each connection is paused when it publishes; consuming connections continue.
+        """Stop reading from `connection` until half of all unanswered sends are answered. Connections that only consume
+        continue.
         """
         if connection not in self._held_publishers:
             if not self._held_publishers:
@@ -193,7 +184,6 @@ class ServerContext:
             connection.hold_publish_memory(True)
 
     def publish_completed(self, size_bytes: int) -> None:
-        """Count answered sends."""
         stats, publishes = self.runtime.stats, self.memory.publishes
         stats.pending_publish_bytes -= size_bytes
         assert stats.pending_publish_bytes >= 0, "answered more than was published"
@@ -206,32 +196,30 @@ class ServerContext:
                 connection.hold_publish_memory(False)
 
     def report_unsent(self, connection: Connection, unsent_bytes: int) -> bool:
-        """The client of `connection` has not taken so much; whether it gets more now."""
+        """Record unsent bytes. Return whether the client may receive more now."""
         gets_more = self.outbox_shares.report(connection, unsent_bytes)
         self.memory.follow(self.outbox_shares.settled)
         return gets_more
 
     @property
     def most_outbound_bytes(self) -> int:
-        """The unsent data that one connection may have while others have little. Connections that pause with less wait
-        for others.
+        """The unsent data that one connection may have while others have little. A connection that pauses with less
+        waits for others.
         """
         return min(self.max_outbound_bytes, self.memory.outboxes.most_bytes // 4)
 
     def stalled(self, connection: Connection) -> None:
-        """Record that the client does not read."""
         unsent_bytes, waits = connection.unsent_bytes, connection.memory_waits
         if waits.outboxes_since_ms is None and unsent_bytes < self.most_outbound_bytes:
             waits.outboxes_since_ms = self.now_s() * 1000
         self._stalled[connection] = self.now_s(), unsent_bytes
 
     def unstalled(self, connection: Connection) -> None:
-        """It reads again."""
         connection.memory_waits.outboxes_since_ms = None
         self._stalled.pop(connection, None)
 
     def close_stalled(self, longest_s: float) -> None:
-        """Close connections that have read nothing for `longest_s`, because their unsent data take memory. Slow ones stay."""
+        """Close connections whose clients have read nothing for `longest_s`, because their unsent data take memory."""
         now_s = self.now_s()
         for connection, (since_s, bytes_then) in list(self._stalled.items()):
             if connection.unsent_bytes < bytes_then:

@@ -1,15 +1,15 @@
 """One coordinator on a disk that forgets, topics that remember what they were told, and a clock and timers that a test moves.
 
-What must hold is said by `World.check` and by what each step asserts: it is the contract of `transactions/coordinator.py`.
+`CoordinatorWorld.check` and the assertions of each step state the contract of `transactions/coordinator.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
+from tests.support.world import AsyncWorld
 from tests.unit.managed_ledger.stack import SMALL, FakeClock, LocalStack
 
 from pybroker.config import BrokerConfig
@@ -53,7 +53,9 @@ class Known:
         self.answered: TxnAction | None = None
 
 
-class World:
+class CoordinatorWorld(AsyncWorld):
+    """One coordinator on a local stack, its clients, and the topics that it notifies."""
+
     def __init__(self) -> None:
         self.stack = LocalStack(SMALL)
         self.known: dict[TxnId, Known] = {}
@@ -96,36 +98,51 @@ class World:
         if any(other.id.least <= low_water_mark for other in self.coordinator.state.transactions()):
             self.wrong.append("a low-water mark above what has not ended")
 
-    @asynccontextmanager
-    async def walked(self, steps: Sequence[Step], step: Callable[[Any, str, int], None]) -> AsyncIterator[None]:
-        """Take these steps, crash, let everything end and crash once more; what is begun inside has to end as well."""
-        await self.start()
-        try:
-            for name, which, turns in steps:
-                if name in ("refuse", "allow"):
-                    (self.refusing.add if name == "refuse" else self.refusing.discard)(TOPICS[which % 3])
-                elif name == "ring":
-                    self.runtime.ring()
-                else:
-                    step(self, name, which)
-                await self.turn(turns)
-                if name == "crash":
-                    await self.crash()
-                elif turns > 10:
-                    await self.settle()
-                self.check()
-            await self.settle()
-            self.check()
-            await self.crash()
-            await self.finish()
-            await self.crash()
-            yield
-            await self.settle()
-            await self.finish()
-        finally:
-            await asyncio.wait_for(self.stop(), 5)
-
     # --- steps -----------------------------------------------------------------------------------------------------------
+
+    async def perform(self, name: str, which: int, turns: int) -> None:
+        if name in ("refuse", "allow"):
+            (self.refusing.add if name == "refuse" else self.refusing.discard)(TOPICS[which % 3])
+        elif name == "ring":
+            self.runtime.ring()
+        else:
+            self.act(name, which)
+        await self.turn(turns)
+        if name == "crash":
+            await self.crash()
+        elif turns > 10:
+            await self.settle()
+
+    def act(self, name: str, which: int) -> None:
+        """What a client does."""
+        txns = list(self.known)
+        if name == "new":
+            self.new(1000 * (1 + which))
+        elif name == "time":
+            self.pass_time(700)
+        elif txns and name in ("add", "commit", "abort"):
+            txn = txns[-1 - which // 3 % len(txns)]
+            if name == "add":
+                self.add(txn, TOPICS[which % 3])
+            else:
+                self.end(txn, TxnAction.COMMIT if name == "commit" else TxnAction.ABORT)
+
+    async def finish(self) -> None:
+        """Crash, end all transactions and crash once more; new transactions end as well."""
+        await self.settle()
+        self.check()
+        await self.crash()
+        await self.end_all()
+        await self.crash()
+        await self.begin_again()
+        await self.settle()
+        await self.end_all()
+
+    async def begin_again(self) -> None:
+        """Begin new work when everything before it has ended."""
+        assert not len(self.coordinator.state), "it came back after a restart"
+        assert self.highest_mark <= self.coordinator.state.last_least
+        self.new(1000)
 
     def pass_time(self, passed_ms: int) -> None:
         self.stack.clock.now_ms += passed_ms
@@ -221,7 +238,7 @@ class World:
                 assert known.participants <= set(transaction.partitions), f"{txn} forgot who takes part"
         assert all(txn.least <= state.last_least for txn in self.known), "an id may be given again"
 
-    async def finish(self) -> None:
+    async def end_all(self) -> None:
         """Everything ends, in bounded steps, and nothing of it is kept."""
         self.refusing.clear()
         self.stack.clock.now_ms += 10_000_000
@@ -237,6 +254,7 @@ class World:
         assert log is not None
         assert log.cursor.backlog_entries <= self.kept_entries, "the log keeps what has ended"
 
-    async def stop(self) -> None:
-        await self.coordinator.close()
-        await self.stack.stop()
+    async def discard(self) -> None:
+        async with asyncio.timeout(5):
+            await self.coordinator.close()
+            await self.stack.stop()

@@ -5,7 +5,7 @@ What must hold is said by `check`: of each batch one group of transactions is co
 
 from __future__ import annotations
 
-from tests.fuzz.transactions.coordinator_world import Known, World
+from tests.fuzz.transactions.coordinator_world import TOPICS, CoordinatorWorld, Known
 
 from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.transactions import log_positions
@@ -32,7 +32,9 @@ class Driver:
         return Label(self.sink, batch, "w", str(self.run))
 
 
-class SinkWorld(World):
+class SinkWorld(CoordinatorWorld):
+    """The coordinator with the drivers of two sinks as its clients."""
+
     def __init__(self) -> None:
         super().__init__()
         self.drivers = [Driver("s"), Driver("t")]
@@ -43,6 +45,36 @@ class SinkWorld(World):
         return log_positions.FEW_RECORDS + (log_positions.RECORDS_EACH + 1) * len(self.coordinator.state.marks) + 2
 
     # --- steps -----------------------------------------------------------------------------------------------------------
+
+    def act(self, name: str, which: int) -> None:
+        driver = self.drivers[which % 2]
+        if name == "open":
+            self.open(driver, TOPICS[: 1 + which % 3])
+        elif name == "together":
+            self.together(driver, driver.batch, 0)
+        elif name == "part":  # a task's transaction was lost, or was another attempt's
+            self.together(driver, driver.batch, 1)
+        elif name == "unheard":
+            self.together(driver, driver.batch, 0, is_heard=False)
+        elif name == "again":
+            self.together(driver, max(0, driver.batch - which // 2), which // 3)
+        elif name == "abort":
+            self.abort(driver)
+        elif name == "restart":
+            self.restart(driver)
+        elif name == "time":
+            self.pass_time(20_000)
+
+    async def begin_again(self) -> None:
+        for driver in self.drivers:  # whatever became of them, they go on
+            self.restart(driver)
+            self.open(driver, TOPICS)
+            await self.settle()
+            self.together(driver, driver.batch, 0)
+
+    async def finish(self) -> None:
+        await super().finish()
+        assert all(driver.answered >= 0 for driver in self.drivers), "a driver that cannot go on"
 
     def open(self, driver: Driver, topics: list[str]) -> None:
         """A task: a transaction of the driver's batch, and topics that take part."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzz.transactions.coordinator_world import TOPICS, Step, World
+from tests.fuzz.transactions.coordinator_world import CoordinatorWorld, Step
 from tests.support.planting import Plant, found_by_walk
 
 from pybroker.managed_ledger.retention import RetentionLimits
@@ -49,30 +49,12 @@ STEPS = st.lists(
 
 
 async def walk(steps: list[Step]) -> None:
-    world = World()
-    async with world.walked(steps, step):
-        assert not len(world.coordinator.state), "it came back after a restart"
-        assert world.highest_mark <= world.coordinator.state.last_least
-        world.new(1000)
-
-
-def step(world: World, name: str, which: int) -> None:
-    txns = list(world.known)
-    if name == "new":
-        world.new(1000 * (1 + which))
-    elif name == "time":
-        world.pass_time(700)
-    elif txns and name in ("add", "commit", "abort"):
-        txn = txns[-1 - which // 3 % len(txns)]
-        if name == "add":
-            world.add(txn, TOPICS[which % 3])
-        else:
-            world.end(txn, TxnAction.COMMIT if name == "commit" else TxnAction.ABORT)
+    await CoordinatorWorld().play(steps)
 
 
 @settings(max_examples=20)
 @given(STEPS)
-def test_whatever_is_interrupted_transactions_end_once_everywhere_and_in_one_way(steps: list[Step]) -> None:
+def test_interrupted_transactions_end_once_and_in_one_way(steps: list[Step]) -> None:
     asyncio.run(walk(steps))
 
 
@@ -107,7 +89,7 @@ LONG: list[Step] = [
 ]
 
 
-def test_the_long_walk_that_finds_planted_bugs_passes_without_any() -> None:
+def test_long_script_passes_without_mutant() -> None:
     asyncio.run(walk(LONG))
 
 
@@ -261,12 +243,12 @@ BUGS = [
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__.strip("_"))
-def test_a_planted_bug_is_found(plant: Plant) -> None:
+def test_model_finds_mutant(plant: Plant) -> None:
     with found_by_walk(plant):
         asyncio.run(asyncio.wait_for(walk(LONG), 20))
 
 
-def test_ids_are_those_of_the_coordinator() -> None:
+def test_transaction_ids_carry_coordinator_id() -> None:
     state = CoordinatorState(7)
     state.apply(state.new(0, 1, None))
     assert [each.id for each in state.transactions()] == [TxnId(7, 1)]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzz.transactions.coordinator_world import TOPICS, Step
+from tests.fuzz.transactions.coordinator_world import Step
 from tests.fuzz.transactions.sink_world import ANYBODY, SinkWorld
 from tests.support.planting import Plant, found_by_walk
 
@@ -31,39 +31,12 @@ STEPS = st.lists(
 
 
 async def walk(steps: Sequence[Step]) -> None:
-    world = SinkWorld()
-    async with world.walked(steps, step):
-        for driver in world.drivers:  # whatever became of them, they go on
-            world.restart(driver)
-            world.open(driver, TOPICS)
-            await world.settle()
-            world.together(driver, driver.batch, 0)
-    assert all(driver.answered >= 0 for driver in world.drivers), "a driver that cannot go on"
-
-
-def step(world: SinkWorld, name: str, which: int) -> None:
-    driver = world.drivers[which % 2]
-    if name == "open":
-        world.open(driver, TOPICS[: 1 + which % 3])
-    elif name == "together":
-        world.together(driver, driver.batch, 0)
-    elif name == "part":  # a task's transaction was lost, or was another attempt's
-        world.together(driver, driver.batch, 1)
-    elif name == "unheard":
-        world.together(driver, driver.batch, 0, is_heard=False)
-    elif name == "again":
-        world.together(driver, max(0, driver.batch - which // 2), which // 3)
-    elif name == "abort":
-        world.abort(driver)
-    elif name == "restart":
-        world.restart(driver)
-    elif name == "time":
-        world.pass_time(20_000)
+    await SinkWorld().play(steps)
 
 
 @settings(max_examples=15)
 @given(STEPS)
-def test_whatever_is_interrupted_each_batch_of_a_sink_is_committed_once_and_as_a_whole(steps: list[Step]) -> None:
+def test_interrupted_sink_batches_are_committed_once_and_whole(steps: list[Step]) -> None:
     asyncio.run(walk(steps))
 
 
@@ -116,7 +89,7 @@ LONG: list[Step] = [
 ]
 
 
-def test_the_long_walk_that_finds_planted_bugs_passes_without_any() -> None:
+def test_long_script_passes_without_mutant() -> None:
     asyncio.run(walk(LONG))
 
 
@@ -222,7 +195,7 @@ BUGS = [
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__.strip("_"))
-def test_a_planted_bug_is_found(plant: Plant) -> None:
+def test_model_finds_mutant(plant: Plant) -> None:
     with found_by_walk(plant):
         asyncio.run(asyncio.wait_for(walk(LONG), 20))
 
@@ -243,7 +216,7 @@ def opened(state: CoordinatorState, label: Label | None, owner: str | None = Non
     return record.least
 
 
-def test_only_what_was_opened_for_the_batch_by_the_writer_is_committed() -> None:
+def test_only_transactions_opened_for_the_batch_are_committed() -> None:
     state = state_with()
     label = Label("s", 3, "w", "")
     for other in (None, Label("t", 3, "w", ""), Label("s", 4, "w", ""), Label("s", 3, "x", "")):
@@ -255,7 +228,7 @@ def test_only_what_was_opened_for_the_batch_by_the_writer_is_committed() -> None
     assert all(each.action is None for each in state.transactions())
 
 
-def test_a_transaction_of_a_sink_is_not_committed_alone_but_aborted_by_anybody() -> None:
+def test_sink_transaction_is_not_committed_alone_but_can_be_aborted() -> None:
     state = state_with()
     least = opened(state, Label("s", 3, "w", ""))
     transaction = state.find(least)
@@ -269,7 +242,7 @@ def test_a_transaction_of_a_sink_is_not_committed_alone_but_aborted_by_anybody()
     assert state.end(transaction, TxnAction.COMMIT) is None, "it is under way"
 
 
-def test_a_sink_is_its_writers_until_another_one_takes_it_over() -> None:
+def test_sink_belongs_to_writer_until_taken_over() -> None:
     state = state_with(("s", Mark(9, "w", None, 0)))
     other = Label("s", 0, "other", "")
     with pytest.raises(InvalidTxnStatus, match="'w'"):
@@ -281,7 +254,7 @@ def test_a_sink_is_its_writers_until_another_one_takes_it_over() -> None:
     assert state.together(other, [], ANYBODY, 0, "", takes_over=True) is None, "its own batches are repeats again"
 
 
-def test_a_sink_and_its_transactions_are_of_the_role_that_made_them() -> None:
+def test_sink_and_its_transactions_belong_to_creating_role() -> None:
     state = state_with(("s", Mark(9, "w", "alice", 0)))
     label, bob = Label("s", 10, "w", ""), Asking("bob", may_all=False)
     with pytest.raises(AuthorizationError):
@@ -299,7 +272,7 @@ def test_a_sink_and_its_transactions_are_of_the_role_that_made_them() -> None:
     assert root.owner == "alice", "a super user's help does not take it away"
 
 
-def test_marks_are_bounded_and_the_one_that_stood_still_for_long_makes_room() -> None:
+def test_oldest_idle_mark_is_dropped_at_the_limit() -> None:
     marks = Marks()
     for number in range(3):
         marks.put(f"s{number}", Mark(0, "w", None, number))
@@ -312,7 +285,7 @@ def test_marks_are_bounded_and_the_one_that_stood_still_for_long_makes_room() ->
     assert marks.makes_room("new", holder, 3, 499, 500) == "s1"
 
 
-def test_a_role_with_its_share_of_marks_replaces_its_own_oldest_and_others_have_room() -> None:
+def test_role_at_its_share_of_marks_replaces_its_own_oldest() -> None:
     marks, greedy, honest = Marks(), Holder("role greedy"), Holder("role honest")
     marks.put("honest-0", Mark(0, "w", "honest", 0))
     for number in range(11):
@@ -324,12 +297,12 @@ def test_a_role_with_its_share_of_marks_replaces_its_own_oldest_and_others_have_
     assert marks.makes_room("honest-1", honest, 16, 400, 500) == "", "another role has room"
 
 
-def test_a_sinks_home_never_changes() -> None:
+def test_home_of_sink_never_changes() -> None:
     assert [home_of(f"sink-{number}") for number in range(6)] == [15, 12, 8, 11, 0, 3]
     assert {home_of(str(number)) for number in range(1000)} == set(range(16))
 
 
-def test_whatever_another_writer_has_left_open_is_aborted_by_who_takes_over() -> None:
+def test_takeover_aborts_open_transactions_of_previous_writer() -> None:
     state = state_with(("s", Mark(900, "old", None, 0)))
     late = opened(state, Label("s", 901, "old", "1"))
     label = Label("s", 0, "new", "1")

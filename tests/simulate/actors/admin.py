@@ -22,7 +22,7 @@ OF_SUBSCRIPTION = ("delete_subscription", "skip", "skip_all", "reset_cursor", "e
 
 
 class Admin:
-    """Runs one script. `http` is the world's; ConnectionError from it means that the broker is gone."""
+    """Runs one script. `http` is the simulation's; ConnectionError from it means that the broker is gone."""
 
     def __init__(self, name: str, http: Call, tape_: Tape, topics: dict[str, dict[str, Any]]) -> None:
         self.name = name

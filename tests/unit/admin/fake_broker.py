@@ -1,4 +1,6 @@
-"""A broker without storage or dispatch, for tests of the HTTP edge: real resources and rights, topics that count."""
+"""A broker without storage or dispatch, for tests of the HTTP server: real metadata and permissions, topics that count
+calls.
+"""
 
 from __future__ import annotations
 
@@ -235,13 +237,13 @@ class FakeTopic:
         return self.subscriptions[name]
 
 
-# They pass for those of topics that store their messages.
+# Accepted as topics that store their messages.
 Topic.register(FakeTopic)
 Subscription.register(FakeSubscription)
 
 
 class FakeDirectory:
-    """Which topics a fake broker has; none of them is a system topic."""
+    """The topics of a fake broker; none of them is a system topic."""
 
     def __init__(self, topics: dict[str, FakeTopic]) -> None:
         self._topics = topics
@@ -284,14 +286,14 @@ class FakeNamespaceDeletion:
 
 
 class FakeTransactions:
-    """Nobody has used one."""
+    """Coordinators without transactions."""
 
     def running(self) -> list[Coordinator]:
         return []
 
 
 class FakeBroker:
-    """What the HTTP edge calls of a BrokerService."""
+    """The methods of BrokerService that the HTTP server calls."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
         self.runtime = Runtime(config, clock or FakeClock())
@@ -375,14 +377,13 @@ class Answer:
 
 @dataclass
 class Served:
-    """A server that listens on a free port, and the broker behind it."""
+    """A server on a free port, and its broker."""
 
     broker: FakeBroker
     server: HttpServer
 
     @property
     def port(self) -> int:
-        """The port of HTTP without TLS, 0 if there is none."""
         return self.server.port or 0
 
     async def call(
@@ -393,7 +394,7 @@ class Served:
         headers: dict[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
-        """One request over a connection of its own; a body that is no bytes is sent as JSON."""
+        """Send one request over its own connection. A body other than bytes is sent as JSON."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         return await asyncio.to_thread(self._call, method, path, data, headers or {}, tls)
 
@@ -414,7 +415,7 @@ class Served:
 
 @asynccontextmanager
 async def served(**settings: Any) -> AsyncIterator[Served]:
-    """A bootstrapped fake broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
+    """Start a fake broker behind a real HTTP server; `settings` are fields of BrokerConfig."""
     defaults: dict[str, Any] = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
     broker = FakeBroker(BrokerConfig(**{**defaults, **settings}), Clock())
     await broker.resources.load()

@@ -1,4 +1,4 @@
-"""Stored entries as REST shows them: every field in its header, the payload opened, and nothing that breaks HTTP."""
+"""Stored entries in REST: each field in its header, the decompressed payload, and no content that breaks HTTP."""
 
 import json
 import zlib

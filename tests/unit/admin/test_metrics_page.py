@@ -22,7 +22,7 @@ SUBSCRIPTION = f'{TOPIC},subscription="s"'
 
 
 class Scrapes:
-    """A fake broker with the page over it."""
+    """A fake broker and its metrics page."""
 
     def __init__(self, **settings: Any) -> None:
         self.broker = FakeBroker(BrokerConfig(**settings))
@@ -37,7 +37,7 @@ class Scrapes:
         return list(self._page.slices())
 
     def value(self, name: str, labels: str) -> float:
-        """The one value of a sample."""
+        """Return the only value of a sample."""
         prefix = f"{name}{{{labels}}} "
         values = [line.removeprefix(prefix) for line in self.page().splitlines() if line.startswith(prefix)]
         assert len(values) == 1, (prefix, values)
@@ -214,7 +214,7 @@ def test_names_with_quotes_and_backslashes_are_escaped() -> None:
 
 
 class TickingClock(FakeClock):
-    """A millisecond passes whenever somebody looks at it."""
+    """A clock that advances a millisecond with each reading."""
 
     def monotonic_ms(self) -> float:
         self.now_ms += 1
@@ -351,7 +351,7 @@ def test_every_metric_that_dashboards_use_most_is_on_the_page() -> None:
     assert missing == []
 
 
-# Without those of transactions and of replication.
+# Without metrics of transactions and replication.
 MOST_USED = """
 pulsar_topics_count pulsar_subscriptions_count pulsar_producers_count pulsar_consumers_count pulsar_rate_in
 pulsar_rate_out pulsar_throughput_in pulsar_throughput_out pulsar_in_bytes_total pulsar_in_messages_total

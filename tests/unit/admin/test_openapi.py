@@ -1,4 +1,4 @@
-"""The OpenAPI document: every route is in it, and it is what the standard says."""
+"""The OpenAPI document contains every route and follows the standard."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def references(value: Any) -> Iterator[str]:
 
 
 def require_valid(described: dict[str, Any]) -> None:
-    """The rules of OpenAPI 3.1 that a document made from routes could break."""
+    """Check the rules of OpenAPI 3.1 that a document made from routes could break."""
     assert described["openapi"].startswith("3.1.")
     assert described["info"]["title"]
     assert described["info"]["version"]
@@ -163,11 +163,11 @@ async def test_every_route_of_the_broker_is_in_the_document(all_described: Any) 
 
 
 UNKNOWN = "*"
-"""The name of a parameter that the code does not say."""
+"""A parameter with a name that is not in the code."""
 
 
 def names_read(handler: Callable[..., Any], seen: set[object]) -> Iterator[str]:
-    """The parameters that a handler reads, itself or by the functions of this interface that it calls."""
+    """Yield the parameters that a handler reads, also by functions that it calls."""
     function = inspect.unwrap(getattr(handler, "__func__", handler))
     if function in seen:
         return
@@ -183,7 +183,7 @@ def names_read(handler: Callable[..., Any], seen: set[object]) -> Iterator[str]:
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
-    """The code, and that of the functions in it."""
+    """Yield the code and that of its inner functions."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
@@ -208,9 +208,7 @@ async def test_a_route_reads_what_it_declares_of_the_query_and_nothing_else(all_
         read = {name for handler in handlers for name in names_read(handler, seen)}  # type: ignore[arg-type]
         declared = {query.name for query in app.queries} if app is not None else set()
         owner = getattr(handlers[0], "__self__", None)
-        if isinstance(
-            owner, LevelCalls
-        ):  # One handler for many policies: which of them it reads what for, their rows say.
+        if isinstance(owner, LevelCalls):  # one handler for many policies: their rows name the parameters
             possible = {owner._level.path if name == UNKNOWN else name for name in read}
             is_right = declared <= possible
         else:

@@ -1,4 +1,4 @@
-"""Messages of REST as they are stored."""
+"""Messages of REST requests in their stored form."""
 
 import json
 import struct
@@ -101,7 +101,7 @@ def test_numbers_that_cannot_be_stored_are_refused(value: int | str) -> None:
 
 
 def test_a_key_goes_where_a_java_client_sends_it() -> None:
-    # Hashes as java.lang.String has them; the last one is negative before its sign is dropped.
+    # Hashes of java.lang.String; the last one is negative before its sign is dropped.
     assert partition_of_key("a", 1000) == 97
     assert partition_of_key("hello", 1000) == 99_162_322 % 1000
     assert partition_of_key("polygenelubricants", 1000) == (0x80000000 & 0x7FFFFFFF) % 1000

@@ -1,4 +1,4 @@
-"""A path is compared with the routes that it can mean, and the answer is the same as if it were with all."""
+"""The route table selects the same route as a search of all routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def first_match(routes: list[BaseRoute], path: str, method: str) -> tuple[str, bool]:
-    """The path of the route that is taken, and whether it takes the method."""
+    """Return the path of the selected route, and whether it accepts the method."""
     scope = {"type": "http", "path": path, "method": method, "root_path": ""}
     partial = ""
     for route in routes:

@@ -1,4 +1,4 @@
-"""Times as REST shows them, for every number that a client may have written."""
+"""Times in REST, for every number that a client may have sent."""
 
 import pytest
 

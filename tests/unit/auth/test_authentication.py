@@ -1,4 +1,4 @@
-"""Which way in a client's credentials take, on the binary protocol and over HTTP."""
+"""Selection of the authentication method, on the binary protocol and over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which role may do what."""
+"""Permissions of roles."""
 
 from __future__ import annotations
 

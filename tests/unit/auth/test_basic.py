@@ -12,7 +12,7 @@ from pybroker.auth.basic import MAX_REMEMBERED_FAILURES, BasicProvider
 from pybroker.config.keys import ConfigError
 from pybroker.errors import AuthenticationError
 
-# Each is the hash of "secret", made by OpenSSL and by crypt(3).
+# Hashes of "secret" by OpenSSL and by crypt(3).
 HASHES = {
     "apr1": "$apr1$foobar12$iaKeju32u.3kURgGqbDu3/",
     "sha1": "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
@@ -56,7 +56,7 @@ def test_a_wrong_password_is_refused_also_when_another_user_has_it(tmp_path: Pat
 
 
 def counting(provider: BasicProvider) -> list[str]:
-    """The passwords of which hashes are computed from now on."""
+    """Record the passwords that are hashed from now on."""
     hashed: list[str] = []
     verify = provider.verify
 
@@ -100,7 +100,7 @@ def test_every_common_kind_of_hash_is_understood(scheme: str) -> None:
 
     maker = getattr(passlib.hash, scheme)
     if "rounds" in maker.setting_kwds:
-        maker = maker.using(rounds=1000)  # Whoever makes the file chooses; many of them take seconds here.
+        maker = maker.using(rounds=1000)  # the default number of rounds takes seconds
     provider = provider_of(f"# users\n\nalice:{maker.hash('secret')}\n")
     assert role_of(provider, "alice:secret") == "alice"
     with pytest.raises(AuthenticationError):

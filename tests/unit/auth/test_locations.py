@@ -1,4 +1,4 @@
-"""Where keys may be configured to lie."""
+"""Configured locations of keys."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_name_in_a_directory_that_exists_is_a_path_however_it_looks(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     location = "a8B1cD/Zq7Kp2Lx9Vb3Nm4Yw6Rt5Us8Qj1Hf0Ge2Dc4Xa6Wz8x"
-    assert len(read_location("tokenSecretKey", location)) > 32  # Nobody can tell.
+    assert len(read_location("tokenSecretKey", location)) > 32  # ambiguous: any result is correct
     (tmp_path / "a8B1cD").mkdir()
     with pytest.raises(ConfigError, match="there is no file a8B1cD/"):
         read_location("tokenSecretKey", location)

@@ -1,4 +1,4 @@
-"""Password hashes run in threads, few at once, in turns of addresses, and none is lost."""
+"""Password hashes run in threads, few at once, fair among addresses, and none is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = CheckLimits(concurrent=2, pending=100, pending_per_address=50, failures
 
 
 class Hashes:
-    """Hashes that take until they are let go; which thread computes them and how many at once."""
+    """Hashes that run until the test releases them; records threads and concurrency."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()

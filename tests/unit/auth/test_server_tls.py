@@ -1,4 +1,4 @@
-"""TLS contexts: what they accept, whose certificate they show, and how they follow renewed files. Without a socket."""
+"""TLS contexts: accepted clients, certificates, and renewed files. Without a socket."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client_context(authority: CertificateAuthority, files: CertificateFiles | No
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Let two contexts talk in memory; return the server's and the client's side."""
+    """Complete a handshake in memory; return the server's and the client's side."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server_side = server.wrap_bio(to_server, to_client, server_side=True)
     client_side = client.wrap_bio(to_client, to_server, server_hostname="localhost")

@@ -1,4 +1,4 @@
-"""Tokens: whose signature counts, for how long, and for which role."""
+"""Tokens: accepted signatures, validity periods, and roles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def role_of(checker: TokenProvider, text: str, now_s: float = NOW_S) -> str | No
 
 
 def hand_made(header: dict[str, str], claims: dict[str, str], key: bytes | None) -> str:
-    """A token that no honest library would make: signed by HMAC with `key`, or not at all."""
+    """Return a token that no correct library creates: signed by HMAC with `key`, or unsigned."""
 
     def part(content: bytes) -> str:
         return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
@@ -181,7 +181,7 @@ def test_a_public_key_that_does_not_fit_its_algorithm_is_refused() -> None:
 
 
 def signed(claims: str) -> str:
-    """A token signed with the secret, of claims as they are written."""
+    """Return a token with `claims`, signed with the secret."""
 
     def part(content: bytes) -> str:
         return base64.urlsafe_b64encode(content).rstrip(b"=").decode()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from tests.support.recording_peer import RecordingPeer
 from tests.unit.broker.one_topic import OneTopic, one_topic
 
@@ -28,6 +31,74 @@ async def delivered_in_turns(one: OneTopic, peer: RecordingPeer, turns: int) -> 
         counts.append(len(peer.delivered) - before)
         one.runtime.move(1000)
     return counts
+
+
+@pytest.mark.parametrize("scope", ["", "per_topic_", "per_subscription_"])
+async def test_configured_rate_applies_without_a_policy(scope: str) -> None:
+    settings: dict[str, Any] = {f"dispatch_throttling_rate_{scope}in_msg": 10}
+    async with one_topic(**settings) as one:
+        peer = RecordingPeer()
+        one.consumer(await one.subscription(), peer)
+        await one.publish(25)
+        assert await delivered_in_turns(one, peer, 3) == [10, 10, 5]
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+@pytest.mark.parametrize("scope", ["Topic", "Subscription"])
+async def test_rate_slows_backlog_and_is_counted_by_its_scope(scope: str, kind: str) -> None:
+    rates = limited(10) if scope == "Topic" else limited(-1, of_subscription=10)
+    async with one_topic(rates) as one:
+        subscription, peer = await one.subscription(), RecordingPeer()
+        await one.publish(25)
+        one.consumer(subscription, peer, kind)
+        assert await delivered_in_turns(one, peer, 3) == [10, 10, 5]
+        assert set(subscription.counters.throttled_events) == {("Msg", scope)}
+
+
+async def test_each_subscription_has_its_own_subscription_rate() -> None:
+    async with one_topic(limited(-1, of_subscription=4)) as one:
+        peers = [RecordingPeer(), RecordingPeer()]
+        for name, peer in zip("ab", peers, strict=True):
+            one.consumer(await one.subscription(name), peer)
+        await one.publish(6)
+        await one.pumped()
+        assert [len(peer.delivered) for peer in peers] == [4, 4]
+
+
+async def test_rate_in_bytes_slows_backlog() -> None:
+    async with one_topic(TopicPolicies(dispatchRate=DispatchRate(-1, 1, False, 1))) as one:
+        subscription, peer = await one.subscription(), RecordingPeer()
+        one.consumer(subscription, peer)
+        await one.publish(3)
+        await one.pumped()
+        assert len(peer.delivered) < 3
+        one.runtime.move(1_000_000)
+        await one.pumped()
+        assert set(subscription.counters.throttled_events) == {("Bytes", "Topic")}
+
+
+async def test_redelivered_messages_count_towards_the_rate() -> None:
+    async with one_topic(limited(-1, of_subscription=10)) as one:
+        peer = RecordingPeer()
+        consumer = one.consumer(await one.subscription(), peer)
+        await one.publish(10)
+        await one.pumped()
+        assert len(peer.delivered) == 10
+        consumer.subscription.redeliver(consumer, None, 0)
+        await one.pumped()
+        assert len(peer.delivered) == 10
+        one.runtime.move(1000)
+        await one.pumped()
+        assert sorted(peer.delivered[10:]) == sorted(peer.delivered[:10])
+
+
+@pytest.mark.parametrize(("counts_batches", "expected"), [(True, [10, 10]), (False, [10, 0])])
+async def test_batch_counts_as_one_message_only_where_configured(counts_batches: bool, expected: list[int]) -> None:
+    async with one_topic(limited(10), dispatch_throttling_on_batch_message_enabled=counts_batches) as one:
+        peer = RecordingPeer()
+        one.consumer(await one.subscription(), peer)
+        await one.publish(20, messages_each=10)
+        assert await delivered_in_turns(one, peer, 2) == expected
 
 
 async def test_a_subscription_without_a_rate_has_no_throttle() -> None:

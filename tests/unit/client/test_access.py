@@ -1,4 +1,4 @@
-"""Secrets are read where they are used and shown nowhere."""
+"""Secrets are read at their use and never shown."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an access says of TLS holds for every port of the broker."""
+"""The TLS settings of an access apply to every port of the broker."""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a client reads from a broker: any chunking gives the same, and any bytes give events or a refusal."""
+"""Frames from a broker: the result does not depend on the chunks, and any bytes give events or an error."""
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ def test_any_bytes_give_events_or_a_refusal(data: bytes) -> None:
 
 @given(st.binary(max_size=60), numbers, numbers)
 def test_a_damaged_message_is_read_as_protobuf_reads_it_or_refused(tail: bytes, ledger: int, entry: int) -> None:
-    """Unknown fields behind the known ones are passed over, and nothing else is made up."""
+    """Unknown fields after the known ones are skipped."""
     command = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
     command.message.consumer_id = 1
     command.message.message_id.ledgerId = ledger

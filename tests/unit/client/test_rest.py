@@ -1,4 +1,4 @@
-"""An address that has never answered is soon an error; a broker that has answered before is waited for."""
+"""Requests to an address that has never answered fail soon; requests to a known broker are retried."""
 
 import contextlib
 import socket
@@ -15,7 +15,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
 
 @contextlib.contextmanager
 def listening(*answers: bytes) -> Iterator[str]:
-    """The address of a server that gives one of `answers` on each connection, and then listens no more."""
+    """Serve one of `answers` on each connection, then stop listening."""
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
 

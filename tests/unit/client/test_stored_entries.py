@@ -39,6 +39,6 @@ def test_client_unpacks_the_messages_of_an_entry(vector: StoredEntryVector) -> N
     elif vector.error is not None:
         with pytest.raises(DamagedPayload, match=r"^t: |payload|cannot hold"):
             unpack(received, "t", -1, ChunkedMessages())
-    elif not vector.fields["is_marker"]:  # A broker does not send markers.
+    elif not vector.fields["is_marker"]:  # brokers do not send markers
         messages = unpack(received, "t", -1, ChunkedMessages()).messages
         assert [shown(each) for each in messages] == [each for each in vector.messages if not each["is_compacted_out"]]

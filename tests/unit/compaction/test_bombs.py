@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.unit.compaction.entries import CODECS, Said, batch, framed
-from tests.unit.compaction.test_compactor import World
+from tests.unit.compaction.test_compactor import CompactionStack
 
 from pybroker.compaction.compactor import THREAD_COST_BYTES
 from pybroker.compaction.messages import (
@@ -119,12 +119,12 @@ class WatchedSurvivors(Survivors):
 
 
 async def test_what_becomes_large_is_opened_in_a_thread_however_small_it_is() -> None:
-    world = World()
-    await world.open()
+    stack = CompactionStack()
+    await stack.open()
     small, grown = batch([Said("a", b"1")]), bomb(20_000)
-    await world.publish(small, grown, small)
-    compactor = world.compactor()
+    await stack.publish(small, grown, small)
+    compactor = stack.compactor()
     watched = compactor._survivors = WatchedSurvivors()
-    await compactor.run(world.ledger.last_confirmed)
+    await compactor.run(stack.ledger.last_confirmed)
     assert watched.threads[len(small)] == {threading.get_ident()}
     assert threading.get_ident() not in watched.threads[len(grown)]

@@ -94,7 +94,7 @@ class Listener(ManagedLedgerListener):
         raise error
 
 
-class World:
+class CompactionStack:
     """What survives a crash, and the managed ledger that is open on it."""
 
     def __init__(self) -> None:
@@ -180,164 +180,164 @@ SECOND = [single(Said("a", b"3")), *[single(Said(f"k{index % 3}", b"%d" % index)
 TABLE = {"b": b"1", "a": b"3", "k1": b"4", "k2": b"5", "k0": b"6"}
 
 
-async def compacted_once() -> World:
-    world = World()
-    await world.open()
-    await world.publish(*FIRST)
-    await world.compact()
-    await world.publish(*SECOND)
-    return world
+async def compacted_once() -> CompactionStack:
+    stack = CompactionStack()
+    await stack.open()
+    await stack.publish(*FIRST)
+    await stack.compact()
+    await stack.publish(*SECOND)
+    return stack
 
 
-async def test_positions_stay_and_what_follows_the_horizon_comes_from_the_topic() -> None:
-    world = await compacted_once()
-    places = world.listener.positions
-    assert await world.seen() == [
+async def test_compacted_read_keeps_positions_and_continues_in_topic() -> None:
+    stack = await compacted_once()
+    places = stack.listener.positions
+    assert await stack.seen() == [
         (places[1], Said("b", b"1")),
         (places[1], Said("a", b"2")),
         *[(place, next(iter(read(entry).values()))) for place, entry in zip(places[3:], SECOND, strict=True)],
     ]
-    await world.compact()
-    assert [place for place, _ in await world.seen()] == [places[1], places[3], *places[-3:]]
-    assert await world.values() == TABLE
+    await stack.compact()
+    assert [place for place, _ in await stack.seen()] == [places[1], places[3], *places[-3:]]
+    assert await stack.values() == TABLE
 
 
-async def test_keys_that_take_more_than_there_is_for_compaction_end_it_with_what_to_do_and_leave_the_old_view() -> None:
-    world = World()
-    await world.open()
-    await world.publish(*(single(Said(f"k{number}", b"v")) for number in range(30)))
+async def test_compaction_without_memory_for_keys_fails_and_keeps_old_view() -> None:
+    stack = CompactionStack()
+    await stack.open()
+    await stack.publish(*(single(Said(f"k{number}", b"v")) for number in range(30)))
     memory = Memory.ample(Clock())
     memory.compaction.limit_to(20 * KEY_BYTES)
     compactor = Compactor(
-        world.ledger, world.store, Clock(), memory, keeps_messages_without_key=False, read_timeout_s=10
+        stack.ledger, stack.store, Clock(), memory, keeps_messages_without_key=False, read_timeout_s=10
     )
     with pytest.raises(NotAllowedError, match=r"keys takes .* raise brokerMemoryLimitMB"):
-        await compactor.run(world.ledger.last_confirmed)
-    assert world.ledger.compacted is None
+        await compactor.run(stack.ledger.last_confirmed)
+    assert stack.ledger.compacted is None
     assert memory.compaction.used_bytes == memory.compaction.takers == 0
     memory.compaction.limit_to(0)
-    await world.compact()
-    assert world.view.entries > 0
+    await stack.compact()
+    assert stack.view.entries > 0
 
 
-async def test_a_compaction_waits_for_memory_before_it_begins() -> None:
-    world = World()
-    await world.open()
-    await world.publish(single(Said("k", b"v")))
+async def test_compaction_waits_for_memory_before_it_begins() -> None:
+    stack = CompactionStack()
+    await stack.open()
+    await stack.publish(single(Said("k", b"v")))
     memory = Memory.ample(Clock())
     memory.compaction.limit_to(1000)
     others_bytes = await memory.take(memory.compaction, "others", 1000)
     compactor = Compactor(
-        world.ledger, world.store, Clock(), memory, keeps_messages_without_key=False, read_timeout_s=10
+        stack.ledger, stack.store, Clock(), memory, keeps_messages_without_key=False, read_timeout_s=10
     )
-    running = asyncio.ensure_future(compactor.run(world.ledger.last_confirmed))
+    running = asyncio.ensure_future(compactor.run(stack.ledger.last_confirmed))
     await until(lambda: memory.compaction.waiting == 1)
     assert compactor.progress.read_entries == 0
     memory.give_back(memory.compaction, others_bytes)
     await running
-    assert world.view.entries == 1
+    assert stack.view.entries == 1
     assert memory.budget.used_bytes == 0
 
 
-async def test_an_entry_of_the_view_is_found_by_its_position() -> None:
-    world = await compacted_once()
-    await world.compact()
-    places = [place for place, _ in await world.seen()]
+async def test_entry_of_view_is_found_by_position() -> None:
+    stack = await compacted_once()
+    await stack.compact()
+    places = [place for place, _ in await stack.seen()]
     for index, place in enumerate(places):
-        assert await first_at(world.store, world.view, place) == index
-        assert await first_at(world.store, world.view, Position(place.ledger_id, place.entry_id + 1)) == index + 1
-    assert await first_at(world.store, world.view, EARLIEST) == 0
+        assert await first_at(stack.store, stack.view, place) == index
+        assert await first_at(stack.store, stack.view, Position(place.ledger_id, place.entry_id + 1)) == index + 1
+    assert await first_at(stack.store, stack.view, EARLIEST) == 0
 
 
-async def test_after_a_crash_at_any_step_there_is_the_old_view_or_the_new_one_and_nothing_else() -> None:
+async def test_crash_at_any_step_leaves_old_or_new_view_and_no_garbage() -> None:
     views = set()
     for steps in range(100):
-        world = await compacted_once()
-        old = world.view
-        world.countdown.left = steps
+        stack = await compacted_once()
+        old = stack.view
+        stack.countdown.left = steps
         try:
-            await world.compact()
-            await world.ledger.trim()
+            await stack.compact()
+            await stack.ledger.trim()
         except Crashed:
             is_over = False
         else:
             is_over = True
         await settle()
-        await world.open()
+        await stack.open()
         await settle()
-        views.add(world.view == old)
-        assert await world.values() == TABLE, steps
-        assert not await world.garbage(), steps
-        await world.compact()
-        assert await world.values() == TABLE, steps
+        views.add(stack.view == old)
+        assert await stack.values() == TABLE, steps
+        assert not await stack.garbage(), steps
+        await stack.compact()
+        assert await stack.values() == TABLE, steps
         if is_over:
             assert steps > 6
             break
     assert views == {True, False}
 
 
-async def test_the_ledgers_that_were_compacted_go_and_nothing_before() -> None:
-    world = await compacted_once()
-    before = world.ledger.ledgers.ledger_ids()
-    await world.ledger.trim()
-    assert world.ledger.ledgers.ledger_ids()[-3:] == before[-3:]
-    await world.compact()
-    await world.ledger.trim()
-    assert len(world.ledger.ledgers.ledger_ids()) < 3
-    assert await world.values() == TABLE
+async def test_compacted_ledgers_are_trimmed_only_after_compaction() -> None:
+    stack = await compacted_once()
+    before = stack.ledger.ledgers.ledger_ids()
+    await stack.ledger.trim()
+    assert stack.ledger.ledgers.ledger_ids()[-3:] == before[-3:]
+    await stack.compact()
+    await stack.ledger.trim()
+    assert len(stack.ledger.ledgers.ledger_ids()) < 3
+    assert await stack.values() == TABLE
     # Where the ledgers were, cursors begin in front of the view.
-    assert world.ledger.position_before(EARLIEST) == EARLIEST
+    assert stack.ledger.position_before(EARLIEST) == EARLIEST
 
 
-async def test_a_view_that_is_dropped_meanwhile_is_not_replaced() -> None:
-    world = await compacted_once()
+async def test_view_dropped_during_compaction_is_not_replaced() -> None:
+    stack = await compacted_once()
 
     async def interrupted(act: Callable[[], Awaitable[None]]) -> None:
-        compactor = world.compactor()
-        begin = world.ledger.begin_compacted
+        compactor = stack.compactor()
+        begin = stack.ledger.begin_compacted
 
         async def begin_and_act(drops: int) -> int:
             ledger_id = await begin(drops)
             await act()
             return ledger_id
 
-        world.ledger.begin_compacted = begin_and_act  # type: ignore[method-assign]
+        stack.ledger.begin_compacted = begin_and_act  # type: ignore[method-assign]
         with pytest.raises(StoreError):
-            await compactor.run(world.ledger.last_confirmed)
+            await compactor.run(stack.ledger.last_confirmed)
 
-    await interrupted(world.ledger.drop_compacted)
-    assert world.ledger.compacted is None
+    await interrupted(stack.ledger.drop_compacted)
+    assert stack.ledger.compacted is None
     await settle()
-    assert not await world.garbage()
+    assert not await stack.garbage()
 
 
-async def test_a_compaction_that_is_cancelled_leaves_nothing_behind() -> None:
-    world = await compacted_once()
-    old = world.view
+async def test_cancelled_compaction_leaves_no_ledger() -> None:
+    stack = await compacted_once()
+    old = stack.view
     for turns in range(0, 60, 3):
-        task = asyncio.ensure_future(world.compactor().run(world.ledger.last_confirmed))
+        task = asyncio.ensure_future(stack.compactor().run(stack.ledger.last_confirmed))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             break
-        assert world.view == old
+        assert stack.view == old
         await settle()
-        assert not await world.garbage()
-    assert await world.values() == TABLE
+        assert not await stack.garbage()
+    assert await stack.values() == TABLE
 
 
-async def test_everything_of_a_deleted_managed_ledger_goes_the_view_as_well() -> None:
-    world = await compacted_once()
-    await world.factory.delete(world.ledger)
-    assert await world.store.list_ledgers() == []
+async def test_deletion_of_managed_ledger_deletes_view() -> None:
+    stack = await compacted_once()
+    await stack.factory.delete(stack.ledger)
+    assert await stack.store.list_ledgers() == []
 
 
-async def test_a_large_entry_is_opened_and_left() -> None:
-    world = World()
-    await world.open()
+async def test_large_batch_is_compacted() -> None:
+    stack = CompactionStack()
+    await stack.open()
     large = b"x" * (2 << 20)
-    await world.publish(batch([Said("a", large), Said("b", large)]), single(Said("a", b"new")))
-    await world.compact()
-    assert await world.values() == {"b": large, "a": b"new"}
+    await stack.publish(batch([Said("a", large), Said("b", large)]), single(Said("a", b"new")))
+    await stack.compact()
+    assert await stack.values() == {"b": large, "a": b"new"}

@@ -22,7 +22,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OPTIONS = SMALL
 
 
-class World:
+class FaultyStore:
     """A disk and the store on it; every fatal error and every turn is remembered."""
 
     def __init__(self, disk: FaultDisk, options: LocalStoreOptions = OPTIONS) -> None:
@@ -33,7 +33,7 @@ class World:
         self.listener = Listener()
         self.store: LocalStore
 
-    async def open(self) -> World:
+    async def open(self) -> FaultyStore:
         self.store = await LocalStore.open(DIRECTORY, self.options, self._failed, StoreEnvironment(self.disk))
         return self
 
@@ -72,17 +72,17 @@ class World:
         """It gives that back."""
         self.disk.unlink(DIRECTORY / "ballast")
 
-    async def again(self, random: Random | None = None) -> World:
+    async def again(self, random: Random | None = None) -> FaultyStore:
         """The store after a power loss; after a kill without `random`."""
         survivor = self.disk.after_kill() if random is None else self.disk.after_power_loss(random)
         await self.store.close()
-        return await World(survivor, self.options).open()
+        return await FaultyStore(survivor, self.options).open()
 
 
-async def world(
+async def faulty_store(
     *, writes_direct: bool = False, capacity_bytes: int | None = None, options: LocalStoreOptions = OPTIONS
-) -> World:
-    return await World(FaultDisk(writes_direct=writes_direct, capacity_bytes=capacity_bytes), options).open()
+) -> FaultyStore:
+    return await FaultyStore(FaultDisk(writes_direct=writes_direct, capacity_bytes=capacity_bytes), options).open()
 
 
 def fails(number: int, *operations: str, suffix: str = "", after: int = 0, times: int | None = None) -> FaultPlan:

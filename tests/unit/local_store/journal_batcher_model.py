@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 from hypothesis import strategies as st
+from tests.support.world import SyncWorld
 
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import AppendListener, AppendRun
@@ -72,8 +73,8 @@ class NoListener(AppendListener):
         raise AssertionError("the batcher tells nobody")
 
 
-class JournalWorld:
-    """Owned by one test. `take_step` takes one step of a script and checks everything."""
+class JournalWorld(SyncWorld):
+    """A batcher and the files that its driver writes. Each batch is checked where it is written."""
 
     def __init__(self, kind: type[JournalBatcher] = JournalBatcher, *, is_synced: bool = True) -> None:
         self.files: list[bytearray] = []
@@ -105,11 +106,13 @@ class JournalWorld:
         self.files.append(data)
         return JournalLocation(header, capacity_bytes)
 
-    def take_step(self, step: tuple[Any, ...]) -> None:
-        kind, *details = step
-        if self.is_closed and kind != "write":
+    def perform(self, name: str, *arguments: Any) -> None:
+        if self.is_closed and name != "write":
             self.write([], FILE_HEADER_BYTES + 4096)
-        getattr(self, kind)(*details)
+        super().perform(name, *arguments)
+
+    def finish(self) -> None:
+        self.write([], FILE_HEADER_BYTES + 4096)
 
     # Items
 
@@ -124,25 +127,25 @@ class JournalWorld:
         if ledger_id in self.broken or listener in self.untold:
             self.broken.add(ledger_id)
             self.must_be_fenced.append(run)
-            self.take(run, 0)
+            self.put(run, 0)
         else:
-            self.take(run, run.size_bytes)
+            self.put(run, run.size_bytes)
 
     def record(self, size_bytes: int) -> None:
         self.item_count += 1
         data = encode_cursor_record(CursorRecord(RecordType.CURSOR_DELTA, "c", self.item_count, bytes(size_bytes)))
         record = JournalRecord(data, None)
-        self.take(record, len(data))
+        self.put(record, len(data))
 
     def mark(self) -> None:
-        self.take(JournalMark(lambda sequence: None), 0)
+        self.put(JournalMark(lambda sequence: None), 0)
 
     def told(self, number: int) -> None:
         listener = self.listeners[number]
         self.untold.discard(listener)
-        self.take(ListenersTold({listener}), 0)
+        self.put(ListenersTold({listener}), 0)
 
-    def take(self, item: JournalItem, size_bytes: int) -> None:
+    def put(self, item: JournalItem, size_bytes: int) -> None:
         self.open.append(item)
         self.open_bytes += size_bytes
         self.is_closed = not self.batcher.take(item)
@@ -167,7 +170,7 @@ class JournalWorld:
             seen.append(type(step))
             step = self.answered(step, outcome, capacity_bytes)
         assert len(seen) <= 8, "every batch comes to its end"
-        self.check(step, failures, has_made_room=MakeRoom in seen)
+        self.check_batch(step, failures, has_made_room=MakeRoom in seen)
         self.open, self.open_bytes, self.must_be_fenced, self.is_closed = [], 0, [], False
 
     def answered(self, step: Step, outcome: Outcome, capacity_bytes: int) -> Step:
@@ -199,7 +202,7 @@ class JournalWorld:
 
     # What must hold
 
-    def check(self, ended: Ended, failures: int, *, has_made_room: bool) -> None:
+    def check_batch(self, ended: Ended, failures: int, *, has_made_room: bool) -> None:
         batch = ended.batch
         runs = [item for item in self.open if isinstance(item, AppendRun)]
         records = [item for item in self.open if isinstance(item, JournalRecord)]
@@ -270,7 +273,4 @@ def item_identity(item: JournalItem) -> tuple[str, int]:
 
 
 def walk(script: list[tuple[Any, ...]], *, is_synced: bool) -> None:
-    world = JournalWorld(is_synced=is_synced)
-    for step in script:
-        world.take_step(step)
-    world.write([], FILE_HEADER_BYTES + 4096)
+    JournalWorld(is_synced=is_synced).play(script)

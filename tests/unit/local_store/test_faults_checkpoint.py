@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from tests.support.fault_disk import FaultDisk, PartialWrite
-from tests.unit.local_store.faults import NO_SPACE, BlockedReason, World, fails, turns, world
+from tests.unit.local_store.faults import NO_SPACE, BlockedReason, FaultyStore, fails, faulty_store, turns
 from tests.unit.local_store.stores import read_all
 
 from pybroker.errors import StorageFull, StoreError
@@ -15,7 +15,7 @@ from pybroker.local_store.checkpoint import checkpoint
 PAYLOADS = [b"%d" % number * 500 for number in range(40)]
 
 
-async def filled(it: World) -> int:
+async def filled(it: FaultyStore) -> int:
     """A ledger with all payloads and a cursor with one delta, none of it in its place yet."""
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, *PAYLOADS)
@@ -23,7 +23,7 @@ async def filled(it: World) -> int:
     return ledger_id
 
 
-async def check(it: World, ledger_id: int) -> None:
+async def check(it: FaultyStore, ledger_id: int) -> None:
     assert await read_all(it.store, ledger_id) == PAYLOADS
     assert await it.store.load("c") == (None, [b"1"])
 
@@ -31,8 +31,8 @@ async def check(it: World, ledger_id: int) -> None:
 @pytest.mark.parametrize("is_sealed", [False, True])
 @pytest.mark.parametrize("steps", range(18))
 @pytest.mark.parametrize("kept_bytes", [None, 1])
-async def test_power_lost_in_a_checkpoint_loses_nothing(steps: int, is_sealed: bool, kept_bytes: int | None) -> None:
-    it = await world()
+async def test_power_loss_in_checkpoint_loses_nothing(steps: int, is_sealed: bool, kept_bytes: int | None) -> None:
+    it = await faulty_store()
     ledger_id = await filled(it)
     if is_sealed:
         await it.store.seal(ledger_id)
@@ -46,10 +46,10 @@ async def test_power_lost_in_a_checkpoint_loses_nothing(steps: int, is_sealed: b
 @pytest.mark.parametrize("number", NO_SPACE)
 @pytest.mark.parametrize("operation", ["create", "write", "truncate", "sync", "sync_directory", "commit"])
 @pytest.mark.parametrize("is_sealed", [False, True])
-async def test_a_checkpoint_without_room_is_tried_again_and_appends_are_refused_meanwhile(
+async def test_checkpoint_without_space_is_retried_and_appends_are_refused(
     operation: str, number: int, is_sealed: bool
 ) -> None:
-    it = await world()
+    it = await faulty_store()
     ledger_id = await filled(it)
     other = await it.store.create_ledger()
     if is_sealed:
@@ -74,12 +74,12 @@ async def test_a_checkpoint_without_room_is_tried_again_and_appends_are_refused_
     await again.store.close()
 
 
-async def check_readable(it: World, ledger_id: int) -> None:
+async def check_readable(it: FaultyStore, ledger_id: int) -> None:
     assert (await it.store.read(ledger_id, 0, 100, 1 << 20)).payloads == PAYLOADS
 
 
-async def test_what_a_cut_off_segment_write_has_left_is_written_over() -> None:
-    it = await world()
+async def test_rest_of_interrupted_segment_write_is_overwritten() -> None:
+    it = await faulty_store()
     ledger_id = await filled(it)
     cuts = iter((0, 1, 31, 32, 33, 1000))
 
@@ -95,9 +95,9 @@ async def test_what_a_cut_off_segment_write_has_left_is_written_over() -> None:
     await again.store.close()
 
 
-async def test_a_crash_in_a_checkpoint_over_several_journal_files_loses_nothing() -> None:
+async def test_crash_in_checkpoint_over_several_journal_files_loses_nothing() -> None:
     """Of what the segment holds behind its extent the replay of each file brings a part."""
-    it = await world()
+    it = await faulty_store()
     ledger_id = await it.store.create_ledger()
     payloads = [b"%d" % number * 5000 for number in range(60)]
     for number, payload in enumerate(payloads):
@@ -109,27 +109,25 @@ async def test_a_crash_in_a_checkpoint_over_several_journal_files_loses_nothing(
     await again.store.close()
 
 
-async def test_a_read_error_of_what_a_crash_has_left_in_a_segment_loses_nothing() -> None:
-    it = await world()
+async def test_read_error_of_segment_after_crash_loses_nothing() -> None:
+    it = await faulty_store()
     ledger_id = await filled(it)
     it.disk.plan = fails(errno.EIO, "commit")
     assert not await it.store._checkpointer.run()
-    survivor = World(it.disk.after_kill())
+    survivor = FaultyStore(it.disk.after_kill())
     await it.store.close()
     survivor.disk.plan = fails(errno.EIO, "read", suffix=".ledger")
     with pytest.raises(StoreError, match="Input/output error"):
         await survivor.open()
-    again = await World(survivor.disk.after_kill()).open()
+    again = await FaultyStore(survivor.disk.after_kill()).open()
     await check(again, ledger_id)
     await again.store.close()
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "commit"])
 @pytest.mark.parametrize("is_sealed", [False, True])
-async def test_an_io_error_of_a_checkpoint_ends_everything_and_the_next_start_has_all(
-    operation: str, is_sealed: bool
-) -> None:
-    it = await world()
+async def test_io_error_in_checkpoint_is_fatal_and_next_start_has_all(operation: str, is_sealed: bool) -> None:
+    it = await faulty_store()
     ledger_id = await filled(it)
     if is_sealed:
         await it.store.seal(ledger_id)
@@ -146,8 +144,8 @@ async def test_an_io_error_of_a_checkpoint_ends_everything_and_the_next_start_ha
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "commit"])
-async def test_a_slow_checkpoint_holds_up_neither_appends_nor_acknowledgements(operation: str) -> None:
-    it = await world()
+async def test_slow_checkpoint_blocks_neither_appends_nor_acknowledgements(operation: str) -> None:
+    it = await faulty_store()
     ledger_id = await filled(it)
     other = await it.store.create_ledger()
     blocked_reason = it.disk.plan = BlockedReason(operation, suffix=".db" if operation == "commit" else ".ledger")
@@ -165,11 +163,9 @@ async def test_a_slow_checkpoint_holds_up_neither_appends_nor_acknowledgements(o
 @pytest.mark.parametrize("operation", ["write", "commit"])
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("is_first", [False, True])
-async def test_a_ledger_may_grow_and_be_deleted_while_a_checkpoint_is_made(
-    operation: str, which: int, is_first: bool
-) -> None:
+async def test_ledger_can_grow_and_be_deleted_during_checkpoint(operation: str, which: int, is_first: bool) -> None:
     """The first one is being written, the other not yet."""
-    it = await world()
+    it = await faulty_store()
     ledger_ids = [await it.store.create_ledger() for _ in range(2)]
     payloads = [b"before", b"in it"] if not is_first else [b"in it"]
     for number, payload in enumerate(payloads):
@@ -193,9 +189,9 @@ async def test_a_ledger_may_grow_and_be_deleted_while_a_checkpoint_is_made(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_what_follows_a_commit_whose_sync_failed_survives_a_power_cut(seed: int) -> None:
+async def test_commit_after_failed_sync_survives_power_loss(seed: int) -> None:
     """The next process reads frames of the table's log that the device never got, and puts its own behind them."""
-    it = await world()
+    it = await faulty_store()
     ledger_id = await filled(it)
     it.disk.plan = fails(errno.EIO, "sync", suffix=".db-wal")
     assert not await it.store._checkpointer.run()
@@ -212,9 +208,9 @@ async def test_what_follows_a_commit_whose_sync_failed_survives_a_power_cut(seed
 
 
 @pytest.mark.parametrize("number", NO_SPACE)
-async def test_no_space_that_only_a_sync_of_the_table_tells_ends_everything_and_loses_nothing(number: int) -> None:
+async def test_no_space_at_table_sync_is_fatal_and_loses_nothing(number: int) -> None:
     """SQLite does not say why a sync has failed."""
-    it = await world()
+    it = await faulty_store()
     ledger_id = await filled(it)
     it.disk.plan = fails(number, "sync", suffix=".db-wal")
     assert not await it.store._checkpointer.run()
@@ -225,10 +221,10 @@ async def test_no_space_that_only_a_sync_of_the_table_tells_ends_everything_and_
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-async def test_a_sync_of_all_files_that_fails_loses_nothing(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_file_system_sync_loses_nothing(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had to bring to the device, no later sync brings: all of it is written again."""
     monkeypatch.setattr(checkpoint, "MAX_SINGLE_SYNCS", 0)
-    it = await world()
+    it = await faulty_store()
     ledger_ids = [await filled(it), await it.store.create_ledger()]
     await it.append(ledger_ids[1], 0, *PAYLOADS)
     it.disk.plan = fails(number, "sync_all")
@@ -244,12 +240,10 @@ async def test_a_sync_of_all_files_that_fails_loses_nothing(number: int, monkeyp
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_sync_of_all_files_that_lies_is_told_and_not_passed_over(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_file_system_sync_that_hides_an_error_is_reported(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "MAX_SINGLE_SYNCS", 0)
     monkeypatch.setattr(FaultDisk, "sync_all", lambda disk: None)
-    it = await world()
+    it = await faulty_store()
     ledger_id = await filled(it)
     assert await it.store._checkpointer.run()
     try:
@@ -266,8 +260,8 @@ async def test_a_sync_of_all_files_that_lies_is_told_and_not_passed_over(
         await again.store.close()
 
 
-async def test_damage_in_the_table_is_noticed_when_a_cursor_is_loaded() -> None:
-    it = await world()
+async def test_damaged_table_is_detected_when_cursor_is_loaded() -> None:
+    it = await faulty_store()
     await filled(it)
     assert await it.store._checkpointer.run()
     it.store._table._connection.execute("UPDATE deltas SET data = x'32'")

@@ -5,7 +5,7 @@ import errno
 from random import Random
 
 import pytest
-from tests.unit.local_store.faults import WRITERS, fails, world
+from tests.unit.local_store.faults import WRITERS, fails, faulty_store
 from tests.unit.local_store.stores import SMALL, read_all
 
 from pybroker.errors import StorageFull
@@ -16,8 +16,8 @@ PAYLOADS = [b"%d" % number * 300 for number in range(30)]
 
 @pytest.mark.parametrize("writes_direct", WRITERS, ids=["thread", "direct"])
 @pytest.mark.parametrize("number", NO_DESCRIPTOR)
-async def test_a_checkpoint_without_descriptors_is_tried_again(number: int, writes_direct: bool) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_checkpoint_without_descriptors_is_retried(number: int, writes_direct: bool) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, *PAYLOADS)
     it.disk.plan = fails(number, "open", "create", "sync_directory")
@@ -38,8 +38,8 @@ async def test_a_checkpoint_without_descriptors_is_tried_again(number: int, writ
 
 
 @pytest.mark.parametrize("writes_direct", WRITERS, ids=["thread", "direct"])
-async def test_a_journal_that_gets_no_next_file_refuses_and_goes_on(writes_direct: bool) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_journal_without_next_file_refuses_and_continues(writes_direct: bool) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_ids = [await it.store.create_ledger()]
     it.disk.plan = fails(errno.EMFILE, "open", "create")
     stored: list[bytes] = []
@@ -60,8 +60,8 @@ async def test_a_journal_that_gets_no_next_file_refuses_and_goes_on(writes_direc
     await again.store.close()
 
 
-async def test_files_that_are_kept_open_make_way_for_one_that_is_read() -> None:
-    it = await world()
+async def test_cached_open_files_are_closed_for_a_read() -> None:
+    it = await faulty_store()
     ledger_ids = [await it.store.create_ledger() for _ in range(2)]
     for ledger_id in ledger_ids:
         await it.append(ledger_id, 0, *PAYLOADS)

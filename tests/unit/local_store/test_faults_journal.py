@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from tests.support.fault_disk import PartialWrite
-from tests.unit.local_store.faults import NO_SPACE, WRITERS, BlockedReason, World, fails, turns, world
+from tests.unit.local_store.faults import NO_SPACE, WRITERS, BlockedReason, FaultyStore, fails, faulty_store, turns
 from tests.unit.local_store.stores import Listener, Owner, read_all
 
 from pybroker.errors import LedgerFenced, StorageFull, StoreError
@@ -19,8 +19,8 @@ BATCH_BYTES = 512
 
 @both_writers
 @pytest.mark.parametrize("kept_bytes", [0, 1, 35, 36, 37, 100, 300, 450])
-async def test_an_append_torn_at_any_byte_is_cut_and_nothing_before_it(writes_direct: bool, kept_bytes: int) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_append_torn_at_any_byte_is_cut_and_nothing_before_it(writes_direct: bool, kept_bytes: int) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"kept")
     it.disk.cut_power_after(0, kept_bytes, of="write_durably")
@@ -34,8 +34,8 @@ async def test_an_append_torn_at_any_byte_is_cut_and_nothing_before_it(writes_di
 
 @both_writers
 @pytest.mark.parametrize("seed", range(5))
-async def test_what_was_completed_is_there_when_unsynced_bytes_are_lost(writes_direct: bool, seed: int) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_completed_appends_survive_loss_of_unsynced_bytes(writes_direct: bool, seed: int) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     for number in range(20):
         await it.append(ledger_id, number, b"%d" % number * 400)
@@ -48,10 +48,8 @@ async def test_what_was_completed_is_there_when_unsynced_bytes_are_lost(writes_d
 
 @both_writers
 @pytest.mark.parametrize("number", NO_SPACE)
-async def test_no_room_for_a_batch_refuses_its_entries_and_goes_on_when_there_is_some(
-    writes_direct: bool, number: int
-) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_batch_without_space_is_refused_and_later_batches_succeed(writes_direct: bool, number: int) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     full, other = await it.store.create_ledger(), await it.store.create_ledger()
     await it.append(full, 0, b"kept")
     it.disk.plan = fails(number, "write", "write_durably")
@@ -75,9 +73,9 @@ async def test_no_room_for_a_batch_refuses_its_entries_and_goes_on_when_there_is
 
 
 @both_writers
-async def test_what_the_same_appender_had_under_way_in_its_next_ledger_is_refused_too(writes_direct: bool) -> None:
+async def test_refusal_covers_next_ledger_of_same_appender(writes_direct: bool) -> None:
     """A producer's messages stay in order: none becomes durable behind one that was refused before its sender knew."""
-    it = await world(writes_direct=writes_direct)
+    it = await faulty_store(writes_direct=writes_direct)
     left, entered, unconcerned, last = [await it.store.create_ledger() for _ in range(4)]
     other = Listener()
     slow = BlockedReason("write_durably")
@@ -112,8 +110,8 @@ async def test_what_the_same_appender_had_under_way_in_its_next_ledger_is_refuse
 
 
 @both_writers
-async def test_acknowledgements_in_a_refused_batch_are_kept_in_the_place_of_the_reserve(writes_direct: bool) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_acks_of_refused_batch_are_stored_in_reserve(writes_direct: bool) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     is_reserve_there = True
 
@@ -135,8 +133,8 @@ async def test_acknowledgements_in_a_refused_batch_are_kept_in_the_place_of_the_
 
 
 @both_writers
-async def test_an_acknowledgement_without_any_room_is_refused_and_forgotten(writes_direct: bool) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_ack_without_any_space_is_refused_and_forgotten(writes_direct: bool) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     it.disk.plan = fails(errno.ENOSPC, "write", "write_durably")
     assert isinstance(await it.acknowledge(b"refused"), StorageFull)
     it.disk.plan = None
@@ -148,8 +146,8 @@ async def test_an_acknowledgement_without_any_room_is_refused_and_forgotten(writ
 
 @both_writers
 @pytest.mark.parametrize("kept_bytes", [0, 36, 300, BATCH_BYTES])
-async def test_what_a_refused_batch_has_left_does_not_come_back(writes_direct: bool, kept_bytes: int) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_rest_of_refused_batch_does_not_come_back(writes_direct: bool, kept_bytes: int) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     is_first = True
 
@@ -169,8 +167,8 @@ async def test_what_a_refused_batch_has_left_does_not_come_back(writes_direct: b
 
 @both_writers
 @pytest.mark.parametrize("what", ["entries", "acknowledgement"])
-async def test_an_io_error_of_the_journal_ends_everything_and_completes_nothing(writes_direct: bool, what: str) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_io_error_of_journal_is_fatal_and_completes_nothing(writes_direct: bool, what: str) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     answers: list[StoreError | None] = []
     it.disk.plan = fails(errno.EIO, "write_durably")
@@ -192,8 +190,8 @@ async def test_an_io_error_of_the_journal_ends_everything_and_completes_nothing(
 
 
 @both_writers
-async def test_damage_in_the_journal_stops_the_start_unless_a_checkpoint_covers_it(writes_direct: bool) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_damaged_journal_stops_start_unless_checkpoint_covers_it(writes_direct: bool) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 100)
     await it.append(ledger_id, 1, b"b" * 100)
@@ -205,18 +203,18 @@ async def test_damage_in_the_journal_stops_the_start_unless_a_checkpoint_covers_
     await it.store.close()
     covered, live = 4096 + 512 + 60, 4096 + 3 * 512 + 60
     disk.flip_bit(name, covered)
-    again = await World(disk).open()
+    again = await FaultyStore(disk).open()
     assert await read_all(again.store, ledger_id) == [letter * 100 for letter in (b"a", b"b", b"c", b"d")]
     await again.store.close()
     disk = it.disk.after_power_loss(Random(5))
     disk.flip_bit(name, live)
     with pytest.raises(DamagedJournal, match=f"{name} is damaged at offset {4096 + 3 * 512}"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
 
 
 @both_writers
-async def test_a_slow_journal_delays_receipts_and_holds_up_nothing_else(writes_direct: bool) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_slow_journal_delays_receipts_only(writes_direct: bool) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"before")
     blocked_reason = it.disk.plan = BlockedReason("write_durably")
@@ -233,8 +231,8 @@ async def test_a_slow_journal_delays_receipts_and_holds_up_nothing_else(writes_d
 
 
 @both_writers
-async def test_every_operation_of_a_slow_disk_is_waited_for(writes_direct: bool) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_each_operation_of_slow_disk_is_awaited(writes_direct: bool) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     it.disk.delay_s = 0.002
     ledger_id = await it.store.create_ledger()
     for number in range(5):
@@ -246,8 +244,8 @@ async def test_every_operation_of_a_slow_disk_is_waited_for(writes_direct: bool)
 
 @both_writers
 @pytest.mark.parametrize("steps", range(9))
-async def test_power_lost_while_a_journal_file_is_made_loses_nothing(writes_direct: bool, steps: int) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_power_loss_during_journal_file_creation_loses_nothing(writes_direct: bool, steps: int) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, bytes(1000))
     await it.until(it.store._files.next_file().done)
@@ -263,9 +261,9 @@ async def test_power_lost_while_a_journal_file_is_made_loses_nothing(writes_dire
 
 
 @both_writers
-async def test_without_room_a_short_journal_file_takes_the_acknowledgements(writes_direct: bool) -> None:
+async def test_short_journal_file_takes_acks_when_space_is_low(writes_direct: bool) -> None:
     options = dataclasses.replace(LocalStoreOptions(), space_poll_s=0.001)
-    it = await world(writes_direct=writes_direct, capacity_bytes=256 << 20, options=options)
+    it = await faulty_store(writes_direct=writes_direct, capacity_bytes=256 << 20, options=options)
     await it.until(it.store._files.next_file().done)
     it.store.attach("c", Owner())  # so that no checkpoint has to take what the deltas hold
     it.fill_disk(left_bytes=1 << 20)  # of which the table's log takes some
@@ -277,8 +275,8 @@ async def test_without_room_a_short_journal_file_takes_the_acknowledgements(writ
 
 @both_writers
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_directory"])
-async def test_an_io_error_while_a_journal_file_is_made_ends_everything(writes_direct: bool, operation: str) -> None:
-    it = await world(writes_direct=writes_direct)
+async def test_io_error_in_journal_file_creation_is_fatal(writes_direct: bool, operation: str) -> None:
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.until(it.store._files.next_file().done)
     it.disk.plan = fails(errno.EIO, operation)
@@ -293,8 +291,8 @@ async def test_an_io_error_while_a_journal_file_is_made_ends_everything(writes_d
     await it.store.close()
 
 
-async def test_a_journal_file_that_is_made_slowly_does_not_hold_up_the_loop() -> None:
-    it = await world(writes_direct=True)
+async def test_slow_journal_file_creation_does_not_block_the_loop() -> None:
+    it = await faulty_store(writes_direct=True)
     ledger_id = await it.store.create_ledger()
     await it.until(it.store._files.next_file().done)
     blocked_reason = it.disk.plan = BlockedReason("create")

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.local_store.faults import NO_SPACE, BlockedReason, World, fails, world
+from tests.unit.local_store.faults import NO_SPACE, BlockedReason, FaultyStore, fails, faulty_store
 from tests.unit.local_store.stores import read_all
 
 from pybroker.disk import device_sync
@@ -20,7 +20,7 @@ from pybroker.local_store.journal.journal_recovery import DamagedJournal
 from pybroker.local_store.segments.segment_writer import segment_path
 
 
-async def stored(it: World, *payloads: bytes) -> int:
+async def stored(it: FaultyStore, *payloads: bytes) -> int:
     """A ledger whose entries are in its segment file and nowhere else."""
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, *payloads)
@@ -29,8 +29,8 @@ async def stored(it: World, *payloads: bytes) -> int:
     return ledger_id
 
 
-async def test_an_io_error_of_a_read_fails_that_read_and_the_next_one_works() -> None:
-    it = await world()
+async def test_io_error_fails_one_read_only() -> None:
+    it = await faulty_store()
     bad, good = await stored(it, b"bad"), await stored(it, b"good")
     it.disk.plan = fails(errno.EIO, "read", suffix=f"{bad}.ledger")
     for _ in range(2):
@@ -43,8 +43,8 @@ async def test_an_io_error_of_a_read_fails_that_read_and_the_next_one_works() ->
     await it.store.close()
 
 
-async def test_an_io_error_when_a_cursor_is_loaded_fails_that_load_and_the_next_one_works() -> None:
-    it = await world()
+async def test_io_error_fails_one_cursor_load_only() -> None:
+    it = await faulty_store()
     assert await it.acknowledge(b"1") is None
     assert await it.store._checkpointer.run()
     it.disk.plan = fails(errno.EIO, "read", suffix=".db")
@@ -55,8 +55,8 @@ async def test_an_io_error_when_a_cursor_is_loaded_fails_that_load_and_the_next_
     await it.store.close()
 
 
-async def test_a_flipped_bit_costs_the_entry_that_it_is_in() -> None:
-    it = await world()
+async def test_flipped_bit_costs_its_entry_only() -> None:
+    it = await faulty_store()
     payloads = [b"%d" % number * 100 for number in range(5)]
     ledger_id = await stored(it, *payloads)
     name = segment_path(Path(), ledger_id).name
@@ -68,8 +68,8 @@ async def test_a_flipped_bit_costs_the_entry_that_it_is_in() -> None:
     await it.store.close()
 
 
-async def test_a_lost_segment_file_is_told_and_the_others_are_read() -> None:
-    it = await world()
+async def test_lost_segment_file_is_reported_and_others_are_read() -> None:
+    it = await faulty_store()
     lost, good = await stored(it, b"lost"), await stored(it, b"good")
     again = await it.again(Random(1))
     again.disk.unlink(segment_path(again.store._directory, lost))
@@ -79,8 +79,8 @@ async def test_a_lost_segment_file_is_told_and_the_others_are_read() -> None:
     await again.store.close()
 
 
-async def test_a_slow_read_holds_up_nobody_else() -> None:
-    it = await world()
+async def test_slow_read_blocks_no_other_read() -> None:
+    it = await faulty_store()
     slow, quick = await stored(it, b"slow"), await stored(it, b"quick")
     blocked_reason = it.disk.plan = BlockedReason("read", suffix=f"{slow}.ledger")
     reading = asyncio.ensure_future(it.store.read(slow, 0, 1, 100))
@@ -97,9 +97,9 @@ async def test_a_slow_read_holds_up_nobody_else() -> None:
 # Start
 
 
-async def crashed() -> tuple[World, int]:
+async def crashed() -> tuple[FaultyStore, int]:
     """A store that lost power with entries and a delta in the journal only."""
-    it = await world()
+    it = await faulty_store()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 1000, b"b" * 1000)
     assert await it.acknowledge(b"1") is None
@@ -108,7 +108,7 @@ async def crashed() -> tuple[World, int]:
     return it, ledger_id
 
 
-async def check_start(it: World, ledger_id: int) -> None:
+async def check_start(it: FaultyStore, ledger_id: int) -> None:
     await it.open()
     assert await read_all(it.store, ledger_id) == [b"a" * 1000, b"b" * 1000]
     assert await it.store.load("c") == (None, [b"1"])
@@ -119,9 +119,9 @@ async def check_start(it: World, ledger_id: int) -> None:
 @pytest.mark.parametrize(
     "operation", ["open", "read", "create", "write", "sync", "rename", "sync_directory", "commit", "make_directory"]
 )
-async def test_a_start_that_fails_says_why_and_the_next_one_finds_everything(operation: str, number: int) -> None:
+async def test_failed_start_reports_reason_and_next_start_finds_all(operation: str, number: int) -> None:
     it, ledger_id = await crashed()
-    survivor = World(it.disk.after_power_loss(Random(2)))
+    survivor = FaultyStore(it.disk.after_power_loss(Random(2)))
     survivor.disk.plan = fails(number, operation)
     told = ""
     try:
@@ -132,13 +132,13 @@ async def test_a_start_that_fails_says_why_and_the_next_one_finds_everything(ope
         await survivor.store.close()
     assert not told or any(text in told for text in (os.strerror(number), "disk I/O error", "database or disk is full"))
     survivor.disk.plan = None
-    await check_start(World(survivor.disk.after_kill()), ledger_id)
+    await check_start(FaultyStore(survivor.disk.after_kill()), ledger_id)
 
 
 @pytest.mark.parametrize("steps", range(0, 90, 3))
-async def test_power_lost_in_a_start_loses_nothing(steps: int) -> None:
+async def test_power_loss_in_start_loses_nothing(steps: int) -> None:
     it, ledger_id = await crashed()
-    survivor = World(it.disk.after_power_loss(Random(3)))
+    survivor = FaultyStore(it.disk.after_power_loss(Random(3)))
     survivor.disk.cut_power_after(steps)
     try:
         await survivor.open()
@@ -146,31 +146,31 @@ async def test_power_lost_in_a_start_loses_nothing(steps: int) -> None:
         pass
     else:
         await survivor.store.close()
-    await check_start(World(survivor.disk.after_power_loss(Random(steps))), ledger_id)
+    await check_start(FaultyStore(survivor.disk.after_power_loss(Random(steps))), ledger_id)
 
 
-async def test_damage_in_the_header_of_a_journal_file_stops_the_start() -> None:
+async def test_damaged_journal_file_header_stops_start() -> None:
     it, _ = await crashed()
     disk = it.disk.after_power_loss(Random(4))
     (name,) = (name for name in disk.list_names(it.store._directory.parent / "journal") if "000001." in name)
     disk.flip_bit(name, 17)
     with pytest.raises(DamagedJournal, match=f"{name} is damaged at offset 0"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
 
 
-async def test_damage_in_the_table_stops_the_start() -> None:
-    it = await world()
+async def test_damaged_table_stops_start() -> None:
+    it = await faulty_store()
     await it.store.close()
     it.disk.after_kill()
     name = "checkpoint.db"
     it.disk.flip_bit(name, it.disk.read_whole(name).index(b"cursor_number") + len(b"cursor_number"))
     with pytest.raises(StoreError, match=r"checkpoint.db"):
-        await World(it.disk.after_kill()).open()
+        await FaultyStore(it.disk.after_kill()).open()
 
 
-async def test_a_slow_start_holds_up_nothing() -> None:
+async def test_slow_start_does_not_block_the_loop() -> None:
     it, ledger_id = await crashed()
-    survivor = World(it.disk.after_power_loss(Random(5)))
+    survivor = FaultyStore(it.disk.after_power_loss(Random(5)))
     blocked_reason = survivor.disk.plan = BlockedReason("read", suffix=".journal")
     opening = asyncio.ensure_future(survivor.open())
     await blocked_reason.reached()
@@ -185,7 +185,7 @@ async def test_a_slow_start_holds_up_nothing() -> None:
 # What the operating system does to one call
 
 
-async def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwritev = os.pwritev
 
     def short(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int, flags: int) -> int:
@@ -197,7 +197,7 @@ async def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest
         assert file.read_at(100, 0) == b"\0\0\0" + b"0123456789abcdefghij"
 
 
-async def test_a_short_write_past_the_page_cache_is_gone_on_with(tmp_path: Path) -> None:
+async def test_short_direct_write_is_continued(tmp_path: Path) -> None:
     try:
         writer = DirectWriter()
     except OSError as error:
@@ -229,7 +229,7 @@ async def test_a_short_write_past_the_page_cache_is_gone_on_with(tmp_path: Path)
 
 
 @pytest.mark.parametrize("has_durable_write", [False, True])
-async def test_a_durable_write_that_fails_or_whose_sync_fails_is_an_error(
+async def test_failed_durable_write_or_sync_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_durable_write: bool
 ) -> None:
     def fail(*_: object) -> int:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from tests.support.fault_disk import FaultDisk
-from tests.unit.local_store.faults import OPTIONS, WRITERS, BlockedReason, World, fails, turns, world
+from tests.unit.local_store.faults import OPTIONS, WRITERS, BlockedReason, FaultyStore, fails, faulty_store, turns
 from tests.unit.local_store.stores import DIRECTORY, read_all
 
 from pybroker.errors import StorageFull, StoreError
@@ -19,17 +19,17 @@ FULL = dataclasses.replace(LocalStoreOptions(), space_poll_s=0.001, checkpoint_r
 both_writers = pytest.mark.parametrize("writes_direct", WRITERS, ids=["thread", "direct"])
 
 
-async def small_world(*, writes_direct: bool = False) -> World:
-    return await world(writes_direct=writes_direct, capacity_bytes=CAPACITY_BYTES, options=FULL)
+async def small_store(*, writes_direct: bool = False) -> FaultyStore:
+    return await faulty_store(writes_direct=writes_direct, capacity_bytes=CAPACITY_BYTES, options=FULL)
 
 
-def has_reserve(it: World) -> bool:
+def has_reserve(it: FaultyStore) -> bool:
     return RESERVE_NAME in it.disk.list_names(DIRECTORY)
 
 
 @both_writers
-async def test_everything_that_was_receipted_fits_when_the_disk_is_filled_by_publishing(writes_direct: bool) -> None:
-    it = await small_world(writes_direct=writes_direct)
+async def test_all_receipted_entries_fit_when_publishing_fills_disk(writes_direct: bool) -> None:
+    it = await small_store(writes_direct=writes_direct)
     ledger_id, payload = await it.store.create_ledger(), bytes(100_000)
     count = 0
     while count < 1000:
@@ -55,10 +55,10 @@ async def test_everything_that_was_receipted_fits_when_the_disk_is_filled_by_pub
 
 
 @both_writers
-async def test_a_disk_filled_by_others_refuses_appends_and_takes_acknowledgements_until_there_is_space(
+async def test_full_disk_refuses_appends_and_takes_acks_until_space_returns(
     writes_direct: bool,
 ) -> None:
-    it = await small_world(writes_direct=writes_direct)
+    it = await small_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"kept" * 1000)
     it.fill_disk()
@@ -84,8 +84,8 @@ async def test_a_disk_filled_by_others_refuses_appends_and_takes_acknowledgement
     await again.store.close()
 
 
-async def test_appends_are_taken_again_only_with_some_room_to_spare() -> None:
-    it = await small_world()
+async def test_appends_resume_only_with_spare_space() -> None:
+    it = await small_store()
     watermark = it.store._space.options.min_free_bytes
     it.fill_disk(watermark - MIB)
     await it.until(it.store.refusal)
@@ -100,7 +100,7 @@ async def test_appends_are_taken_again_only_with_some_room_to_spare() -> None:
 
 async def test_refusal_that_returns_at_once_is_retried_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
     """Figures promise space that no journal file finds, as under a quota: not two log lines at each look."""
-    it = await small_world()
+    it = await small_store()
     space = it.store._space
     looks = 0
     measure = space.measure
@@ -128,9 +128,9 @@ def test_next_journal_file_fits_into_the_space_that_is_kept_free(total_mib: int)
     assert 64 * 1024 <= fitted.journal_file_bytes <= fitted.min_free_bytes
 
 
-async def test_runs_that_wait_for_a_checkpoint_are_refused_when_there_is_no_space() -> None:
+async def test_runs_waiting_for_checkpoint_are_refused_without_space() -> None:
     options = dataclasses.replace(OPTIONS, checkpoint_max_bytes=4000, journal_max_bytes=10_000)
-    it = await world(options=options)
+    it = await faulty_store(options=options)
     ledger_id = await it.store.create_ledger()
     it.disk.plan = fails(errno.ENOSPC, "write", suffix=".ledger")
     for number in range(50):
@@ -147,8 +147,8 @@ async def test_runs_that_wait_for_a_checkpoint_are_refused_when_there_is_no_spac
     await it.store.close()
 
 
-async def test_a_full_disk_is_started_on_and_what_is_stored_is_read() -> None:
-    it = await small_world()
+async def test_start_on_full_disk_serves_stored_entries() -> None:
+    it = await small_store()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"kept")
     it.fill_disk()
@@ -162,9 +162,9 @@ async def test_a_full_disk_is_started_on_and_what_is_stored_is_read() -> None:
     await again.store.close()
 
 
-async def test_a_start_without_any_room_says_so() -> None:
+async def test_start_without_any_space_reports_it() -> None:
     disk = FaultDisk(capacity_bytes=CAPACITY_BYTES)
-    it = World(disk, FULL)
+    it = FaultyStore(disk, FULL)
     it.fill_disk()
     with pytest.raises(StoreError, match=r"checkpoint\.db cannot be opened: database or disk is full"):
         await it.open()
@@ -173,8 +173,8 @@ async def test_a_start_without_any_room_says_so() -> None:
     await it.store.close()
 
 
-async def test_a_slow_look_at_the_space_holds_up_nothing() -> None:
-    it = await small_world()
+async def test_slow_space_query_does_not_block_the_loop() -> None:
+    it = await small_store()
     ledger_id = await it.store.create_ledger()
     blocked_reason = it.disk.plan = BlockedReason("unlink", suffix=RESERVE_NAME)
     it.fill_disk()
@@ -189,8 +189,8 @@ async def test_a_slow_look_at_the_space_holds_up_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT])
-async def test_without_the_reserve_no_append_is_taken(number: int) -> None:
-    it = await small_world()
+async def test_appends_are_refused_without_reserve(number: int) -> None:
+    it = await small_store()
     ledger_id = await it.store.create_ledger()
     it.fill_disk()
     await it.until(lambda: not has_reserve(it))
@@ -205,7 +205,7 @@ async def test_without_the_reserve_no_append_is_taken(number: int) -> None:
     await it.store.close()
 
 
-def test_a_small_file_system_sets_little_aside() -> None:
+def test_small_file_system_reserves_little() -> None:
     options = fit_to_file_system(LocalStoreOptions(), 300 * MIB)
     assert options.min_free_bytes + options.reserve_bytes < 30 * MIB
     assert options.journal_file_bytes == 9 * MIB

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.fault_disk import FaultDisk
-from tests.unit.local_store.faults import World, world
+from tests.unit.local_store.faults import FaultyStore, faulty_store
 from tests.unit.local_store.stores import DIRECTORY, SMALL, open_store, read_all
 
 from pybroker.errors import StoreError
@@ -21,7 +21,7 @@ LEDGERS = DIRECTORY / "ledgers"
 
 async def stopped() -> tuple[FaultDisk, int]:
     """The disk of a store that was closed in order, and its one ledger."""
-    it = await world()
+    it = await faulty_store()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 1000)
     await it.store.close()
@@ -55,7 +55,7 @@ def forget_facts(disk: FaultDisk) -> None:
     ("lose", "what"), [(remove, "is missing"), (empty, "is empty"), (forget_facts, "holds no facts")]
 )
 @pytest.mark.parametrize("rest", ["ledgers", "journal", "all"])
-async def test_a_store_without_facts_is_refused_with_a_text_that_says_what_to_do(
+async def test_store_without_facts_is_refused_with_remedy(
     lose: Callable[[FaultDisk], None], what: str, rest: str
 ) -> None:
     disk, _ = await stopped()
@@ -67,18 +67,18 @@ async def test_a_store_without_facts_is_refused_with_a_text_that_says_what_to_do
     before = contents(disk)
     for _ in range(2):  # the first refusal has not made what the second one misses
         with pytest.raises(StoreError, match=f"checkpoint.db {what}, but /data holds .* files: .*Put it back.*move"):
-            await World(disk).open()
+            await FaultyStore(disk).open()
         assert contents(disk) == before
 
 
-async def test_a_store_that_lost_one_fact_is_refused() -> None:
+async def test_store_that_lost_one_fact_is_refused() -> None:
     disk, _ = await stopped()
     change_table(disk, "DELETE FROM facts WHERE name = 'sequence'")
     with pytest.raises(StoreError, match=r"checkpoint\.db is damaged: the facts sequence are missing"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
 
 
-async def test_a_file_of_a_ledger_that_was_never_made_shows_that_the_table_is_older() -> None:
+async def test_file_of_unknown_ledger_shows_that_table_is_older() -> None:
     """Its id would be given again: ids are reserved by a transaction before they are given."""
     disk, ledger_id = await stopped()
     file = disk.open_for_write(segment_path(LEDGERS, 70_000))
@@ -87,9 +87,9 @@ async def test_a_file_of_a_ledger_that_was_never_made_shows_that_the_table_is_ol
         with pytest.raises(
             StoreError, match=r"checkpoint\.db is older than the ledgers: it does not know ledger 70000 yet"
         ):
-            await World(disk).open()
+            await FaultyStore(disk).open()
     disk.unlink(segment_path(LEDGERS, 70_000))
-    again = await World(disk).open()
+    again = await FaultyStore(disk).open()
     assert again.store.is_id_given(ledger_id)
     made = await again.store.create_ledger()
     assert not again.store.is_id_given(made), "it is of this run"
@@ -97,22 +97,22 @@ async def test_a_file_of_a_ledger_that_was_never_made_shows_that_the_table_is_ol
     await again.store.close()
 
 
-async def test_a_file_name_that_no_ledger_can_have_is_refused() -> None:
+async def test_impossible_ledger_file_name_is_refused() -> None:
     disk, _ = await stopped()
     disk.open_for_write(LEDGERS / f"{'9' * 20}.ledger")
     with pytest.raises(StoreError, match=r"99999\.ledger has a name that no ledger can have"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
 
 
-async def test_a_segment_that_holds_more_than_the_table_and_the_journal_stops_the_start_and_stays_as_it_is() -> None:
+async def test_segment_beyond_table_and_journal_stops_start_unchanged() -> None:
     """The table and the journal are put back from a copy that is older than the segment."""
-    it = await world()
+    it = await faulty_store()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"first")
     assert await it.store._checkpointer.run()
     old = it.disk.after_kill()
     databases = contents(old, TABLE.name)
-    it = await World(old).open()
+    it = await FaultyStore(old).open()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"second")
     assert await it.store._checkpointer.run()
@@ -131,7 +131,7 @@ async def test_a_segment_that_holds_more_than_the_table_and_the_journal_stops_th
     name = segment_path(Path(), ledger_id).name
     before = disk.read_whole(name)
     with pytest.raises(UnknownEntries, match=rf"{name} is damaged at offset \d+: entry {ledger_id}:0 is there"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
     assert disk.read_whole(name) == before
 
 
@@ -140,7 +140,7 @@ def _row(ledger_id: int, extent: LedgerExtent) -> tuple[int, ...]:
     return (*values, row_checksum(*values))
 
 
-async def test_names_are_certain_of_what_was_made_since_the_journal_was_synced() -> None:
+async def test_names_are_certain_since_first_synced_journal() -> None:
     """A ledger that a power cut may bring back without its name stays such a one, whatever runs come behind."""
     disk, ids = FaultDisk(), []
     for is_synced in (True, False, False, True, True):
@@ -157,7 +157,7 @@ async def test_names_are_certain_of_what_was_made_since_the_journal_was_synced()
         disk = survivor
 
 
-async def test_of_a_store_that_does_not_say_how_its_journal_was_written_no_name_is_certain() -> None:
+async def test_names_are_uncertain_without_journal_mode() -> None:
     disk, ledger_id = await stopped()
     change_table(disk, "DELETE FROM facts WHERE name = 'first_named_ledger_id'")
     for _ in range(2):

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from tests.support.fault_disk import FaultDisk
-from tests.unit.local_store.faults import fails, world
+from tests.unit.local_store.faults import fails, faulty_store
 from tests.unit.local_store.stores import DIRECTORY, SMALL, Listener, read_all
 
 from pybroker.errors import StoreError
@@ -303,7 +303,7 @@ def test_mark_that_cannot_be_read_says_nothing() -> None:
 
 
 async def test_checkpoint_notes_batches_that_were_durable_behind_its_mark() -> None:
-    it = await world()
+    it = await faulty_store()
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a")
     assert await it.store._checkpointer.run()

@@ -7,6 +7,7 @@ import random
 from copy import deepcopy
 
 from tests.support.findings import at_once
+from tests.support.world import SyncWorld
 
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
@@ -93,7 +94,9 @@ class Model:
         return sum(1 << index for index in range(BATCH) if (position, index) in self.holder)
 
 
-class Walk:
+class HeldAcksWorld(SyncWorld):
+    """The state of a cursor, the model, and what a crash leaves of both."""
+
     def __init__(self) -> None:
         self.state = CursorState(ledger_list(), Position(0, -1))
         self.model = Model()
@@ -103,29 +106,28 @@ class Walk:
         """What a crash leaves."""
         self.is_lost = False
 
-    def take(self, step: str, txn: TxnId, position: Position, bits: int) -> None:
-        if step in ("whole", "part", "up_to"):
-            self.acknowledge(step, txn, position, bits)
-        elif step in ("commit", "abort"):
-            self.end(txn, is_commit=step == "commit")
-        elif step == "plain":
+    def perform(self, name: str, txn: TxnId, position: Position, bits: int) -> None:
+        if name in ("whole", "part", "up_to"):
+            self.acknowledge(name, txn, position, bits)
+        elif name in ("commit", "abort"):
+            self.end(txn, is_commit=name == "commit")
+        elif name == "plain":
             self.state.acknowledge(position.ledger_id, [position.entry_id])
             self.model.acked |= self.model.wanted(position, ALL)
-        elif step == "mark":
+        elif name == "mark":
             self.raise_mark(txn, stops_after=bits - 1)
-        elif step == "seek":
+        elif name == "seek":
             self.seek(position)
-        elif step == "checkpoint":
+        elif name == "checkpoint":
             self.snapshot, self.deltas = self.state.snapshot(), []
             self.stored = deepcopy(self.model)
-        elif step == "lost":
+        elif name == "lost":
             if self.state.take_delta() is not None:
                 self.state.forget_deltas()
-        elif step == "crash":
+        elif name == "crash":
             self.crash()
         else:
             self.write()
-        self.check()
 
     def write(self) -> None:
         delta = self.state.take_delta()
@@ -223,13 +225,14 @@ class Walk:
             for index in range(BATCH):
                 assert state.held.holder_of(each, 1 << index) == model.holder.get((each, index))
 
+    def finish(self) -> None:
+        """End all transactions; a crash does not bring their acknowledgements back."""
+        for txn in TXNS:
+            self.take("commit", txn, ENTRIES[0], 1)
+        assert not self.state.held
+        self.take("crash", TXNS[0], ENTRIES[0], 1)
+        assert not self.state.held, "it came back"
+
 
 def walk(steps: list[Step]) -> None:
-    found = Walk()
-    for step in steps:
-        found.take(*step)
-    for txn in TXNS:
-        found.take("commit", txn, ENTRIES[0], 1)
-    assert not found.state.held
-    found.take("crash", TXNS[0], ENTRIES[0], 1)
-    assert not found.state.held, "it came back"
+    HeldAcksWorld().play(steps)

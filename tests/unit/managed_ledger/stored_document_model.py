@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.support.world import AsyncWorld
+
 from pybroker.errors import BadVersionError, LedgerFenced, StoreError
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.stored_info import StoredInfo
@@ -47,8 +49,8 @@ class Owner:
     """Of the put behind the last save that returned."""
 
 
-class World(MemoryMetadataStore):
-    """The store, and everybody who writes to it."""
+class CheckedMetadata(MemoryMetadataStore):
+    """A metadata store with faults, which asserts that no put replaces the value of another owner or a newer one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,10 +60,6 @@ class World(MemoryMetadataStore):
         self.late: list[Put] = []
         self.fault = ""
         self.has_failed = False
-        self.is_deleted = False
-        """Nobody begins then."""
-
-    # --- what the owners call ----------------------------------------------------------------------------------------
 
     async def get(self, path: str) -> Versioned | None:
         if self.fault == "no answer to a get":
@@ -75,19 +73,19 @@ class World(MemoryMetadataStore):
         fault, self.fault = self.fault, ""
         await asyncio.sleep(0)
         if fault in {"", "no answer to a get"}:
-            return await self._apply(put)
+            return await self.apply(put)
         self.has_failed = True
         if fault == "late":
             self.late.append(put)
         elif fault != "before":
-            await self._apply(put)
+            await self.apply(put)
         if fault == "cancelled":
             raise asyncio.CancelledError
         if fault == "retried by the store":
             raise BadVersionError("it has another version")
         raise StoreError("no answer")
 
-    async def _apply(self, put: Put) -> int:
+    async def apply(self, put: Put) -> int:
         before = await super().get(PATH)
         version = await super().put(PATH, put.value, put.expected)
         owner = self.owners[put.author]
@@ -97,38 +95,60 @@ class World(MemoryMetadataStore):
         assert before is None or put.number > owner.saved_number, "an older state comes over a newer one"
         return version
 
-    # --- steps -------------------------------------------------------------------------------------------------------
+    async def found(self) -> Versioned | None:
+        """The document as it is stored, without a fault."""
+        return await super().get(PATH)
 
-    async def step(self, kind: str, which: int, fault: str) -> None:
+    async def write(self, value: bytes) -> None:
+        """Store `value` for a writer that is no owner."""
+        await super().put(PATH, value)
+
+
+class StoredInfoWorld(AsyncWorld):
+    """Owners of one document, and other writers."""
+
+    def __init__(self) -> None:
+        self.store = CheckedMetadata()
+        self.owners = self.store.owners
+        self.is_deleted = False
+        """No owner begins from then on."""
+        self.is_over = False
+        """After one step on the deleted document the versions would begin again."""
+
+    async def perform(self, kind: str, which: int, fault: str) -> None:
+        if self.is_over:
+            return
+        self.is_over = self.is_deleted
+        store = self.store
         if not self.owners or (kind == "open" and not self.is_deleted):
-            found = await super().get(PATH)
+            found = await store.found()
             ledgers, author = LedgerList(), len(self.owners)
             ledgers.add_ledger(author)
-            document = StoredInfo(self, PATH, ledgers, found)
+            document = StoredInfo(store, PATH, ledgers, found)
             owner = Owner(author, document, None if found is None else found.value)
             document.when_fenced = owner.fenced.append
             self.owners.append(owner)
-            self.author[_owner_mark(document.encode())] = author
+            store.author[_owner_mark(document.encode())] = author
         elif kind == "come late":
-            if self.late:
+            if store.late:
                 try:
-                    await self._apply(self.late.pop(which % len(self.late)))
+                    await store.apply(store.late.pop(which % len(store.late)))
                 except BadVersionError:
                     return
         elif kind == "somebody writes":
-            found = await super().get(PATH)
+            found = await store.found()
             if found is not None or not self.is_deleted:
-                await super().put(PATH, b"x" if found is None else found.value + b" ")
+                await store.write(b"x" if found is None else found.value + b" ")
         elif kind == "somebody deletes":
-            await super().delete(PATH)
+            await store.delete(PATH)
             self.is_deleted = True
         else:
             owner = self.owners[which % len(self.owners)]
             await self._save(owner, which, fault, 2 if kind == "save twice" else 1)
 
     async def _save(self, owner: Owner, which: int, fault: str, times: int) -> None:
-        document = owner.document
-        self.fault, self.has_failed = fault, False
+        document, store = owner.document, self.store
+        store.fault, store.has_failed = fault, False
 
         async def save(state: int) -> None:
             # States come back, as when a change is taken back that could not be stored.
@@ -136,23 +156,23 @@ class World(MemoryMetadataStore):
             await document.save()
 
         outcomes = await asyncio.gather(*(save((which + i) % 3) for i in range(times)), return_exceptions=True)
-        self.fault = ""
-        found = await super().get(PATH)
+        store.fault = ""
+        found = await store.found()
         for outcome in outcomes:
             if isinstance(outcome, LedgerFenced):
                 assert document.is_fenced
-                is_own = found is not None and self.author.get(_owner_mark(found.value)) == owner.author
+                is_own = found is not None and store.author.get(_owner_mark(found.value)) == owner.author
                 is_theirs = found is None or not is_own or found.value[-1:] == b" "
                 assert is_theirs or self.is_deleted, "fenced, and nobody else wrote"
             elif isinstance(outcome, StoreError | asyncio.CancelledError):
-                assert self.has_failed, "a save fails without a reason"
+                assert store.has_failed, "a save fails without a reason"
             else:
                 assert outcome is None, outcome
         if outcomes[-1] is None:
             assert not document.is_fenced
             assert found is not None
             assert (found.value, found.version) == (document.encode(), document.version), "not what was to be saved"
-            owner.saved_number = self.puts - 1
+            owner.saved_number = store.puts - 1
         assert len(owner.fenced) == document.is_fenced, "told once"
 
 
@@ -162,15 +182,7 @@ def _owner_mark(value: bytes) -> bytes:
 
 
 def run_script(steps: Sequence[Step]) -> None:
-    async def run() -> None:
-        world = World()
-        for step in steps:
-            was_deleted = world.is_deleted
-            await world.step(*step)
-            if was_deleted:
-                return  # versions would begin again
-
-    asyncio.run(run())
+    asyncio.run(StoredInfoWorld().play(steps))
 
 
 def draw_script(seed: int, length: int) -> list[Step]:

@@ -19,7 +19,7 @@ STEP = st.tuples(st.sampled_from(STEPS), st.sampled_from(TXNS), st.sampled_from(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEP, max_size=50))
-def test_each_message_is_held_by_one_transaction_and_acknowledged_by_its_commit_through_crashes(
+def test_pending_acks_equal_model_through_crashes(
     steps: list[Step],
 ) -> None:
     walk(steps)

@@ -28,12 +28,12 @@ SCRIPTS_FOR_A_BUG = 400
 
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.sampled_from(FAULTS)), max_size=20))
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)
-def test_owners_of_a_document_do_what_the_model_allows(steps: list[Step]) -> None:
+def test_stored_info_owners_equal_model(steps: list[Step]) -> None:
     run_script(steps)
 
 
 @pytest.mark.long
-def test_owners_of_a_document_do_what_the_model_allows_for_long() -> None:
+def test_stored_info_owners_equal_model_for_long() -> None:
     run_many(5000)
 
 
@@ -42,7 +42,7 @@ def run_many(count: int) -> None:
         run_script(draw_script(seed, 30))
 
 
-def test_without_a_bug_the_same_scripts_show_nothing() -> None:
+def test_scripts_pass_without_mutant() -> None:
     run_many(SCRIPTS_FOR_A_BUG)
 
 
@@ -133,7 +133,7 @@ def a_version_that_was_not_met_is_taken_for_anothers(patch: pytest.MonkeyPatch) 
         a_version_that_was_not_met_is_taken_for_anothers,
     ],
 )
-def test_a_planted_bug_is_noticed(plant: Plant) -> None:
+def test_model_finds_mutant(plant: Plant) -> None:
     with found_by_walk(plant):
         run_many(SCRIPTS_FOR_A_BUG)
 

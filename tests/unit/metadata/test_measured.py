@@ -7,6 +7,7 @@ from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import NOT_EXISTING
 from pybroker.runtime.clock import Clock
+from pybroker.runtime.slow_operations import SlowOperations
 
 
 class SteppingClock(Clock):
@@ -21,7 +22,7 @@ class SteppingClock(Clock):
 
 
 async def test_operations_are_counted_by_kind_and_by_how_they_end() -> None:
-    store = MeasuredMetadataStore(MemoryMetadataStore(), SteppingClock())
+    store = MeasuredMetadataStore(MemoryMetadataStore(), SteppingClock(), SlowOperations(Clock(), 0))
     await store.put("/a", b"12345")
     await store.put("/a/b", b"1")
     with pytest.raises(BadVersionError):

@@ -14,6 +14,7 @@ from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.runtime.clock import Clock
+from pybroker.runtime.slow_operations import SlowOperations
 
 
 @pytest.fixture(params=["memory", "sqlite", "measured"])
@@ -22,7 +23,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "memory":
         opened = MemoryMetadataStore()
     elif request.param == "measured":
-        opened = MeasuredMetadataStore(MemoryMetadataStore(), Clock())
+        opened = MeasuredMetadataStore(MemoryMetadataStore(), Clock(), SlowOperations(Clock(), 0))
     else:
         opened = await SqliteMetadataStore.open(tmp_path / "metadata.db")
     yield opened

@@ -1,7 +1,10 @@
 """One event is one line, whatever the values are, and a log call never raises."""
 
 import io
+import json
+import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +94,35 @@ def test_a_closed_stream_does_not_raise() -> None:
     logs.configure("info", stream)
     stream.close()
     logs.info("event.seen")
+
+
+def test_json_line_has_fields_and_stack() -> None:
+    stream = io.StringIO()
+    logs.configure("debug", stream, log_format="json")
+    try:
+        raise ValueError("broken\nin two lines")
+    except ValueError:
+        logs.error(
+            "topic.failed",
+            exc_info=True,
+            topic='a"b\n',
+            took_ms=1.5,
+            count=3,
+            ratio=math.nan,
+            is_new=True,
+            path=Path("x"),
+        )
+    (line,) = stream.getvalue().splitlines()
+    document = json.loads(line)
+    assert document.pop("time").endswith("Z")
+    assert "ValueError: broken\nin two lines" in document.pop("stack")
+    assert document == {
+        "level": "ERROR",
+        "event": "topic.failed",
+        "topic": 'a"b\n',
+        "took_ms": 1.5,
+        "count": 3,
+        "ratio": "nan",
+        "is_new": True,
+        "path": "x",
+    }

@@ -1,4 +1,4 @@
-"""A refusal says where, what on both sides, and which rule; bytes that are there already are no change."""
+"""A refusal names path, both sides, and rule; existing bytes are no change."""
 
 import json
 from typing import Any
@@ -99,7 +99,7 @@ def test_rest_tells_a_wrong_definition_from_one_that_does_not_fit() -> None:
 
 
 def test_mutually_recursive_unions_are_compared_once_for_each_pair() -> None:
-    """Twelve records that each hold a union of all of them: without memory, the comparison would never end."""
+    """Twelve records with a union of all of them: without a cache, the comparison would never end."""
     names = [f"R{number}" for number in range(12)]
 
     def schema(leaf: str) -> SchemaData:

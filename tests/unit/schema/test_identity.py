@@ -1,4 +1,4 @@
-"""A schema handed in again is found again, however its JSON is written; what counts was asked of a Pulsar 4.2.4 broker."""
+"""An equal schema gets its existing version, independent of its JSON format. Checked with a Pulsar 4.2.4 broker."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ BASE: dict[str, Any] = {
 
 
 def changed(change: Callable[[Any, Any, Any], object]) -> str:
-    """BASE after a change to it, to its first field or to its enum."""
+    """Return BASE after a change to it, to its first field or to its enum."""
     schema = copy.deepcopy(BASE)
     change(schema, schema["fields"][0], schema["fields"][1]["type"])
     return json.dumps(schema)

@@ -1,4 +1,4 @@
-"""KEY_VALUE schemas as REST shows and takes them."""
+"""KEY_VALUE schemas in REST."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The verdicts of a real Pulsar 4.2.4 broker, asked over REST, are ours too.
+"""Compatibility results equal those of a real Pulsar 4.2.4 broker, queried over REST.
 
 `reference_verdicts.json`: pairs with one mark (+ or -) for each strategy, in the order of `STRATEGIES`.
-`reference_validity.json`: definitions and whether the broker registered them. Where we differ on purpose is said here.
+`reference_validity.json`: definitions and whether the broker registered them. This module lists the intended
+differences.
 """
 
 import json
@@ -28,7 +29,7 @@ STRATEGIES = [
     CompatibilityStrategy.FORWARD_TRANSITIVE,
     CompatibilityStrategy.FULL_TRANSITIVE,
 ]
-# A record that defines its own name again inside: the reference sees only that the inner one is complete first.
+# A record that defines its own name again inside: Pulsar only detects that the inner one is complete first.
 STRICTER = {"AVRO redefine outer"}
 
 
@@ -37,7 +38,7 @@ def definition(text_or_object: Any) -> bytes:
 
 
 def schema_of(document: dict[str, Any]) -> SchemaData:
-    """A schema as REST has it; the sides of a KEY_VALUE without types are plain bytes and lose their definition."""
+    """Return a schema in REST form; the sides of a KEY_VALUE without types are plain bytes and lose their definition."""
     schema_type = schema_type_named(document["type"])
     properties = document.get("properties", {})
     if schema_type is not SchemaType.KEY_VALUE:

@@ -1,4 +1,4 @@
-"""The registry over a metadata store: versions, what is the same, deletion, writers at the same time, failures."""
+"""The registry on a metadata store: versions, equality, deletion, concurrent writers, failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRING = SchemaData(SchemaType.STRING)
 
 
 class FailingStore(MemoryMetadataStore):
-    """Fails when it is told to."""
+    """Fails on request."""
 
     fails = False
 
@@ -224,7 +224,7 @@ async def test_operations_and_verdicts_are_counted_by_namespace(store: FailingSt
 
 
 class WatchedBytes(bytes):
-    """Knows which threads read it."""
+    """Records the threads that read it."""
 
     def __init__(self, _data: bytes) -> None:
         self.threads: set[int] = set()

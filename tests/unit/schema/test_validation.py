@@ -1,4 +1,4 @@
-"""What each type demands of its definition, and that hostile definitions are refused in bounded time and stack."""
+"""Requirements of each type on its definition. Hostile definitions are refused in bounded time and stack."""
 
 import base64
 import contextlib
@@ -216,7 +216,7 @@ class TestProtobufNative:
 
 
 class TestHostileDefinitions:
-    """Each of these would exhaust the stack, the memory or the time of a parser that trusts its input."""
+    """Each of these would exhaust stack, memory or time of a parser without limits."""
 
     @pytest.mark.parametrize(("opening", "closing"), [('{"type":"array","items":', "}"), ("[", "]")])
     def test_deep_nesting_is_refused(self, opening: str, closing: str) -> None:
@@ -262,7 +262,7 @@ class TestHostileDefinitions:
 
     @pytest.mark.parametrize("name", ["property", "place"])
     def test_nothing_long_is_repeated_for_each_that_is_short(self, name: str) -> None:
-        """Thousands of references to, or inside of, something long: gigabytes, if each had its own."""
+        """Thousands of references to, or inside of, a long definition: gigabytes, if each were copied."""
         definition, memory = LONG_AND_MANY[name], 0
         tracemalloc.start()
         try:
@@ -305,7 +305,7 @@ class TestHostileDefinitions:
 
     def test_renamed_records_that_match_through_unions_without_end_are_refused(self) -> None:
         def chain(prefix: str, *, in_unions: bool) -> SchemaData:
-            """Records that each hold the next one: the reader has to try whether its branch fits, at each level."""
+            """Return nested records: at each level, the reader must test whether its branch fits."""
             records: list[Any] = []
             for number in range(500):
                 following = f"{prefix}{number + 1}"
@@ -323,7 +323,7 @@ class TestHostileDefinitions:
             check(CompatibilityStrategy.BACKWARD, [writer], reader)
 
     def test_defaults_that_refer_to_each_other_are_checked_once_each(self) -> None:
-        """Each level's default asks twice for the next level's: 2^200 checks without memory."""
+        """Each level's default refers twice to the next level's: 2^200 checks without a cache."""
         inner: Any = "int"
         for number in range(40, 0, -1):
             second = "int" if number == 40 else f"D{number + 1}"

@@ -1,4 +1,4 @@
-"""A connection of the server on a transport in memory, with handlers of the test and without a broker behind it."""
+"""A connection of the server on a transport in memory, with handlers of the test and without a broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Handlers = Mapping[pb.BaseCommand.Type, Handler[Connection]]
 
 
 class ManualClock(Clock):
-    """Stands still until a test moves it."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -43,7 +43,7 @@ class MemoryTransport(asyncio.Transport):
         self.written = b""
         self.is_reading_paused = False
         self.is_closed = False
-        self.is_aborted = False
+        self.aborted = asyncio.Event()
         self.unread_bytes = 0
 
     def write(self, data: Any) -> None:
@@ -56,7 +56,12 @@ class MemoryTransport(asyncio.Transport):
         self.is_closed = True
 
     def abort(self) -> None:
-        self.is_closed = self.is_aborted = True
+        self.is_closed = True
+        self.aborted.set()
+
+    @property
+    def is_aborted(self) -> bool:
+        return self.aborted.is_set()
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -88,7 +93,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 def _connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Open the session of any client."""
+    """Open the session without checks."""
     connection.context.introduced(connection)
     connection.session.move_to(SessionState.CONNECTED)
     connection.session.protocol_version = command.connect.protocol_version
@@ -151,7 +156,7 @@ class Peer:
 
     @property
     def answers(self) -> list[pb.BaseCommand]:
-        """The commands that the server has sent, including those that wait in the outbox."""
+        """The sent commands, including those in the outbox."""
         self.connection._outbox.flush()
         return self.transport.commands
 

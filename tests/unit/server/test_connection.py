@@ -263,11 +263,11 @@ async def test_client_that_reads_nothing_for_too_long_is_closed() -> None:
 async def test_pauses_of_several_reasons_end_with_the_last_one() -> None:
     peer = Server().connect()
     for reason in (read_pauses.REQUESTS, read_pauses.PUBLISH_RATE):
-        peer.connection._hold(reason)
-    peer.connection._release(read_pauses.REQUESTS)
-    peer.connection._release(read_pauses.REQUESTS)
+        peer.connection._pauses.add(reason)
+    peer.connection._pauses.remove(read_pauses.REQUESTS)
+    peer.connection._pauses.remove(read_pauses.REQUESTS)
     assert peer.transport.is_reading_paused
-    peer.connection._release(read_pauses.PUBLISH_RATE)
+    peer.connection._pauses.remove(read_pauses.PUBLISH_RATE)
     assert not peer.transport.is_reading_paused
 
 

@@ -1,4 +1,4 @@
-"""One write for each turn of the loop, in order, with small parts joined and large ones handed over as they are."""
+"""One write per event loop iteration, in order; small parts are joined, large ones are not copied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALL = b"s" * (JOIN_BELOW_BYTES - 1)
 
 
 class FakeLoop:
-    """Keeps what `call_soon` was asked for until the turn is over."""
+    """Runs the callbacks of `call_soon` at the end of the iteration."""
 
     def __init__(self) -> None:
         self.scheduled: list[Callable[[], None]] = []
@@ -28,7 +28,7 @@ class FakeLoop:
 
 
 class FakeTransport:
-    """Remembers each write as the list of its parts."""
+    """Records each write as the list of its parts."""
 
     def __init__(self) -> None:
         self.writes: list[list[bytes]] = []

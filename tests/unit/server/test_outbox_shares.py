@@ -1,4 +1,4 @@
-"""Clients that do not read share what outboxes may take, and stop nobody else."""
+"""Clients that do not read share the memory of outboxes, and pause no other client."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
+from tests.support.world import SyncWorld
+
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.errors import NotAllowedError, TooManyRequests
 from pybroker.model.position import Position
@@ -57,7 +59,9 @@ class OnItsWay:
     ends: TxnAction | None = None
 
 
-class World:
+class TransactionBufferWorld(SyncWorld):
+    """A buffer, the ledger of its topic as a list, and appends in flight."""
+
     def __init__(self) -> None:
         self.log: list[Stored] = []
         self.queue: deque[OnItsWay] = deque()
@@ -102,11 +106,7 @@ class World:
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
-    def take(self, step: str, txn: TxnId, count: int) -> None:
-        getattr(self, f"_{step}")(txn, count)
-        self.check()
-
-    def _send(self, txn: TxnId, count: int) -> None:
+    def send(self, txn: TxnId, count: int) -> None:
         known = self.known()
         is_full = len(known) >= MAX_OPEN and txn not in known
         try:
@@ -122,13 +122,13 @@ class World:
         self.buffer.offered(txn, count)
         self.queue.append(OnItsWay(txn, count))
 
-    def _plain(self, _txn: TxnId, count: int) -> None:
+    def plain(self, _txn: TxnId, count: int) -> None:
         self.queue.append(OnItsWay(None, count))
 
-    def _commit(self, txn: TxnId, _count: int) -> None:
+    def commit(self, txn: TxnId, _count: int) -> None:
         self._end(txn, COMMIT)
 
-    def _abort(self, txn: TxnId, _count: int) -> None:
+    def abort(self, txn: TxnId, _count: int) -> None:
         self._end(txn, ABORT)
 
     def _end(self, txn: TxnId, action: TxnAction) -> None:
@@ -137,15 +137,15 @@ class World:
             self.buffer.offered_end(txn)
             self.queue.append(OnItsWay(txn, 1, action))
 
-    def _noted(self, txn: TxnId, _count: int) -> None:
+    def noted(self, txn: TxnId, _count: int) -> None:
         """It ends without any message here, and that is stored before it is answered."""
         if txn not in self.known() and not self.has_ended(txn):
             self.buffer.offered_end(txn)
             self.buffer.ended(txn, COMMIT, None)
             self.ended[txn] = COMMIT
-            self._snapshot(txn, 0)
+            self.snapshot(txn, 0)
 
-    def _stored(self, _txn: TxnId, _count: int) -> None:
+    def stored(self, _txn: TxnId, _count: int) -> None:
         if not self.queue:
             return
         entry = self.queue.popleft()
@@ -160,7 +160,7 @@ class World:
         for index in range(entry.entries):
             self.log.append(Stored(Position(first.ledger_id, first.entry_id + index), entry.txn, entry.ends))
 
-    def _failed(self, _txn: TxnId, _count: int) -> None:
+    def failed(self, _txn: TxnId, _count: int) -> None:
         if not self.queue:
             return
         entry = self.queue.popleft()
@@ -170,7 +170,7 @@ class World:
         elif entry.txn is not None:
             self.buffer.failed(entry.txn, entry.entries)
 
-    def _mark(self, txn: TxnId, _count: int) -> None:
+    def mark(self, txn: TxnId, _count: int) -> None:
         """All of that coordinator up to there have ended; what is left of them is to be aborted, each time until it is."""
         if txn.least > self.marks[txn.most]:
             self.marks[txn.most] = txn.least
@@ -185,20 +185,20 @@ class World:
         for each in late:
             self._end(each, ABORT)
 
-    def _snapshot(self, _txn: TxnId, _count: int) -> None:
+    def snapshot(self, _txn: TxnId, _count: int) -> None:
         self.buffer.forget_ledgers(lambda ledger_id: ledger_id not in self.gone)
         self.saved = self.buffer.snapshot(), self.buffer.up_to, dict(self.ended), dict(self.marks)
 
-    def _ledger(self, _txn: TxnId, _count: int) -> None:
+    def ledger(self, _txn: TxnId, _count: int) -> None:
         self._is_new_ledger = bool(self.log)
 
-    def _trim(self, _txn: TxnId, _count: int) -> None:
+    def trim(self, _txn: TxnId, _count: int) -> None:
         """The first ledger goes, when all of it is in the snapshot and it is not the last."""
         present = sorted({each.position.ledger_id for each in self.log} - self.gone)
         if len(present) > 1 and present[0] < self.saved[1].ledger_id:
             self.gone.add(present[0])
 
-    def _crash(self, _txn: TxnId, _count: int) -> None:
+    def crash(self, _txn: TxnId, _count: int) -> None:
         self.queue.clear()
         snapshot, up_to, ended, marks = self.saved
         self.buffer = TransactionBuffer.restore(snapshot, MAX_OPEN)
@@ -243,28 +243,24 @@ class World:
         if self.log:
             assert buffer.up_to == self.log[-1].position
 
+    def finish(self) -> None:
+        """End all transactions. Only the positions that readers must not see are kept."""
+        while self.queue:
+            self.take("stored", TXNS[0], 1)
+        for txn in TXNS:
+            self.take("mark", txn, 1)
+            while self.queue:
+                self.take("stored", TXNS[0], 1)
+        assert not self.buffer.open, "a transaction that never ends"
+        assert not self.buffer._in_flight
+        assert not self.buffer._ended, "ids below the low-water mark are kept"
+        self.take("snapshot", TXNS[0], 1)
+        self.take("crash", TXNS[0], 1)
+        assert not self.buffer.open, "it came back"
+
     def _there(self, positions: set[Position]) -> set[Position]:
         return {each for each in positions if each.ledger_id not in self.gone}
 
 
-def walk(steps: list[Step]) -> World:
-    world = World()
-    for step in steps:
-        world.take(*step)
-    return world
-
-
-def finish(world: World) -> None:
-    """Everything ends, and nothing of it is kept but what hides."""
-    while world.queue:
-        world.take("stored", TXNS[0], 1)
-    for txn in TXNS:
-        world.take("mark", txn, 1)
-        while world.queue:
-            world.take("stored", TXNS[0], 1)
-    assert not world.buffer.open, "a transaction that never ends"
-    assert not world.buffer._in_flight
-    assert not world.buffer._ended, "ids below the low-water mark are kept"
-    world.take("snapshot", TXNS[0], 1)
-    world.take("crash", TXNS[0], 1)
-    assert not world.buffer.open, "it came back"
+def walk(steps: list[Step]) -> None:
+    TransactionBufferWorld().play(steps)

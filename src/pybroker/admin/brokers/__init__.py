@@ -1,4 +1,4 @@
-"""Routes of the broker itself and of its cluster: lookup, health, configuration, clusters, the description of the interface.
+"""Routes of the broker and its cluster: lookup, health, configuration, clusters, OpenAPI.
 
-Each module is a noun of the interface and has `routes()`. Figures of the broker are in `metrics/`.
+Each module is a noun of the interface and has `routes()`.
 """

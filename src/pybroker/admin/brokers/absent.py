@@ -1,6 +1,6 @@
-"""Features of Pulsar that this broker does not have: bookies, functions, IO connectors, packages. Answered with Pulsar's status.
+"""Features of Pulsar that this broker does not have: bookies, functions, IO connectors, packages.
 
-Tools check for these before they use them; a Pulsar broker without them gives the same answers.
+Tools check for these before they use them; the answers are those of a Pulsar broker without them.
 """
 
 from __future__ import annotations

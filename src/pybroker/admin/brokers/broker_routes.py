@@ -1,4 +1,4 @@
-"""`/admin/v2/brokers`: which brokers there are, whether this one is well, and its configuration."""
+"""`/admin/v2/brokers`: the list of brokers, health, and configuration."""
 
 from __future__ import annotations
 
@@ -168,6 +168,6 @@ async def shut_down(call: Call) -> Response:
 
 
 def require_this_broker(call: Call, named: str) -> None:
-    """404 for the id of any broker but this one."""
+    """Raises AdminError 404 for the id of any other broker."""
     if named != broker_id(call):
         raise AdminError(404, f"Broker id '{named}' not found in available brokers.")

@@ -1,6 +1,6 @@
 """`/admin/v2/clusters/{cluster}/...`: failure domains, isolation policies, and migration: stored and shown.
 
-A single broker has no other place for a namespace, and no other cluster for clients: these settings have no effect.
+They have no effect, because there is one broker.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ async def set_migration(call: Call) -> Response:
 
 
 def _used_cluster(call: Call) -> str:
-    """The cluster of the path, for a super user; 412 when it does not exist."""
+    """Return the cluster of the path, for a super user; 412 when it does not exist."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:

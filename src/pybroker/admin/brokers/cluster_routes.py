@@ -1,4 +1,4 @@
-"""`/admin/v2/clusters`: the clusters that tenants and namespaces may name, and how their brokers are reached."""
+"""`/admin/v2/clusters`: the clusters that tenants and namespaces may name, and their addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pybroker.model.policies import ClusterData
 
 BASE = "/admin/v2/clusters"
 
-# The schemes that each URL of a cluster may have.
+# The permitted schemes of each URL of a cluster.
 URL_SCHEMES = {
     "serviceUrl": ("http",),
     "serviceUrlTls": ("https",),
@@ -106,7 +106,7 @@ async def _cluster_data(call: Call) -> ClusterData:
         raise BadBody("cluster data is needed")
     for key, schemes in URL_SCHEMES.items():
         url: str | None = getattr(data, key)
-        # Clients take a list of hosts behind one scheme too.
+        # Clients accept a list of hosts behind one scheme.
         if url and not ("://" in url.split(",")[0] and all(_is_url(part, schemes) for part in url.split(","))):
             raise AdminError(400, f"{key} is {url!r}: expected {schemes[0]}://host:port")
     return data

@@ -1,4 +1,4 @@
-"""`/lookup/v2/topic`: which broker serves a topic, and in which bundle the topic is."""
+"""`/lookup/v2/topic`: the broker and the bundle of a topic."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ async def get_bundle(call: Call) -> Response:
     topic = call.topic_name()
     call.require_list_topics(topic.namespace)
     policies = call.resources.namespace(topic.namespace)
-    # A namespace that is missing would be one bundle, as Pulsar answers it.
+    # Without a namespace one bundle, as in Pulsar.
     boundaries = policies.bundles.boundaries if policies is not None else (FIRST_BOUNDARY, LAST_BOUNDARY)
     return text_response(str(find_bundle(topic, boundaries)), "application/json")

@@ -1,4 +1,4 @@
-"""`/openapi.json`: the interface as this broker has it. For people the console shows it, at `/docs`."""
+"""`/openapi.json`: the interface of this broker. The console shows it at `/docs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.version import __version__
 
 
 class OpenApiRoutes:
-    """Describes the other routes and itself; the document is made when it is first asked for."""
+    """Describes the other routes and itself, at the first request."""
 
     def __init__(self, others: Sequence[BaseRoute]) -> None:
         self._others = others

@@ -1,5 +1,4 @@
-"""`/admin/v3/shares`: the holders of resources that all clients share, and an operation that ends everything one holder
-has.
+"""`/admin/v3/shares`: the holders of shared resources, and an operation that ends everything one holder has.
 
 `waiting/fair_shares.py` decides whether a holder may take more.
 """
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 SHARES = "/admin/v3/shares"
 MAX_HOLDERS = 100
-"""Number of holders in the answer for each resource: the largest ones."""
+"""Listed holders of each resource: the largest ones."""
 HOLDER = Query(
     "holder", "whose, as `GET /admin/v3/shares` names it: `role NAME`, `connection /HOST:PORT`, `address HOST`"
 )

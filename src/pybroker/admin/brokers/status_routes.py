@@ -1,8 +1,8 @@
-"""Health probes and load balancer checks without credentials: `/live`, `/ready` and `/status.html`.
+"""Health probes and load balancer checks without credentials.
 
-`/live` answers whether to restart the process: it succeeds whenever the event loop runs, because a restart solves no other problem,
-least of all a full disk. `/ready` answers whether clients can be sent here. `/status.html` is Pulsar's, and OK while the file
-`statusFilePath` exists; deleting it removes a broker from a load balancer.
+`/live` answers whether to restart the process: it succeeds whenever the event loop runs, because a restart solves no
+other problem, least of all a full disk. `/ready` answers whether clients can be sent here. `/status.html` is Pulsar's,
+and OK while the file `statusFilePath` exists; deleting it removes a broker from a load balancer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def get_status(call: Call) -> Response:
     if not call.broker.presence.takes_clients:
         raise AdminError(404, "The broker is starting or stopping")
     path = call.config.status_file_path
-    # One stat of a local file: not worth a thread.
+    # One stat of a local file needs no thread.
     if not path or not Path(path).exists():  # noqa: ASYNC240
         raise AdminError(404, "Status file is not there (statusFilePath)")
     return text_response("OK")

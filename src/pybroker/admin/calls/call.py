@@ -1,12 +1,13 @@
 """One REST call as a handler sees it: names of the path, query, body, and the caller's permissions.
 
-Owns the limits on a request's body, and the mapping of missing permissions to 401 or 403. Raises AdminError or BrokerError, which
-`application.py` converts to an answer.
+Limits the body, and maps missing permissions to 401 or 403. Raises AdminError or BrokerError, which `application.py`
+converts to an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,22 +35,22 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 MAX_DIGITS = 64
-"""Of a number in a path or a query."""
+"""Maximum length of a number in a path or a query."""
 QUICK_DOCUMENT_BYTES = 4096
 """Larger ones take over a millisecond at worst."""
 FREE_VALUES = 1000
 SMALLEST_VALUE_BYTES = 5
-"""The minimum average size of values in brackets, beyond the first `FREE_VALUES`: an empty list of 3 bytes takes 60 bytes in
-memory.
+"""The minimum average size of values in brackets, beyond the first `FREE_VALUES`: an empty list of 3 bytes takes 60
+bytes in memory.
 """
 
-# Keys of the ASGI scope that `application.py` fills before a handler runs.
+# Keys of the ASGI scope, set by `application.py`.
 BROKER_KEY = "pybroker.broker"
 IDENTITY_KEY = "pybroker.identity"
 SHARE_KEY = "pybroker.share"
 
 STREAMED_KEY = "pybroker.streamed"
-"""Of the message that begins an answer: its length is known, and it is never in memory as a whole."""
+"""Marks the start of an answer of known length that is never in memory as a whole."""
 
 _FORM_ENCODED = frozenset({"topic", "subscription"})
 _ENDS = {b'"earliest"': EARLIEST, b'"latest"': LATEST}
@@ -59,11 +60,11 @@ T = TypeVar("T")
 
 
 class BadBody(Exception):
-    """The body is not the JSON that this call takes; answered 400 as plain text."""
+    """The body is not the expected JSON; answered with 400 as plain text."""
 
 
 class ClientGone(Exception):
-    """The peer has closed the connection, or does not read, so there is no client to answer."""
+    """The client has disconnected, or does not read."""
 
 
 class Call:
@@ -95,14 +96,14 @@ class Call:
 
     @property
     def holder(self) -> Holder:
-        """The holder that the call counts for in shared resources: its role, or without a role its client address."""
+        """The holder of the call in shared resources: its role, or without a role its client address."""
         return self.share.holder
 
     def name(self, key: str) -> str:
-        """Return the path segment `key`, decoded. The path is matched raw, so an encoded slash is part of the name.
+        """Return the decoded path segment `key`. The path is matched raw, so an encoded slash is part of the name.
 
-        The admin tools encode topics and subscriptions like form data, with a plus for a space. The Java admin client encodes
-        subscriptions a second time.
+        Admin tools encode names like form data, with a plus for a space. The Java admin client encodes subscriptions a
+        second time.
         """
         text: str = self.scope["path_params"][key]
         decoded = unquote_plus if key in _FORM_ENCODED else unquote
@@ -113,18 +114,18 @@ class Call:
         return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
 
     def namespace_name(self) -> NamespaceName:
-        """`{tenant}/{namespace}` of the path; 412 when invalid."""
+        """Raises AdminError 412 for an invalid name."""
         try:
             return NamespaceName.parse(f"{self.name('tenant')}/{self.name('namespace')}")
         except InvalidTopicName as error:
             raise AdminError(412, "Namespace name is not valid") from error
 
     def topic_name(self) -> TopicName:
-        """`{domain}/{tenant}/{namespace}/{topic}` of the path; 412 when invalid."""
+        """Raises AdminError 412 for an invalid name."""
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
-        """The same, where the path has no `{domain}`."""
+        """Use `domain`, because the path has none. Raises AdminError 412 for an invalid name."""
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))
         try:
             return TopicName.parse(f"{domain}://{'/'.join(names)}")
@@ -132,7 +133,7 @@ class Call:
             raise AdminError(412, f"Topic name is not valid: {error}") from error
 
     def domain(self) -> str:
-        """`{domain}` of the path; 404 for anything but the two that exist."""
+        """Raises AdminError 404 for an unknown domain."""
         domain = self.name("domain")
         if domain not in DOMAINS:
             raise AdminError(404, f"No topics of domain {domain!r}: use {' or '.join(DOMAINS)}")
@@ -140,18 +141,17 @@ class Call:
 
     @property
     def is_of_topic(self) -> bool:
-        """Whether the path names a topic."""
         return "topic" in self.scope["path_params"]
 
     def integer(self, key: str) -> int:
-        """The path segment `key` as a number of 64 bits; 404 for anything else: no such path."""
+        """Return a number of 64 bits; 404 for anything else, because there is no such path."""
         number = _integer(self.name(key))
         if number is None:
             raise AdminError(404, f"{key} is {self.name(key)!r}: expected a whole number of 64 bits")
         return number
 
     def query_integer(self, key: str, default: int) -> int:
-        """The first value of a query parameter as a number of 64 bits, `default` when it is absent; 404 for anything else."""
+        """Return the first value as a number of 64 bits, `default` when it is absent; 404 for anything else."""
         text = self.query(key)
         number = default if text is None else _integer(text)
         if number is None:
@@ -159,29 +159,28 @@ class Call:
         return number
 
     def query(self, key: str) -> str | None:
-        """The first value of a query parameter, None when it is absent."""
+        """Return the first value, or None."""
         if self._query is None:
             pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
             self._query = dict(reversed(pairs))
         return self._query.get(key)
 
     def queries(self, key: str) -> list[str]:
-        """All values of a query parameter, in their order."""
         pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         return [value for name, value in pairs if name == key]
 
     def flag(self, key: str) -> bool:
-        """Whether a query parameter says `true`; anything else, or nothing, means false."""
+        """Whether the value is `true`."""
         return (self.query(key) or "").lower() == "true"
 
     async def look(self, steps: Generator[None, None, T]) -> T:
-        """Run these steps in slices, in the queue of such calls. Raises AdminError 503."""
+        """Run the steps in slices, in a queue. Raises AdminError 503."""
         return await self.share.look(steps, self.runtime.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:
-        """The whole body, within the limits on its size and on the time that it may take.
+        """Return the body, within the limits of size and time.
 
-        `is_content`: messages or a schema, which may be larger than a document about something.
+        `is_content`: messages or a schema, which may be larger than other documents.
         """
         key, limit = "maxHttpRequestBodyBytes", self.config.max_http_request_body_bytes
         if not is_content and self.config.max_http_document_bytes < limit:
@@ -214,18 +213,18 @@ class Call:
             raise AdminError(408, f"The body did not arrive within {timeout_s:g} s") from error
 
     async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
-        """The body as `body_type`, None when there is no body or it is `null`; `is_content` as for `body`."""
+        """Return the body as `body_type`; None without one and for `null`."""
         return await self._document(await self.body(is_content=is_content), body_type)
 
     async def _document(self, body: bytes, body_type: type[T]) -> T | None:
-        """JSON as `body_type`, None for nothing and for `null`; a large one is read in a thread. Raises BadBody."""
+        """Decode JSON; None for an empty body and `null`. Large bodies are decoded in a thread. Raises BadBody."""
         if len(body) <= QUICK_DOCUMENT_BYTES:
             return self._decoded(body, body_type)
         async with self.share.of_documents(len(body)):
             return await asyncio.to_thread(self._decoded, body, body_type)
 
     def _decoded(self, body: bytes, body_type: type[T]) -> T | None:
-        """JSON as `body_type`, None for nothing and for `null`. Raises BadBody."""
+        """Raises BadBody."""
         if not body.strip():
             return None
         opened = body.count(b"[") + body.count(b"{")
@@ -246,7 +245,7 @@ class Call:
         return value
 
     async def text(self) -> str:
-        """The body as a text: a JSON string, or, as the Java admin client sends it, the bare text; empty without a body."""
+        """Return a JSON string, or, as the Java admin client sends it, bare text; empty without a body."""
         body = (await self.body(is_content=False)).strip()
         try:
             return msgspec.json.decode(body, type=str) if body.startswith(b'"') else body.decode()
@@ -254,11 +253,11 @@ class Call:
             raise BadBody(str(error)) from error
 
     async def json(self, body_type: type[T], *, is_content: bool = False) -> T:
-        """The body as `body_type`; 400 when there is none."""
+        """Raises AdminError 400 without a body."""
         return _required(await self.optional_json(body_type, is_content=is_content))
 
     async def optional_place(self) -> ResetCursorData | None:
-        """The message id in the body, or one of the strings `earliest` and `latest`; None without a body."""
+        """Return the message id in the body, also for `earliest` and `latest`; None without a body."""
         body = await self.body(is_content=False)
         end = _ENDS.get(body.strip())
         if end is not None:
@@ -266,20 +265,28 @@ class Call:
         return await self._document(body, ResetCursorData)
 
     async def place(self) -> Position:
-        """The same; 400 when there is none."""
+        """Raises AdminError 400 without a body."""
         return _required(await self.optional_place()).position
+
+    @property
+    def is_from_this_host(self) -> bool:
+        """Whether the client of the request is on the broker's own host."""
+        client = self.scope["client"]
+        try:
+            return client is not None and ipaddress.ip_address(client[0]).is_loopback
+        except ValueError:
+            return False
 
     def require_superuser(self) -> None:
         with _refused_with(401):
             self.broker.broker_context.authorization.require_superuser(self.role)
 
     def require_tenant_admin(self, tenant: str) -> None:
-        """Check a call on a tenant itself. The refusal does not reveal whether the tenant exists."""
+        """Check a call on a tenant. The refusal does not reveal whether the tenant exists."""
         with _refused_with(401):
             self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
 
     def require_admin_within(self, tenant: str) -> None:
-        """Check a call on the namespaces of a tenant."""
         with self._refused_within(tenant, 401):
             self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
 
@@ -320,12 +327,12 @@ class Call:
 
 
 def json_response(value: object) -> Response:
-    """200 with `value` as JSON, without the members that are None."""
+    """Leave out members that are None."""
     return Response(policies.encode(value), media_type="application/json")
 
 
 def json_with_nulls(value: object) -> Response:
-    """200 with `value` as JSON. Nulls are shown: they say that something is not known."""
+    """Write nulls, which mean an unknown value."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
@@ -334,19 +341,19 @@ def text_response(text: str, media_type: str = "text/plain") -> Response:
 
 
 def no_content() -> Response:
-    """204, the answer of most calls that change something."""
+    """Answer 204, as after most changes."""
     return Response(status_code=204)
 
 
 def empty_ok() -> Response:
-    """200 without a body: the answer of the calls that Pulsar answers so."""
+    """Answer 200 without a body, as Pulsar does after some changes."""
     return Response(status_code=200)
 
 
 @contextmanager
 def _refused_with(status: int) -> Iterator[None]:
-    """Answer a missing permission with `status`, as Pulsar does: 403 for requests to a namespace, to policies, and for the creation
-    and deletion of topics, 401 for all others: clusters, tenants, and operations on existing topics.
+    """Answer a missing permission with `status`, as in Pulsar: 403 for namespaces, policies, and the creation and
+    deletion of topics, 401 for clusters, tenants, and operations on existing topics.
     """
     try:
         yield
@@ -361,7 +368,7 @@ def _required(value: T | None) -> T:
 
 
 def _decoded_again(name: str) -> str:
-    """`name` as if it had been encoded twice, as Pulsar takes it; itself where it cannot have been."""
+    """Decode a second time, as Pulsar does; return `name` if that is not possible."""
     try:
         return unquote_plus(name, errors="strict")
     except UnicodeDecodeError:
@@ -369,8 +376,8 @@ def _decoded_again(name: str) -> str:
 
 
 def _integer(text: str) -> int | None:
-    """The number, None when `text` is not one or when it takes more than 64 bits: nothing that is counted is that large."""
-    # The length first: the time that Python takes for digits grows with their square.
+    """Return None for text that is no number of 64 bits."""
+    # First, because Python's time for digits grows with their square.
     if len(text) > MAX_DIGITS:
         return None
     try:
@@ -381,7 +388,7 @@ def _integer(text: str) -> int | None:
 
 
 def _refuse_unknown_fields(given: Any, value: object) -> None:
-    """Raise BadBody when an object of the body has a member that the struct decoded from it does not."""
+    """Raise BadBody for a member of the body that the decoded struct does not have."""
     if isinstance(value, msgspec.Struct):
         fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
         unknown = sorted(given.keys() - fields.keys())
@@ -395,5 +402,5 @@ def _refuse_unknown_fields(given: Any, value: object) -> None:
     else:
         return
     for given_member, member in pairs:
-        if given_member is not None:  # An explicit null leaves the member at its default.
+        if given_member is not None:  # an explicit null leaves the member at its default
             _refuse_unknown_fields(given_member, member)

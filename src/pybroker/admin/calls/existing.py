@@ -1,8 +1,8 @@
-"""The topic or subscription in the path of a call, loaded, and operations on it while other requests may unload or delete it.
+"""The topic or subscription in the path of a call, and operations on it while other requests may unload or delete it.
 
-Invariants: an operation that changes a subscription holds its lock, and is retried if the topic is closing; a topic or subscription
-that is deleted meanwhile is answered with 404 or 503 and a reason, never as a bug; an operation on a partitioned topic is tried on
-each partition before the first failure is answered.
+Invariants: an operation that changes a subscription holds its lock, and is retried if the topic is closing; if a topic
+or subscription is deleted meanwhile, the answer is 404 or 503 with a reason; an operation on a partitioned topic is
+tried on each partition before the first failure is answered.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pybroker.model.names import TopicName
 
 
 async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
-    """The persistent topic of the path, or that one, loaded; 404 when it does not exist, 405 when it is not persistent."""
+    """Load the persistent topic of the path, or `name`; 404 when it does not exist, 405 when it is not persistent."""
     return persistent(await existing_any_topic(call, name))
 
 
 async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
-    """The same, whether it is persistent or not."""
+    """Load a topic of any kind. Raises AdminError 404 when it does not exist."""
     name = name or call.topic_name()
     namespace_of_topics(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
@@ -40,26 +40,26 @@ async def existing_any_topic(call: Call, name: TopicName | None = None) -> Topic
 
 
 async def topic_exists(call: Call, topic: TopicName) -> bool:
-    """Whether there is such a topic, partitioned or not."""
+    """Whether the topic exists, partitioned or not."""
     return call.broker.partitioned.get(topic) is not None or await call.broker.directory.exists(topic)
 
 
 def persistent(topic: TopicBase) -> Topic:
-    """`topic`; 405 when it is not persistent."""
+    """Raises AdminError 405 when the topic is not persistent."""
     if not isinstance(topic, Topic):
         raise AdminError(405, f"Topic {topic.name} is not persistent: there is nothing to do that to")
     return topic
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
-    """That subscription; 404 when there is none."""
+    """Raises AdminError 404."""
     subscription = any_subscription_of(topic, name)
     assert isinstance(subscription, Subscription)
     return subscription
 
 
 def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
-    """The same, whether it keeps messages or not."""
+    """Raises AdminError 404."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
@@ -88,14 +88,14 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
 
 
 def require_persistent_subscription(call: Call, what: str) -> None:
-    """The same for the subscription of the path. The caller needs permission to consume from it."""
+    """Do the same for the subscription of the path. The caller needs permission to consume from it."""
     call.require_consume(call.topic_name(), call.name("subscription"))
     require_persistent(call, what)
 
 
 @contextmanager
 def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase | None = None) -> Iterator[None]:
-    """Answer a failure that results from the end of the topic or the subscription with 503 or 404."""
+    """Answer with 503 or 404 if the topic or the subscription ends meanwhile."""
     try:
         yield
     except StoreError as error:
@@ -107,7 +107,7 @@ def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase
 
 
 async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Act on the persistent topic of the path, or on every partition of it. The first failure is raised once all were tried."""
+    """Act on the persistent topic of the path, or on all its partitions. Raise the first failure when all were tried."""
 
     async def act(topic: TopicBase) -> None:
         await action(persistent(topic))
@@ -131,7 +131,7 @@ async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable
 
 
 async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on the subscription of the path, of a topic that is not partitioned, under its lock. The caller needs permission to
+    """Act on the subscription of the path under its lock; its topic is not partitioned. The caller needs permission to
     consume from it.
     """
     name = call.name("subscription")
@@ -146,7 +146,9 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act as `on_each_topic` on the subscription of the path, under its lock. The caller needs permission to consume from it."""
+    """Act as `on_each_topic` on the subscription of the path, under its lock. The caller needs permission to consume
+    from it.
+    """
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
         if not isinstance(subscription, Subscription):
@@ -159,7 +161,7 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
 async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
 ) -> None:
-    """The same, also on non-persistent topics."""
+    """Act also on non-persistent topics."""
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
 

@@ -1,4 +1,4 @@
-"""The tenant or namespace that a call is about: its document, and the refusal where there is none."""
+"""The tenant or namespace of a call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.model.policies import NamespacePolicies, TenantInfo
 
 
 def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exist") -> TenantInfo:
-    """The tenant's document; 404 when there is none."""
+    """Raises AdminError 404 with the text `refusal`."""
     info = call.resources.tenant(tenant)
     if info is None:
         raise AdminError(404, refusal)
@@ -25,7 +25,7 @@ def administered_namespace(call: Call) -> NamespaceName:
 
 
 def superusers_namespace(call: Call) -> NamespaceName:
-    """Return the namespace in the path. Refuses all roles except super users."""
+    """Return the namespace of the path, for super users only."""
     namespace = call.namespace_name()
     call.require_superuser()
     return namespace
@@ -34,7 +34,7 @@ def superusers_namespace(call: Call) -> NamespaceName:
 def existing_namespace(
     call: Call, namespace: NamespaceName, refusal: str = "Namespace does not exist"
 ) -> NamespacePolicies:
-    """The namespace's policies; 404 when it does not exist."""
+    """Raises AdminError 404 with the text `refusal`."""
     policies = call.resources.namespace(namespace)
     if policies is None:
         raise AdminError(404, refusal)
@@ -42,14 +42,14 @@ def existing_namespace(
 
 
 def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
-    """The same, with Pulsar's error texts of operations on topics."""
+    """Raises AdminError 404 with Pulsar's text of operations on topics."""
     return existing_namespace(call, namespace, "Namespace not found")
 
 
 async def listed_topics(
     call: Call, namespace: NamespaceName, domain: str | None, *, include_system: bool = False
 ) -> list[str]:
-    """The full names of its topics, once there is memory for them until the call is answered. Raises AdminError 503."""
+    """Return the full names of its topics, within the memory budget. Raises AdminError 503."""
     directory = call.broker.directory
     room = await call.share.of_lists(directory.expected_bytes(namespace))
     names = await directory.list(namespace, domain, include_system=include_system)

@@ -1,7 +1,7 @@
 """The limits of all HTTP requests, and the share that one request holds until its answer is written.
 
-Bodies, answers, and viewed messages are parts of the broker's memory budget (`memory/memory_parts.py`). A request waits for them in
-this order and never in reverse, in the queue of its address.
+Bodies, answers, and viewed messages are parts of the broker's memory budget (`memory/memory_parts.py`). A request waits
+for them in this order and never in reverse, in the queue of its address.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SMALL_BYTES = 64 * 1024
-"""Bodies and answers up to this size are not counted: the number of connections bounds them."""
+"""Smaller bodies and answers are not counted: the number of connections bounds them."""
 RETRY_AFTER_S = 1
 OPENED_FACTOR = 12
-"""A document takes so many times its size once it is read: an empty list of five bytes sixty."""
+"""A decoded document takes so many times its size: an empty list of five bytes takes sixty."""
 WAITING_ANSWERS = 4
-"""Finished answers that wait may use this part of the limit of all answers, because they are in memory while they wait."""
+"""The part of the limit of all answers for finished answers that wait, because they are in memory meanwhile."""
 
 
 LOOKS_AT_ONCE = 4
-"""The number of concurrent scans of all entries of a subscription: each uses a slice of each event loop iteration, and at worst
-some megabytes.
+"""Concurrent scans of all entries of a subscription: each uses a slice of each event loop iteration, and at worst some
+megabytes.
 """
 
 T = TypeVar("T")
@@ -48,29 +48,28 @@ class HttpLimits:
         self.max_pending = config.http_max_pending_requests
         self.timeout_s = config.http_pending_request_timeout_ms / 1000
         self.memory = memory
-        self.documents = Permits(1, self.max_pending)  # Threads of one interpreter: more at once make none faster.
+        self.documents = Permits(1, self.max_pending)  # one, because threads share the interpreter
         self.looks = Permits(LOOKS_AT_ONCE, self.max_pending)
         self.pending: defaultdict[str, FairShares] = defaultdict(FairShares)
-        """The numbers of requests that wait for memory, by part and holder."""
+        """Requests that wait for memory, by part and holder."""
         self.waiting_answer_bytes = 0
-        """The size of finished answers that wait."""
+        """Size of finished answers that wait."""
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for one of these."""
         memory = self.memory
         waiting = sum(part.waiting for part in (memory.requests, memory.answers, memory.views))
         return waiting + self.documents.waiting + self.looks.waiting
 
 
 class Share:
-    """The resources that one request holds; `close` releases all of them."""
+    """The resources of one request; `close` releases them."""
 
     def __init__(self, limits: HttpLimits, address: Hashable) -> None:
-        """`address`: the holder in the queues."""
+        """`address` is the holder in the queues."""
         self.limits = limits
         self.holder = Holder(f"address {address}")
-        """The holder that the wait counts for: the client's address until the role is known."""
+        """The client's address until the role is known."""
         self._address = address
         self._held = AsyncExitStack()
 
@@ -96,17 +95,17 @@ class Share:
         await self._hold(self.limits.memory.views, size_bytes, "messages to look at", "httpMaxViewedMessageBytes")
 
     async def of_lists(self, size_bytes: int) -> Holding:
-        """Wait for memory for listed topic names, of about that size. Raises AdminError 503."""
+        """Wait for memory for topic names. Raises AdminError 503."""
         return await self._hold(self.limits.memory.lists, size_bytes, "lists of topics", "")
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """Wait for the right to read a large document of that size, until the context ends. Raises AdminError 503."""
+        """Permit one large document to be read at a time. Raises AdminError 503."""
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)
         try:
             async with limits.documents.held(self.holder, limits.timeout_s):
-                holding.count(OPENED_FACTOR * size_bytes)  # One at a time: it waits for no memory, others wait for it.
+                holding.count(OPENED_FACTOR * size_bytes)  # one at a time, so it does not wait for memory
                 yield
         except NoPermit as error:
             raise AdminError(503, f"The broker is busy with other documents: {error}", RETRY_AFTER_S) from error
@@ -114,7 +113,7 @@ class Share:
             holding.close()
 
     async def look(self, steps: Generator[None, None, T], clock: Clock) -> T:
-        """Do that in slices, few at a time; the others wait in the order in which they came. Raises AdminError 503."""
+        """Run the steps in slices, few requests at a time, in order of arrival. Raises AdminError 503."""
         limits = self.limits
         try:
             async with limits.looks.held(self.holder, limits.timeout_s):

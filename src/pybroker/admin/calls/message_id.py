@@ -37,12 +37,11 @@ class ResetCursorData(msgspec.Struct):
 
 
 def message_id(position: Position, partition_index: int = -1) -> MessageId:
-    """The id of the entry at `position`."""
     return MessageId(position.ledger_id, position.entry_id, partition_index)
 
 
 def message_id_in_batch(position: Position, partition_index: int, batch_index: int) -> MessageId:
-    """The id of a message in the batch at `position`; of the entry when `batch_index` is negative."""
+    """Return the id of a message in a batch; of the entry when `batch_index` is negative."""
     if batch_index < 0:
         return message_id(position, partition_index)
     return MessageId(position.ledger_id, position.entry_id, partition_index, batch_index, 0, 0, 0)

@@ -1,7 +1,6 @@
-"""The OpenAPI document of the REST interface, generated from the routes: methods, paths, queries, docstrings, and body types.
+"""The OpenAPI document, generated from the routes: methods, paths, queries, docstrings, and body types.
 
-Invariant: each route is in it, once. A route needs no declaration for that; `routing.route` receives the details that a docstring
-cannot express. Pure: `brokers/openapi_routes.py` serves the document.
+Invariant: each route is in it, once. `routing.route` receives the details that a docstring cannot express. Pure.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class _Operation(NamedTuple):
 
 
 def document(routes: Iterable[BaseRoute], version: str) -> Json:
-    """The whole document, as JSON values."""
     operations = [_operation(route) for route in routes if isinstance(route, Route)]
     bodies = [operation.app.body for operation in operations if operation.app is not None and operation.app.body]
     schemas, components = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
@@ -105,9 +103,7 @@ def _describe(operation: _Operation, body_schema: Json | None) -> Json:
 
 
 def _words(handler: Any) -> tuple[str, str]:
-    """Return the first line of a handler's docstring, or the sentence that continues behind it, and the rest; its name without a
-    docstring.
-    """
+    """Return summary and description of a handler's docstring; its name without one."""
     name = getattr(handler, "__name__", type(handler).__name__)
     first, _, description = (inspect.getdoc(handler) or "").partition("\n\n")
     summary, is_longer, _ = first.partition("\n")
@@ -118,7 +114,6 @@ def _words(handler: Any) -> tuple[str, str]:
 
 
 def _tag(path: str) -> str:
-    """The noun that a path is about."""
     segments = [segment for segment in path.split("/") if segment and segment not in {"admin", "v2", "v3"}]
     first = segments[0] if segments else "root"
     return "topics" if first.startswith("{") else first

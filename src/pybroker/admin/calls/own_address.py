@@ -1,4 +1,4 @@
-"""How this broker is named in answers: by the address of its own HTTP port."""
+"""The address of the broker's HTTP port, which names the broker in answers."""
 
 from __future__ import annotations
 
@@ -13,5 +13,4 @@ def web_url(call: Call) -> str:
 
 
 def broker_id(call: Call) -> str:
-    """How this broker is named in lists: the address of its HTTP port."""
     return urlsplit(web_url(call)).netloc

@@ -1,4 +1,4 @@
-"""The query parameters of a route, declared beside it: only for its documentation, like the type of its body."""
+"""The query parameters of a route, only for its documentation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Query(NamedTuple):
-    """One parameter: its name, a one-line description, and its type: `str`, `int` (of 64 bits) or `bool` (`true`, else `false`)."""
+    """One parameter; the type is `str`, `int` (of 64 bits) or `bool` (`true`, else `false`)."""
 
     name: str
     text: str
     type: type[str] | type[int] | type[bool] = str
     default: str | int | bool | None = None
     values: tuple[str, ...] = ()
-    """The only ones, where they are few."""
+    """The only permitted ones."""
     is_required: bool = False
 
 

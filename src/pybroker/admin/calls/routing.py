@@ -21,7 +21,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 
 class HandlerApp:
-    """A handler as the ASGI application of its route, with the documentation that its docstring does not contain."""
+    """A handler as the ASGI application of its route, with additional documentation."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class HandlerApp:
         await response(scope, receive, send)
 
     def _warn(self, call: Call, response: Response) -> None:
-        """Report a setting that is kept without effect, in the log and in the answer's header."""
+        """Report a setting that is stored without effect, in the log and in a header."""
         subjects = [subject for subject, asks in self._unserved_subjects if asks(call, call.given)]
         if subjects:
             warnings = (f'299 pybroker "kept and shown only: {subject}"' for subject in subjects)
@@ -65,8 +65,8 @@ def route(
 ) -> Route:
     """Return a route of one method. Handlers are `async def`; none may block the event loop.
 
-    `body` (the type that the handler reads), `queries` (all query parameters), and `answers` (the meaning of a status) are only for
-    documentation.
+    `body` (the type that the handler reads), `queries` (all query parameters), and `answers` (the meaning of a status)
+    are only for documentation.
     """
     app = HandlerApp(handler, body, queries, answers or {}, unserved.of(method, path))
     return Route(path, app, methods=[method])

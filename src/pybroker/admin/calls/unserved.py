@@ -1,8 +1,8 @@
-"""Settings that are kept and shown without effect: a caller that sets one receives a warning in the answer, and the log has one.
+"""Settings that are stored without effect. The answer to a request that sets one contains a warning, and so does the log.
 
-One row for each subject. docs/reference/differences.md lists the same ("Not here yet"), as a test checks; another test finds policy
-members that no code reads and that are in no row. The request decides about the warning: a namespace in this cluster only is not
-replicated, and causes none.
+docs/reference/differences.md lists the same ("Not here yet"), which a test compares; another test finds policy members
+that no code reads and that are in no row. A request that asks for nothing unserved causes no warning, for example
+replication to this cluster only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pybroker.admin.calls.call import Call
 
 Asks = Callable[["Call", Any], bool]
-"""Returns whether a request with this body (decoded; None without one) asks for an unserved setting."""
+"""Whether a request with this decoded body (or None) asks for an unserved setting."""
 
 _V2 = "/admin/v2"
 _CLUSTER = _V2 + "/clusters/{cluster}"
@@ -31,12 +31,12 @@ SHADOW_PREFIX = "PULSAR.SHADOW"
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """One subject: its name in docs/reference/differences.md and in the warning, the calls that ask for it, where it is kept."""
+    """One subject: its name in docs/reference/differences.md and in the warning, its calls, where it is stored."""
 
     subject: str
     calls: dict[tuple[str, str], Asks]
     fields: frozenset[str] = frozenset()
-    """The policy members that only their own calls read."""
+    """Policy members that only these calls read."""
 
 
 def _given(_call: Call, body: Any) -> bool:
@@ -52,7 +52,7 @@ def _other_clusters(call: Call, clusters: Iterable[str] | None) -> bool:
 
 
 def _in_document(asks: Asks) -> dict[tuple[str, str], Asks]:
-    """The document that a namespace may be made with."""
+    """Return the calls that create a namespace with a policies document."""
     return {("PUT", _NAMESPACE): lambda call, body: body is not None and asks(call, body)}
 
 
@@ -213,5 +213,5 @@ TABLE: tuple[Unserved, ...] = (
 
 
 def of(method: str, path: str) -> tuple[tuple[str, Asks], ...]:
-    """The subjects that a route can ask for."""
+    """Return the subjects that a route can ask for."""
     return tuple((row.subject, asks) for row in TABLE if (asks := row.calls.get((method, path))) is not None)

@@ -1,4 +1,4 @@
-"""The web console's part in the broker: its files, and figures that no other call has. Start with `console_routes.py`.
+"""The broker's part of the web console: its files and figures. Start with `console_routes.py`.
 
-The pages are in `pybroker/console/`; they use REST for everything, with the permissions of the user.
+The pages in `pybroker/console/` use REST with the permissions of the user.
 """

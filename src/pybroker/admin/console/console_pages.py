@@ -1,4 +1,5 @@
-"""The console's files from `pybroker/console/`, served without credentials, because they contain nothing about this broker.
+"""The console's files from `pybroker/console/`, served without credentials, because they contain nothing about this
+broker.
 
 Invariants: no page can load or run anything from elsewhere, or be shown inside another one, for any topic name.
 """
@@ -29,7 +30,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""The last two: no text becomes markup by mistake."""
+"""The last two prevent that text becomes markup by mistake."""
 HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
@@ -38,7 +39,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "cache-control": "no-cache",  # kept, and asked for again with its mark each time
+    "cache-control": "no-cache",  # stored, and validated with each request
 }
 
 
@@ -49,7 +50,7 @@ class _File(NamedTuple):
 
 
 class ConsolePages:
-    """Reads the files when the first one is asked for, and keeps them."""
+    """Reads the files at the first request."""
 
     def __init__(self) -> None:
         self._files: dict[str, _File] | None = None

@@ -1,4 +1,4 @@
-"""`/admin/v3/console/...`: figures of the web console that no other call has. Programs may use them as well.
+"""`/admin/v3/console/...`: figures of the web console that no other call has.
 
 Each call uses the permissions of its caller: `rights` returns them, `topics` lists topics that the caller may list.
 """
@@ -44,7 +44,7 @@ def _member(name: str) -> str:
 
 
 SORTS = {"name": "name", **{_member(name): name for name in FIGURES}}
-"""The values that rows can be sorted by, and their fields of Row."""
+"""Sort keys, and their fields of Row."""
 LISTED = (
     Query("search", "words that names contain"),
     Query("sort", "what the rows are sorted by", str, "name", tuple(SORTS)),
@@ -241,12 +241,12 @@ class ConsoleRoutes:
         return LiveStream(self.sampler, subject, call.holder, refusal)
 
     async def close(self) -> None:
-        """End the live streams; called before the server waits for its requests."""
+        """End the live streams. Called before the server waits for its requests."""
         await self.sampler.close()
 
 
 def may(require: Callable[..., None], *what: Any) -> bool:
-    """Whether the caller has the right that `require` demands."""
+    """Whether `require` does not raise."""
     try:
         require(*what)
     except AdminError:

@@ -1,8 +1,8 @@
 """Live figures, once a second: one sampler for all viewers, server-sent events for each of them.
 
-Invariants: without viewers there is no task and no timer; a viewer that does not read blocks no others, and has at most the kept
-points pending; viewing loads no topic; a stream ends with its connection, with the permission to see its subject, and with the
-broker.
+Invariants: without viewers there is no task and no timer; a viewer that does not read blocks no others, and has at most
+the kept points pending; viewing loads no topic; a stream ends with its connection, with the permission to see its
+subject, and with the broker.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
 
 UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""Also for proxies between the broker and the viewer."""
+"""Also prevents buffering by proxies."""
 KEPT_POINTS = 600
-"""For each subject: ten minutes, at a point a second."""
+"""Points for each subject: ten minutes."""
 RETRY_AFTER_S = 10
 STREAM_BYTES = 64 * 1024
-"""The counted memory of a stream: unsent data of its connection, and its share of the points."""
+"""The counted memory of a stream: unsent data, and its share of the points."""
 FIELDS = {
     "broker": (
         "time",
@@ -81,53 +81,53 @@ FIELDS = {
         "drainingHashes",
     ),
 }
-"""The names of a point's numbers; times are milliseconds since 1970, rates per second."""
+"""The numbers of a point; times are milliseconds since 1970, rates per second."""
 Numbers = tuple[float | None, ...]
-"""None: a rate that is not known yet."""
+"""The numbers of a point; None for a rate that is not known yet."""
 NOT_LOADED: Numbers = ()
 Totals = dict["TopicBase", tuple[int, int, int, int]]
 
 
 class Subject(NamedTuple):
-    """The subject of a stream: the broker, a topic of it, or a subscription of that."""
+    """The broker, a topic, or a subscription."""
 
     topic: TopicName | None = None
     subscription: str | None = None
 
     @property
     def kind(self) -> str:
-        """Which of `FIELDS` its points have."""
+        """Return a key of `FIELDS`."""
         return "broker" if self.topic is None else "topic" if self.subscription is None else "subscription"
 
 
 class Watched:
-    """The points of one subject, each with its time, and how many look at it; `NOT_LOADED` while there is nothing to measure."""
+    """The points of one subject and its viewers; `NOT_LOADED` while there is nothing to measure."""
 
     def __init__(self) -> None:
         self.watchers = 0
         self.points: deque[tuple[float, Numbers]] = deque(maxlen=KEPT_POINTS)
         self.count = 0
-        """How many points there ever were."""
+        """Points since the start."""
         self.measured: object = None
-        """The object that the counters of the previous point belong to: another object begins anew."""
+        """The object that the previous counters belong to: another object starts anew."""
         self.counters: tuple[int, ...] = ()
         self.counted_ms = 0.0
         self.cpu_ms = 0.0
-        """CPU time that the broker's process had used at the previous point."""
+        """CPU time of the process at the previous point."""
         self.totals: Totals | None = None
-        """Of the broker: the counters of its topics at the point before; None before the first one."""
+        """Counters of all topics at the previous point; None before the first one."""
 
     def add(self, wall_ms: float, numbers: Numbers) -> None:
         self.points.append((wall_ms, numbers))
         self.count += 1
 
     def since(self, seen: int) -> list[tuple[float, Numbers]]:
-        """The points behind the first `seen` of all there were, as far as they are kept."""
+        """Return the kept points after the first `seen`."""
         new = min(self.count - seen, len(self.points))
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
     def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
-        """How fast the counters of `of` rose since the point before; nothing of one that was not measured before."""
+        """Return the rates since the previous point; empty for an object that was not measured before."""
         elapsed_s = (now_ms - self.counted_ms) / 1000
         found: Numbers = (None,) * len(counters)
         if self.measured is of and elapsed_s > 0:
@@ -157,38 +157,34 @@ class LiveSampler:
         self._ticked = asyncio.Event()
         self.is_closed = False
         self.shares = FairShares()
-        """The number of streams of each holder."""
+        """Streams of each holder."""
         self._streams: dict[LiveStream, None] = {}
         self.samples_total = 0
 
     @property
     def streams(self) -> int:
-        """Number of open streams."""
         return self.shares.used
 
     @property
     def limit(self) -> int:
-        """Maximum number of streams."""
         return self._runtime.config.console_max_live_connections
 
     @property
     def is_running(self) -> bool:
-        """Whether anything is measured at all."""
         return self._is_running
 
     @property
     def interval_ms(self) -> int:
-        """From one point to the next."""
         return self._runtime.config.console_sample_interval_ms
 
     def room_of_stream(self) -> Holding:
-        """Return the memory of one stream, counted until it is closed."""
+        """Count the memory of one stream until it is closed."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room
 
     def watch(self, stream: LiveStream) -> Watched:
-        """Begin to look; `leave` ends it. Raises AdminError 503 when there are too many, or the broker stops."""
+        """Start viewing, until `leave`. Raises AdminError 503 when there are too many, or the broker stops."""
         subject, holder = stream.subject, stream.holder
         if self.is_closed:
             raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
@@ -211,7 +207,7 @@ class LiveSampler:
         watched = self._watched[subject]
         watched.watchers -= 1
         if not watched.watchers:
-            del self._watched[subject]  # the next viewer begins anew
+            del self._watched[subject]  # the next viewer starts anew
 
     def end_all_of(self, holder: str) -> int:
         """End all streams of `holder`, each at its next point. Return their number."""
@@ -221,12 +217,11 @@ class LiveSampler:
         return len(found)
 
     async def next_point(self) -> None:
-        """Wait until there is one more, or the sampler is closed."""
+        """Wait for a point, or until the sampler is closed."""
         if not self.is_closed:
             await self._ticked.wait()
 
     async def close(self) -> None:
-        """End all streams."""
         self.is_closed = True
         self._tick()
         await self._tasks.close()
@@ -269,7 +264,7 @@ class LiveSampler:
             yield
 
     def _measure_broker(self, watched: Watched) -> Iterator[None]:
-        """Sums over all loaded topics: of those only that are measured for the second time, so that no unload looks like a rate."""
+        """Sum over topics that were measured before, so that no load or unload looks like a rate."""
         before = watched.totals
         now: Totals = {}
         sums = [0, 0, 0, 0]
@@ -328,7 +323,7 @@ class LiveSampler:
 
 
 class LiveStream(Response):
-    """The points of one subject as server-sent events, for as long as `refusal` has nothing against it."""
+    """The points of one subject as server-sent events, until `refusal` returns a reason."""
 
     def __init__(
         self, sampler: LiveSampler, subject: Subject, holder: Holder, refusal: Callable[[], str | None]
@@ -339,7 +334,7 @@ class LiveStream(Response):
         self.subject = subject
         self.holder = holder
         self.is_ended = False
-        """Whether an operator has ended the stream."""
+        """An operator has ended the stream."""
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

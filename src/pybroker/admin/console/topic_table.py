@@ -1,7 +1,7 @@
 """All topics with their figures, one table for all viewers within two seconds.
 
-Invariants: without requests nothing is computed and nothing is kept; the work yields to the event loop every two milliseconds, for
-any number of topics; no viewer sees a topic of a namespace that it may not list.
+Invariants: without requests nothing is computed and nothing is kept; the work yields to the event loop every two
+milliseconds; no viewer sees a topic of a namespace that it may not list.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic_base import TopicBase
 
 FRESH_MS = 2_000
-"""The maximum age of a table that is shown."""
+"""Maximum age of a shown table."""
 FRESH_FOR_ITS_COST = 10
 """A table is fresh for this multiple of the time it took to build, so that tables take at most a tenth of the loop's
-time."""
+time.
+"""
 KEPT_S = 30.0
-"""How long an unused table is kept, because rates are relative to the previous one."""
+"""An unused table is kept, because rates are relative to the previous one."""
 ROW_BYTES = 500
-"""The approximate memory of a row with its counters."""
+"""Approximate memory of a row."""
 STUCK_BYTES = 4000
 """Additional memory of a stuck topic, for its finding."""
 ROWS_AT_ONCE = 1000
-"""The rows that are sorted between two checks of the clock: half a millisecond."""
+"""Rows that are sorted between two checks of the clock: half a millisecond."""
 
 
 class Row(NamedTuple):
-    """One topic; all but its name is 0 while it is not loaded. Rates are of a second."""
+    """One topic; figures are 0 while it is not loaded. Rates are per second."""
 
     name: str
     is_loaded: bool = False
@@ -72,7 +73,7 @@ class Asked(NamedTuple):
     """The filter and order of a request."""
 
     words: tuple[str, ...] = ()
-    """In lower case; topics are shown whose names contain all of them."""
+    """Words in lower case; shown names contain all of them."""
     order: str = "name"
     """A field of Row."""
     is_descending: bool = False
@@ -82,7 +83,7 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A page of matching rows, the number of matching ones, and the total."""
+    """A page of matching rows, and counts."""
 
     rows: list[Row]
     matching: int
@@ -98,10 +99,9 @@ class Table(NamedTuple):
     monotonic_ms: float
     wall_ms: int
     is_cut: bool
-    """There are more topics than `consoleMaxTopics`: some are missing."""
+    """There are more topics than `consoleMaxTopics`."""
     stuck: dict[NamespaceName, list[StuckTopic]]
     took_ms: float = 0.0
-    """The time it took to build the table."""
 
 
 class TopicTable:
@@ -116,11 +116,10 @@ class TopicTable:
         self._room: Holding | None = None
         self._asked_ms = 0.0
         self.made_total = 0
-        """How many tables were made."""
+        """Number of built tables."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a table in memory."""
         return self._table is not None
 
     async def current(self) -> Table:
@@ -143,7 +142,7 @@ class TopicTable:
             memory = self._runtime.memory
             self._room = Holding(memory, memory.lists)
             self._runtime.call_later(KEPT_S, self._drop_if_unused)
-        # Counted without waiting: when memory is short, the table is needed most.
+        # Without waiting: when memory is short, the table is needed most.
         stuck = sum(map(len, table.stuck.values()))
         self._room.count(ROW_BYTES * sum(map(len, table.namespaces.values())) + STUCK_BYTES * stuck)
         self._table = table
@@ -181,7 +180,8 @@ class TopicTable:
 
     async def _exceeded_quotas(self, names: list[str]) -> dict[str, Exceeded]:
         """Return the exceeded backlog quotas by topic name. Only topics with a quota that blocks producers are
-        measured."""
+        measured.
+        """
         limited: list[Topic] = []
 
         def look() -> Iterator[None]:
@@ -201,7 +201,7 @@ class TopicTable:
         return found
 
     async def _list(self, namespace: NamespaceName) -> list[str]:
-        """Return the names of all its topics; their memory is counted during the lookup."""
+        """Return the names of all topics; their memory is counted meanwhile."""
         room = Holding(self._runtime.memory, self._runtime.memory.lists)
         try:
             room.count(self._broker.directory.expected_bytes(namespace))
@@ -269,7 +269,7 @@ class TopicTable:
         )
 
     def _topic_rates(self, topic: TopicBase, table: Table, before: Table | None) -> tuple[float, float, float, float]:
-        """Since the table before, if there is one; else those of the last window of statistics."""
+        """Return rates since the previous table, or else in the last window of statistics."""
         counted = table.counters[topic] = counters_of(topic)
         old = None if before is None else before.counters.get(topic)
         if before is None or old is None:
@@ -286,7 +286,7 @@ class TopicTable:
 
 
 def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
-    """Messages and bytes in, messages and bytes out, since it was loaded."""
+    """Messages and bytes in, messages and bytes out, since the topic was loaded."""
     counters = topic.counters
     delivered = [subscription.counters for subscription in topic.subscriptions.values()]
     return (
@@ -307,7 +307,7 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
     counts = {"all": 0, "matching": 0}
 
     def look() -> Iterator[None]:
-        unsorted: list[Row] = []  # of many small namespaces together, because merging is expensive, too
+        unsorted: list[Row] = []  # of many small namespaces, because merging is expensive, too
         for namespace, rows in table.namespaces.items():
             yield
             if not may_list(namespace):
@@ -356,8 +356,7 @@ async def find_stuck(
     may_explain: Callable[[str], bool],
     clock: Any,
 ) -> list[StuckTopic]:
-    """Return the stuck topics of the table, worst first, with names that contain `words` and that the caller may
-    see."""
+    """Return the stuck topics that the caller may see, worst first, with names that contain `words`."""
     found: list[StuckTopic] = []
 
     def look() -> Iterator[None]:

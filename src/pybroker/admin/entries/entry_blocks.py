@@ -1,9 +1,9 @@
 """Bulk reads: ranges of a ledger's entries as blocks of segment files, which contain their own positions and checksums.
 
-Operation: the part in the ledger's file is sent unchanged, in slices, by threads of their own; the part in memory is converted to
-blocks, a few MiB per answer. An answer names the entry at which the next one continues. Invariants: each answer has a length, so a
-reader detects a truncated one; entries that are not durable are never sent. Limits: a number of concurrent answers (`Permits`),
-each with one slice in memory; the rate of a namespace is spent before a slice is read.
+Operation: the part in the ledger's file is sent unchanged, in slices, by threads; the part in memory is converted to
+blocks, a few MiB per answer. An answer names the entry at which the next one continues. Invariants: each answer has a
+length, so a reader detects a truncated one; entries that are not durable are never sent. Limits: a number of concurrent
+answers (`Permits`), each with one slice in memory; the rate of a namespace is spent before a slice is read.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from pybroker.runtime.clock import Clock
 
 SLICE_BYTES = 1 << 20
-"""The part of a file that is in memory for one read over TLS."""
+"""The part of a file in memory for one read over TLS."""
 KERNEL_SLICE_BYTES = 4 << 20
-"""The part that the kernel sends between two checks of the rate; it is not in this process's memory."""
+"""The part that the kernel sends between two checks of the rate."""
 MEMORY_ANSWER_BYTES = 4 << 20
-"""Of entries that are in no file, in one answer; one more entry may be among them."""
+"""Entries in one answer that are in no file, plus at most one entry."""
 RETRY_AFTER_S = 1
 MEDIA_TYPE = "application/vnd.pybroker.blocks"
 NEXT_ENTRY_HEADER = "x-pybroker-next-entry"
 RATE_PERIOD_MS = 1000
 MAX_IDLE_BUCKETS = 1000
-"""The number of namespaces with a remembered rate; one that was removed has at most one period's amount more."""
+"""Namespaces with a remembered rate; a removed one has at most one period's amount more."""
 
 
 class BulkReads:
-    """The shared state of all bulk reads of a broker. Owned by the routes."""
+    """Shared state of all bulk reads of a broker. Owned by the routes."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, memory: Memory) -> None:
         self._config = config
@@ -60,12 +60,12 @@ class BulkReads:
         self.permits = Permits(config.max_concurrent_bulk_reads, config.max_pending_bulk_reads)
         self._buckets: dict[NamespaceName, TokenBucket] = {}
         self.bytes_sent = 0
-        self.entries_sent = 0  # of answers that went out whole
+        self.entries_sent = 0  # of complete answers
         self.throttled = 0
         self.refused = 0
 
     def figures(self) -> dict[str, float]:
-        """Return the running reads, and the totals of sent, delayed, and refused ones since the start."""
+        """Return running reads, and totals of sent, delayed, and refused ones."""
         return {
             "bulk_reads": self.permits.taken,
             "bulk_reads_waiting": self.permits.waiting,
@@ -77,12 +77,12 @@ class BulkReads:
 
     @property
     def write_timeout_s(self) -> float:
-        """How long a client may take nothing of an answer."""
+        """Maximum time for which a client may read nothing."""
         return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager
     async def permit(self, holder: Holder) -> AsyncIterator[None]:
-        """Wait for and hold the permit of one read. Each holder has a share of the permits. Raises AdminError 429."""
+        """Wait for the permit of one read. Each holder has a share of the permits. Raises AdminError 429."""
         try:
             async with self.permits.held(holder, self._config.bulk_read_pending_timeout_ms / 1000):
                 yield
@@ -94,7 +94,7 @@ class BulkReads:
 
     @asynccontextmanager
     async def room_in_memory(self) -> AsyncIterator[None]:
-        """Memory for entries that no file has yet, and for the blocks that are made of them. Raises AdminError 503."""
+        """Reserve memory for entries that no file has yet, and for their blocks. Raises AdminError 503."""
         room = Holding(self._memory, self._memory.views)
         timeout_s = self._config.bulk_read_pending_timeout_ms / 1000
         try:
@@ -114,7 +114,7 @@ class BulkReads:
             room.close()
 
     async def pass_bytes(self, namespace: NamespaceName, size_bytes: int) -> None:
-        """Wait until so many bytes of topics of the namespace may go out."""
+        """Wait until the namespace's rate permits so many bytes."""
         rate = self._config.bulk_read_throttling_rate_per_namespace_in_byte
         if rate <= 0:
             return
@@ -192,7 +192,7 @@ class BlocksResponse(Response):
                 await self._send_by_kernel(sender, stored)
                 await send({"type": "http.response.body", "body": b""})
         except StoreError as error:
-            raise ClientGone from error  # trimmed meanwhile: the reader sees that it was cut, and asks again
+            raise ClientGone from error  # trimmed meanwhile: the reader sees that the answer is truncated, and asks again
 
     async def _send_by_kernel(self, sender: FileSender, stored: StoredBlocks) -> None:
         async with sender.sending(self._reads.write_timeout_s) as writer:
@@ -221,18 +221,18 @@ MAX_MEMORY_ENTRIES = 8 * MAX_BLOCK_ENTRIES
 
 
 def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]:
-    """Offsets and lengths."""
+    """Yield offsets and lengths."""
     for offset in range(stored.offset, stored.end_offset, slice_bytes):
         yield offset, min(slice_bytes, stored.end_offset - offset)
 
 
 def _read(offset: int, length: int, file: LedgerFile) -> bytes:
-    """Zeros replace the missing part of a truncated file: readers receive an error there."""
+    """Zeros replace the missing part of a truncated file, so that the reader gets an error there."""
     return file.read_at(length, offset).ljust(length, b"\0")
 
 
 def blocks_of(run: EntryRun) -> bytes:
-    """The run as blocks of a segment file."""
+    """Return the run as blocks of a segment file."""
     pieces: list[bytes | memoryview] = []
     for start, end in split_into_blocks(run.payloads):
         first_entry_id = run.first_entry_id + start

@@ -1,8 +1,9 @@
 """The entries of a topic between two positions, for readers of ledger ranges: analytics, pipelines, copies.
 
-Operation: the list of ledgers answers nearly everything. A partly covered ledger is asked for the totals before the split, and a
-large one for the points at which it can be split. A plan contains the entries that were durable in one event loop iteration. Limit:
-the ledgers and points of one answer (`PlanBudget`); a topic that is cut short has the position at which to continue.
+Operation: the list of ledgers answers nearly everything. For a partly covered ledger, the store returns the totals
+before the split, and for a large one the points at which it can be split. A plan contains the entries that were durable
+in one event loop iteration. Limit: the ledgers and points of one answer (`PlanBudget`); a truncated topic has the
+position at which to continue.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.runtime import Runtime
 
 POINT_SPACING_BYTES = 1 << 20
-"""The payload between the points of a plan: a finer split costs a task more than it gains."""
+"""Payload between the points of a plan: a finer split costs a task more than it gains."""
 ROW_BYTES = 50
 """The size of a bitmap of aborted messages that counts as much as a point."""
 MAX_PLAN_ROWS = 10_000
@@ -88,8 +89,7 @@ class TopicShown(msgspec.Struct, omit_defaults=True):
 
 
 class PlanBudget:
-    """The ledgers and points that one answer may still contain, and the deadline for waiting for ends of
-    transactions."""
+    """The ledgers and points that one answer may still contain, and the deadline for waiting for ends of transactions."""
 
     def __init__(self, runtime: Runtime, rows: int = MAX_PLAN_ROWS) -> None:
         self._rows = rows
@@ -99,7 +99,6 @@ class PlanBudget:
 
     @property
     def wait_s(self) -> float:
-        """The time left for a topic to wait."""
         return max(0.0, self._waits_until_ms - self._runtime.clock.monotonic_ms()) / 1000
 
     @property
@@ -114,7 +113,8 @@ async def plan_of(
     topic: Topic, store: LedgerStore, asked: AskedTopic, budget: PlanBudget, *, with_points: bool
 ) -> TopicShown:
     """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady while a transaction in its range may be
-    committed (`TopicTransactions.ends_known`)."""
+    committed (`TopicTransactions.ends_known`).
+    """
     place_at_time = None
     if asked.publishTime is not None:
         place_at_time = tuple(await topic.ledger.find_by_publish_time(asked.publishTime))
@@ -122,7 +122,8 @@ async def plan_of(
     limit = read_limit.limit
     if limit is not None and (asked.end is None or Position(*asked.end) > limit):
         await topic.transactions.ends_known(budget.wait_s)
-    # In one iteration: later entries belong to the next plan. Entries behind an open transaction belong to the plan after its end.
+    # In one iteration: later entries belong to the next plan. Entries behind an open transaction belong to the plan
+    # after its end.
     first, readable_end = ledgers.first_position, read_limit.limit or ledgers.end_position
     start = first if asked.start is None else Position(*asked.start)
     # A start behind the end (for example by time) does not move back.
@@ -147,7 +148,7 @@ async def plan_of(
 
 
 def lost_sentences(topic: Topic, start: Position, end: Position) -> list[str]:
-    """One sentence for each run of entries that was asked for and is gone."""
+    """Return a sentence for each run of requested entries that are deleted."""
     first = topic.ledger.ledgers.first_position
     sentences = []
     for lost, behind in topic.ledger.document.gone.lost_between(start, end):
@@ -166,7 +167,7 @@ def _text(position: Position) -> str:
 
 
 class _Covered:
-    """A ledger as it was when the plan began."""
+    """A ledger at the start of the plan."""
 
     def __init__(self, row: LedgerRow, start: Position, end: Position) -> None:
         self.ledger_id = row.ledger_id
@@ -178,7 +179,7 @@ class _Covered:
         self._is_sealed = row.is_sealed
 
     async def shown(self, store: LedgerStore, read_limit: ReadLimit, *, with_points: bool) -> LedgerShown:
-        """Raises StoreError, NoSuchLedger among it when the ledger was trimmed meanwhile."""
+        """Raises StoreError, and NoSuchLedger if the ledger was trimmed meanwhile."""
         messages, size_bytes = self._message_count, self._size_bytes
         if self.end_entry_id < self._entry_count:
             totals = await store.totals_before(self.ledger_id, self.end_entry_id)
@@ -206,7 +207,7 @@ class _Covered:
         )
 
     def _hidden(self, read_limit: ReadLimit) -> str:
-        """In front of the limit nothing changes any more, so it does not matter when this is asked."""
+        """Before the limit nothing changes any more, so this may be read later."""
         found = read_limit.hidden_in(self.ledger_id, self.first_entry_id, self.end_entry_id)
         if not found:
             return ""
@@ -215,7 +216,7 @@ class _Covered:
 
 
 def _cut(position: Position, row: LedgerRow) -> int:
-    """How many entries of the ledger lie before the position."""
+    """Return the number of the ledger's entries before the position."""
     if position.ledger_id != row.ledger_id:
         return 0 if position.ledger_id < row.ledger_id else row.entry_count
     return min(max(0, position.entry_id), row.entry_count)

@@ -1,7 +1,7 @@
 """`/admin/v3/entries/persistent/{tenant}/{namespace}/...`: ranges of ledgers in bulk, for analytics and pipelines.
 
-Reads change nothing: no cursor moves, nothing counts as delivered, no topic is created. Permission to consume from a topic is
-required.
+Reads change nothing: no cursor moves, nothing counts as delivered, no topic is created. Permission to consume from a
+topic is required.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pybroker.model.names import PERSISTENT, TopicName
 
 TOPIC = ENTRIES + "/{topic}"
 MAX_TOPICS = 2000
-"""The limit of one request for plans; a client that needs more sends several."""
+"""Topics in one request for plans."""
 
 
 TOPICS_AT_ONCE = 16
-"""The topics of one request that are loaded and examined at once."""
+"""Topics of one request that are loaded and examined at once."""
 
 
 class PlansShown(msgspec.Struct):
@@ -110,7 +110,7 @@ _READ_ANSWERS = {
 
 
 def local_topic(call: Call, local_name: str) -> TopicName:
-    """The topic of that local name in the namespace of the path; 412 when invalid."""
+    """Raises AdminError 412 for an invalid name."""
     try:
         return TopicName.parse(f"{PERSISTENT}://{call.namespace_name()}/{local_name}")
     except InvalidTopicName as error:

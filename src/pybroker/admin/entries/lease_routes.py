@@ -1,14 +1,12 @@
 """`/admin/v3/entries/...`: leases of readers of ledgers, and the data directory for readers on the broker's host.
 
-A lease keeps ledgers of a topic from being trimmed for a while, from a position on. Permission to consume from the topic is
-required.
+A lease keeps ledgers of a topic from being trimmed for a while, from a position on. Permission to consume from the
+topic is required.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
 
 from __future__ import annotations
-
-import ipaddress
 
 import msgspec
 from starlette.responses import Response
@@ -83,9 +81,7 @@ async def directory(call: Call) -> Response:
     name = call.broker.data_directory
     if name is None:
         raise AdminError(404, "The ledgers of this broker are not kept in files")
-    client = call.scope["client"]
-    is_here = client is not None and _is_loopback(client[0])
-    return json_response(DirectoryShown(name.run_id, name.path if is_here else None))
+    return json_response(DirectoryShown(name.run_id, name.path if call.is_from_this_host else None))
 
 
 async def hold(call: Call) -> Response:
@@ -171,10 +167,3 @@ def _owner(call: Call, reader: str) -> LeaseOwner:
     if not 0 < len(reader) <= MAX_READER_LENGTH:
         raise AdminError(412, f"The name of a reader has 1 to {MAX_READER_LENGTH} characters")
     return LeaseOwner(reader, call.role)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False

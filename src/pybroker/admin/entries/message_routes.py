@@ -1,6 +1,6 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/...`: messages one by one, and ids of messages.
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/...`: single messages, and ids of messages.
 
-Looking changes nothing: no cursor moves, nothing is counted as delivered.
+Reads change nothing: no cursor moves, nothing counts as delivered.
 """
 
 from __future__ import annotations

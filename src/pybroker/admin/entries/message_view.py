@@ -1,6 +1,6 @@
 """A stored entry in REST: its metadata as headers, its decompressed payload as the body.
 
-Clients restore the message from these, a batch from the body. Invariants: each header is one line of Latin-1 for any producer
+Clients restore the message, or a batch, from these. Invariants: each header is one line of Latin-1 for any producer
 input, all of them have at most `MAX_HEADER_BYTES`, and a body is never larger than the caller permits.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pybroker.wire.pulsar_api_pb2 import MessageMetadata
 
 MAX_HEADER_BYTES = 64 * 1024
-"""The limit of a message's metadata in headers; clients accept no more, either."""
+"""Clients accept no larger headers."""
 MAX_METADATA_BYTES = 4 * MAX_HEADER_BYTES
 """Maximum metadata to parse. Protobuf creates an object for each property, up to 20 times as large as its bytes."""
 _SMALL_BYTES = 64 * 1024
@@ -32,22 +32,21 @@ _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """Headers in order, of which some come more than once, and the body."""
+    """Headers in order, some repeated, and the body."""
 
     headers: list[tuple[str, str]]
     body: bytes
 
 
 def is_slow_to_view(entry: bytes) -> bool:
-    """Whether the entry may be so large that opening it would keep others waiting."""
+    """Whether decoding the entry may block the event loop too long."""
     return len(entry) > _SMALL_BYTES or _metadata(entry).uncompressed_size > _SMALL_BYTES
 
 
 def message_view(
     position: Position, entry: bytes, max_body_bytes: int, *, is_aborted: bool = False, is_uncommitted: bool = False
 ) -> MessageView:
-    """The entry at `position`; whether its transaction was aborted, or an open one holds it back. Raises AdminError 422 when it
-    cannot be read, 413 when it is too large."""
+    """Return the entry at `position`. Raises AdminError 422 when it cannot be read, 413 when it is too large."""
     metadata = _metadata(entry)
     start, end = metadata_span(entry)
     # Pulsar counts the frame around the metadata as well.
@@ -67,8 +66,7 @@ def message_view(
 
 
 def _metadata(entry: bytes) -> MessageMetadata:
-    """Parse the whole metadata. Raises AdminError 422 if it is invalid, 413 if it is larger than
-    `MAX_METADATA_BYTES`."""
+    """Raises AdminError 422 if the metadata is invalid, 413 if it is larger than `MAX_METADATA_BYTES`."""
     try:
         start, end = metadata_span(entry)
         if end - start > MAX_METADATA_BYTES:
@@ -129,7 +127,7 @@ def _in_transactions(metadata: MessageMetadata, *, is_aborted: bool, is_uncommit
 
 
 def _signed(value: int) -> int:
-    """An unsigned number of 64 bits as Java has it."""
+    """Convert an unsigned number of 64 bits to Java's signed one."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -142,7 +140,7 @@ def _base64(value: bytes) -> str:
 
 
 def _one_line(value: str) -> str:
-    """Return `value` as a header value: a question mark for characters outside Latin-1, a blank for control characters, trimmed."""
+    """Return a header value: a question mark for characters outside Latin-1, a blank for control characters, trimmed."""
     return value.encode("latin-1", "replace").decode("latin-1").translate(_BLANKS).strip()
 
 
@@ -178,4 +176,4 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("txnid_least_bits", "txnid-least-bits", _signed_text),
     ("txnid_most_bits", "txnid-most-bits", _signed_text),
 )
-"""Fields that give a header where they are set: the field, the header behind its prefix, the value as text."""
+"""Optional headers: field, header without prefix, value as text."""

@@ -1,7 +1,8 @@
 """`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: messages over HTTP, without a client library.
 
-Each message is an entry. The answer has for each message, in the order of the body, its durable position or the reason why it is
-not stored. An error of the request as a whole (names, permissions, body, schema) is answered as a status, and nothing is stored.
+Each message is an entry. For each message, in order, the answer has its durable position or the reason why it is not
+stored. For an error of the whole request (names, permissions, body, schema), the answer is a status, and nothing is
+stored.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ T = TypeVar("T")
 
 TOPIC = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 MESSAGES_PER_TURN = 64
-"""The messages that are prepared between two yields to the event loop."""
+"""Messages that are prepared between two yields to the event loop."""
 
 MAY_BE_TRIED_AGAIN = 1
 REFUSED = 2
@@ -73,7 +74,7 @@ Answer = Position | BrokerError
 
 
 class RestProduceRoutes:
-    """Remembers which partition is next."""
+    """Remembers the next partition."""
 
     def __init__(self) -> None:
         self._turns = count()
@@ -141,7 +142,7 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield to the event loop now and then."""
+    """Yield to the event loop regularly."""
     for index, item in enumerate(items):
         if index % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1:
             await asyncio.sleep(0)
@@ -149,7 +150,7 @@ async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def _topic(call: Call, name: TopicName) -> TopicBase:
-    """A topic that takes messages now. A partition that is missing is made; anything else must exist."""
+    """Return a topic that accepts messages. A missing partition is created; other topics must exist."""
     is_partition = name.partition_index >= 0 and call.broker.partitioned.get(name.partitioned_name) is not None
     topic = await call.broker.topics.any(name, may_create=is_partition)
     if any(producer.access_mode is not AccessMode.SHARED for producer in topic.producers.values()):
@@ -160,9 +161,7 @@ async def _topic(call: Call, name: TopicName) -> TopicBase:
 
 
 async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]) -> _Making:
-    """Return the functions that create entries of these messages. Their schema is registered like that of a producer, with the same
-    errors.
-    """
+    """Return the functions that create entries. The schema is registered like that of a producer, with the same errors."""
     producer_name = request.producerName or DEFAULT_PRODUCER
     name = call.topic_name()
     if request.schemaVersion is not None and not request.valueSchema:
@@ -174,13 +173,13 @@ async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]
     if request.keySchema:
         schema = key_value_schema(schema_of(request.keySchema), schema)
     version = b""
-    for topic in topics:  # All of one partitioned topic, which has one schema.
+    for topic in topics:  # all of one partitioned topic, which has one schema
         version = await producer_schema_version(topic, schema if schema.type is not SchemaType.NONE else None)
     return _Making(producer_name, schema, version)
 
 
 class _Making:
-    """Makes entries of the messages of one request."""
+    """Creates entries of the messages of one request."""
 
     def __init__(self, producer_name: str, schema: SchemaData, version: bytes) -> None:
         self._producer_name = producer_name

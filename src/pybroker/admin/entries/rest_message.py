@@ -17,7 +17,7 @@ from pybroker.schema.key_value import join_key_value
 from pybroker.schema.schema_data import InvalidSchema, SchemaData, SchemaType, schema_type_named
 
 DEFAULT_SCHEMA = SchemaData(SchemaType.STRING, b"", {"__charset": "UTF-8"})
-"""Of messages that come without one."""
+"""The schema of messages without one."""
 
 
 MAX_DIGITS = 64
@@ -69,7 +69,7 @@ class _SchemaInfo(msgspec.Struct):
 
 
 def whole_number(value: int | str, name: str) -> int:
-    """Raises AdminError 400 unless it is a whole number from 0 to 2^63 - 1."""
+    """Raises AdminError 400 unless the value is a whole number from 0 to 2^63 - 1."""
     try:
         number = int(value) if isinstance(value, int) or len(value) < MAX_DIGITS else -1
     except ValueError:
@@ -80,7 +80,7 @@ def whole_number(value: int | str, name: str) -> int:
 
 
 def schema_of(text: str) -> SchemaData:
-    """The schema that a body names. Raises AdminError 400."""
+    """Raises AdminError 400."""
     if not text:
         return DEFAULT_SCHEMA
     try:
@@ -95,12 +95,12 @@ def schema_of(text: str) -> SchemaData:
 
 
 def _definition(info: _SchemaInfo) -> bytes:
-    """SchemaInfo holds bytes, which its JSON writes in base64."""
+    """Decode the definition, which the JSON of SchemaInfo has in base64."""
     return b64decode(info.schema or "", validate=True)
 
 
 def key_value_schema(key: SchemaData, value: SchemaData) -> SchemaData:
-    """Return the schema of messages whose key has a schema of its own: the key is stored beside the value."""
+    """Return the schema of messages whose key has its own schema: the key is stored beside the value."""
     properties = {"kv.encoding.type": "SEPARATED"}
     for side, schema in (("key", key), ("value", value)):
         properties[f"{side}.schema.name"] = ""
@@ -113,9 +113,7 @@ Encoder = Callable[[str], bytes]
 
 
 def encoder(schema: SchemaData) -> Encoder:
-    """Return the conversion from text to the payload of a message of `schema`. Raises AdminError 400 for types
-    without a text form.
-    """
+    """Return the conversion from text to a payload of `schema`. Raises AdminError 400 for types without a text form."""
     try:
         return _ENCODERS[schema.type]
     except KeyError:
@@ -134,7 +132,7 @@ def encoded(encode: Encoder, text: str, what: str) -> bytes:
 
 
 def encoded_key(encode: Encoder, key: str) -> str:
-    """A key of a schema of its own, as metadata carries it."""
+    """Return a key with its own schema, as in metadata."""
     return b64encode(encoded(encode, key, "key")).decode()
 
 
@@ -166,7 +164,7 @@ _ENCODERS: dict[SchemaType, Encoder] = {
 
 
 def partition_of_key(key: str, partitions: int) -> int:
-    """Where a Java client with its defaults sends messages of this key."""
+    """Return the partition that a Java client with its defaults selects."""
     units = memoryview(key.encode("utf-16-be", errors="surrogatepass")).cast("B")
     key_hash = 0
     for index in range(0, len(units), 2):

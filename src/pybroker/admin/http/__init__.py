@@ -1,5 +1,4 @@
 """HTTP below the routes: connections, request heads, limits, credentials, and the fault boundary around each request.
 
-Start with `application.py` (the life of a request), then `protocol.py` (the life of a connection). This folder does not know the
-routes.
+Start with `application.py` (the life of a request), then `protocol.py` (the life of a connection).
 """

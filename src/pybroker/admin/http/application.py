@@ -1,8 +1,8 @@
 """The life of a request: header limit, credentials, route, answer; and the fault boundary around it.
 
-Invariants: for any exception of a handler, the caller receives one answer with Pulsar's status and `{"reason": ...}`, or a closed
-connection if the answer had begun; a bug is logged once with its stack trace, which the caller does not see; only `/metrics`,
-health probes, and the console's files are served without credentials. `server.py` owns sockets and connections.
+Invariants: for any exception of a handler, the caller receives one answer with Pulsar's status and `{"reason": ...}`,
+or a closed connection if the answer had begun. A bug is logged once; the caller does not see its stack trace. Only
+`/metrics`, health probes, and the console's files are served without credentials.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ WRITE_BYTES = 64 * 1024
 """The part of an answer that is written at once; then the writer waits for the client."""
 METRICS_PATH = "/metrics"
 PROBE_PATHS = frozenset({"/live", "/ready", "/status.html"})
-"""A probe that a balancer or a container's runner sends has no credentials, and Pulsar asks for none at `/status.html`."""
+"""Probes have no credentials; Pulsar requires none at `/status.html`."""
 CONSOLE_PATHS = frozenset({"/console", "/docs"})
 CONSOLE_FILES = "/console/"
-"""A browser has no credentials before these files ask for some."""
+"""Served without credentials, because these pages ask the user for them."""
 
-# Keys of `scope["state"]`, which `protocol.py` fills for each connection.
+# Keys of `scope["state"]`, set by `protocol.py`.
 PEER_CERTIFICATE_KEY = "peer_certificate"
 TRANSPORT_KEY = "transport"
 ANSWERED_KEY = "answered"  # called with the status of each answer
 
-# The rest of such a request would have to be read, so the connection is closed instead.
+# The connection is closed, because otherwise the rest of the request would have to be read.
 CLOSING_STATUSES = frozenset({408, 413, 431})
 
 ANONYMOUS = Identity(None, "none", None)
 
-# A request may name the server before the path; one that came by a proxy often does.
+# A request by a proxy may name the server before the path.
 _ABSOLUTE = re.compile(r"^https?://[^/]*", re.IGNORECASE)
 
 
 class Application:
-    """The ASGI application of the HTTP edge."""
+    """Owned by the HTTP server."""
 
     def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
         self._broker = broker
@@ -72,15 +72,16 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor WebSocket is switched on"
+        started_ms = self._runtime.clock.monotonic_ms()
         share = Share(self.limits, _client_address(scope))
         answer = _Answer(scope, receive, send, share, self._runtime)
         try:
             scope[SHARE_KEY] = share
             try:
-                # Routes match the path as it was sent: `%2F` in a name is no separator. A slash at the end says nothing.
+                # Routes match the undecoded path: `%2F` in a name is no separator. A final slash is ignored.
                 path = _ABSOLUTE.sub("", scope["raw_path"].decode("ascii"))
                 scope["path"] = path.removesuffix("/") or "/"
-                scope["app"] = self  # Tells the router to raise 405 instead of answering it.
+                scope["app"] = self  # makes the router raise 405 instead of answering it
                 if self._limit is not None:
                     self._limit.take(_client_address(scope), self._runtime.clock.monotonic_ms())
                 self._check_header_size(scope)
@@ -104,6 +105,9 @@ class Application:
             if audit.is_act(scope["method"], audit.route_path(scope)):
                 role = scope[IDENTITY_KEY].role  # the route is looked up after authentication
                 audit.write_down(scope, role, _client_address(scope), answer.status)
+            # Until the answer begins: a bulk read or the events of the console may take any time after it.
+            took_ms = (answer.started_ms or self._runtime.clock.monotonic_ms()) - started_ms
+            self._runtime.slow_operations.took("http", took_ms, method=scope["method"], path=scope["path"])
             await share.close()
 
     def _check_header_size(self, scope: Scope) -> None:
@@ -121,7 +125,7 @@ class Application:
         if is_of_console(path) or (path == "/" and "text/html" in Headers(scope=scope).get("accept", "")):
             return ANONYMOUS
         certificate = scope["state"][PEER_CERTIFICATE_KEY]
-        # A client that cannot set headers, such as a browser that opens a WebSocket, passes the token in the URL.
+        # Clients that cannot set headers, such as a browser that opens a WebSocket, pass the token in the URL.
         query_token = QueryParams(scope["query_string"]).get("token", "")
         authentication = self._broker.authentication
         method, data = authentication.http_credentials(Headers(scope=scope), certificate, query_token)
@@ -133,7 +137,7 @@ class Application:
         return self._runtime.clock.wall_ms() / 1000
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
-        """Return the answer for an exception of a handler; unexpected exceptions are logged."""
+        """Return the answer for an exception of a handler; log unexpected ones."""
         match error:
             case AdminError():
                 return _reason(error.status, error.reason, error.retry_after_s)
@@ -153,18 +157,19 @@ class Application:
 
 
 class _Answer:
-    """The answer to one request: whether it has begun, and the deadline of each write.
+    """The answer to one request, with a deadline for each write.
 
-    Invariant: no answer begins while a body within the limit still arrives. The connection may be closed after the answer, and
-    bytes that arrive then would reset it, so the client would never see the refusal.
+    Invariant: no answer begins while a body within the limit still arrives. The connection may be closed after the
+    answer, and bytes that arrive then would reset it, so that the client would never see the refusal.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, runtime: Runtime) -> None:
         config = runtime.config
         self._clock = runtime.clock
         self.started = False
+        self.started_ms = 0.0
         self.status = 0
-        """Of the answer; 0 until it begins."""
+        """0 until the answer begins."""
         self._has_body_left = True
         self._is_head = scope["method"] == "HEAD"
         self._waits_to_be_asked = any(name == b"expect" for name, _ in scope["headers"])
@@ -191,6 +196,7 @@ class _Answer:
             if size_bytes > SMALL_BYTES:
                 await self._share.of_answers(size_bytes)
             self.started = True
+            self.started_ms = self._clock.monotonic_ms()
             self.status = message["status"]
             self._answered(message["status"])
             date = (b"date", formatdate(self._clock.wall_ms() / 1000, usegmt=True).encode())
@@ -208,7 +214,7 @@ class _Answer:
         if self._transport.is_closing():
             raise ClientGone
         try:
-            # A write waits for as long as the peer does not read.
+            # A write waits while the client does not read.
             async with asyncio.timeout(self._write_timeout_s):
                 await self._send(message)
         except TimeoutError as error:
@@ -226,7 +232,7 @@ class _Answer:
 
 
 def is_of_console(path: str) -> bool:
-    """Whether `path` is that of one of the console's files, which say nothing about this broker."""
+    """Whether `path` is a file of the console, which contains nothing about this broker."""
     return path in CONSOLE_PATHS or (path.startswith(CONSOLE_FILES) and path.count("/") == 2)
 
 
@@ -236,7 +242,7 @@ def _client_address(scope: Scope) -> str:
 
 
 def _content_length(start: Message) -> int:
-    """Return the declared size of an answer; 0 for one that is generated while it is sent."""
+    """Return the declared size; 0 for an answer that is generated while it is sent."""
     return next((int(value) for name, value in start["headers"] if name == b"content-length"), 0)
 
 

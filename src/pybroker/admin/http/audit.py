@@ -1,7 +1,8 @@
-"""The audit log: one line of the logger `pybroker.audit` for each REST call that may change something, successful or refused.
+"""The audit log: one line of the logger `pybroker.audit` for each REST call that may change something, successful or
+refused.
 
-Invariant: a line contains no secret: bodies and headers are not used, and no token of the query. Frequent operations of clients are
-not logged: published messages, leases of readers, plans.
+Invariant: a line contains no secret: no body, no header, and no token of the query. Published messages, leases of
+readers, and plans are not logged, because they are frequent.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ _SECRET = frozenset({"token"})
 
 
 def is_act(method: str, route_path: str) -> bool:
-    """Whether calls of that route are written down; its path is empty when the call came to none."""
+    """Whether calls of the route are logged. `route_path` is empty for an unknown path."""
     return method not in _LOOKING and route_path != "" and not route_path.startswith(_TRAFFIC)
 
 
 def write_down(scope: Scope, role: str | None, address: str, status: int) -> None:
-    """A call of a route has been answered with that status."""
     query = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] not in _SECRET]
     fields: dict[str, object] = {"role": "-" if role is None else role, "address": address, "method": scope["method"]}
     fields["path"] = scope["path"]
@@ -42,6 +42,6 @@ def _outcome(status: int) -> str:
 
 
 def route_path(scope: Scope) -> str:
-    """The path of the route that the call has come to, with its parameters; empty when there is none of its method."""
+    """Return the path template of the route; empty if no route has this path and method."""
     route = scope.get("route")
     return route.path if isinstance(route, Route) and scope["method"] in (route.methods or ()) else ""

@@ -1,8 +1,8 @@
-"""Sends parts of files to a client by the kernel: from a thread, without the event loop and the interpreter.
+"""Sends parts of files by the kernel, in a thread.
 
-Invariants: while a thread sends, no other code writes to the connection; the end of the request ends the thread. The thread has its
-own descriptor of the socket, so a connection that is closed meanwhile never makes it write into another one.
-docs/contributing/benchmarks.md has the comparison with copies through the event loop (200 MiB over the loopback interface).
+Invariants: while a thread sends, no other code writes to the connection; the end of the request ends the thread. The
+thread has its own descriptor of the socket, so it never writes into another connection after this one is closed.
+docs/contributing/benchmarks.md has the comparison with copies through the event loop.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pybroker.ledgers.ledger_store import LedgerFile
 
 FILE_SENDER_KEY = "file_sender"
-"""Of `scope["state"]`: present where files can go past the transport, which a TLS connection cannot have."""
+"""Key in `scope["state"]`; absent for TLS."""
 _DRAIN_STEP_S = 0.005
 _POLL_MS = 200
 
 
 class _Sent:
-    """Stands for bytes that went out already, in the connection's own account of the body."""
+    """Sent bytes, for h11's account of the body."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -40,7 +40,7 @@ class _Sent:
 
 
 class FileSender:
-    """Of one connection; made by its protocol."""
+    """Owned by a connection."""
 
     def __init__(self, transport: asyncio.Transport, connection: h11.Connection) -> None:
         self._transport = transport
@@ -48,7 +48,7 @@ class FileSender:
 
     @asynccontextmanager
     async def sending(self, timeout_s: float) -> AsyncIterator[SocketWriter]:
-        """Return the socket when earlier writes are complete. Raises ClientGone."""
+        """Yield the socket when earlier writes are complete. Raises ClientGone."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._transport.get_write_buffer_size() and not self._transport.is_closing():  # noqa: ASYNC110
@@ -64,14 +64,14 @@ class FileSender:
             writer.release()
 
     def sent(self, size_bytes: int) -> None:
-        """So many bytes of the answer's body went out. Raises ClientGone."""
+        """Count sent bytes of the answer's body. Raises ClientGone."""
         if self._transport.is_closing():
             raise ClientGone
         self._connection.send_with_data_passthrough(h11.Data(data=_Sent(size_bytes)))  # type: ignore[arg-type]
 
 
 class SocketWriter:
-    """A descriptor that a thread writes to. `send` runs in the thread, `release` ends it from the event loop.
+    """A descriptor that a thread writes to. `send` runs in the thread, `release` on the event loop.
 
     Invariant: the later one of both closes the descriptor, and never while the other uses it.
     """
@@ -79,12 +79,12 @@ class SocketWriter:
     def __init__(self, descriptor: int, timeout_s: float) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._timeout_ms = timeout_s * 1000
-        self._lock = threading.Lock()  # for the two flags; nothing is done under it that can wait
+        self._lock = threading.Lock()  # for the two flags; no code waits under it
         self._is_busy = False
         self._released = threading.Event()
 
     def send(self, offset: int, length: int, file: LedgerFile) -> None:
-        """Send that part of the file. Raises ClientGone when the client takes nothing for so long, or is gone."""
+        """Raises ClientGone when the client has disconnected, or has read nothing for the timeout."""
         with self._lock:
             if self._released.is_set():
                 raise ClientGone
@@ -100,7 +100,7 @@ class SocketWriter:
                     self._socket.close()
 
     def release(self) -> None:
-        """Stop sending: a thread whose request was cancelled ends immediately and closes the descriptor."""
+        """End a thread whose request was cancelled, and close the descriptor."""
         with self._lock:
             self._released.set()
             if not self._is_busy:
@@ -124,5 +124,5 @@ class SocketWriter:
                     raise ClientGone from None
                 continue
             if not count:
-                raise ClientGone  # the file was cut: the client sees that the answer is, too
+                raise ClientGone  # the file was truncated; the client sees that the answer is, too
             offset, length, waited_ms = offset + count, length - count, 0

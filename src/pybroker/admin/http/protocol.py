@@ -1,8 +1,8 @@
 """One HTTP connection: uvicorn's HTTP/1.1 protocol with additional limits.
 
-The additions: limits on connections, in total and for each address; a deadline for the head of a request (uvicorn's only timer runs
-while no data arrive); the end of connections that do not read; a share of each event loop iteration; the client's certificate in
-the scope; and our own logs. It passes requests to the application.
+Adds: limits on connections, in total and for each address; a deadline for the head of a request (uvicorn's only timer
+runs while no data arrive); the end of connections that do not read; a limit of reads in each event loop iteration; the
+client's certificate in the scope.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from uvicorn.server import ServerState
 
 from pybroker.admin.http.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, TRANSPORT_KEY
 from pybroker.admin.http.file_sending import FILE_SENDER_KEY, FileSender
-from pybroker.admin.http.strict_head import StrictBuffer
+from pybroker.admin.http.strict_head import StrictConnection
 from pybroker.auth.server_tls import peer_certificate
 from pybroker.waiting.slots import Slots
 
 READ_BYTES = 16 * 1024
 """The maximum read of one connection in an event loop iteration."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""The unsent data of a client that does not read, above which writers wait."""
+"""Writers wait while more is unsent."""
 
-# uvicorn logs client errors; each client receives its error, and the broker's log does not need it.
+# uvicorn logs client errors, which the client receives anyway.
 _silent = logging.getLogger("pybroker.uvicorn")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
@@ -52,23 +52,24 @@ class Connections(ServerState):
         self.receive_buffer = memoryview(bytearray(READ_BYTES))
 
     def close_stalled(self, now_s: float, longest_s: float) -> None:
-        """Cut those that are owed an answer and have taken nothing of it for so long."""
+        """Close connections whose clients have read nothing of an answer for `longest_s`."""
         for connection in list(self.connections):
             if isinstance(connection, HttpProtocol):
                 connection.close_if_stalled(now_s, longest_s)
 
 
 class HttpProtocol(H11Protocol):
-    """A connection. Owned by `Connections` while it is open."""
+    """Owned by `Connections` while it is open."""
 
     def __init__(self, config: Config, connections: Connections) -> None:
         super().__init__(config, connections, {}, asyncio.get_running_loop())
         self.logger = _silent
         self.access_log = False
-        self.conn._receive_buffer = StrictBuffer()  # noqa: SLF001  (h11 offers no other way to be strict)
+        assert config.h11_max_incomplete_event_size is not None
+        self.conn = StrictConnection(config.h11_max_incomplete_event_size)
         self._all = connections
         self._head_timer: asyncio.TimerHandle | None = None
-        self._owed_bytes = 0  # of written answers, at the last check
+        self._owed_bytes = 0  # unsent bytes at the last check
         self._owed_since_s = 0.0
         self._is_served = False
 
@@ -95,7 +96,7 @@ class HttpProtocol(H11Protocol):
         self._start_head_timer()
 
     def refuse(self) -> None:
-        """Refuse the connection: the limit is reached, or it was displaced."""
+        """Answer 503 and close, because the limit is reached or the connection was displaced."""
         self._all.refused += 1
         if not self.transport.is_closing():
             self.transport.write(
@@ -106,15 +107,15 @@ class HttpProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._all.slots.leave(self)
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:  # uvicorn keeps it after an error
+            self.timeout_keep_alive_task.cancel()
         self._stop_head_timer()
         if not self._all.connections:
             self._all.all_closed.set()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # Bytes outside of a request in progress are the head of the next one, or the rest of a body that is not read: both must
-        # end.
+        # Outside of a request, bytes are the next head, or the rest of a body that is not read: both must end.
         if self.cycle is None or self.cycle.response_complete:
             self._start_head_timer()
         else:
@@ -139,13 +140,12 @@ class HttpProtocol(H11Protocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP request, and close."""
         error = sys.exception()
         status = error.error_status_hint if isinstance(error, RemoteProtocolError) else 400
         if self.transport.is_closing():
             return
         reason = http.HTTPStatus(status).phrase
-        # Written by hand: h11 refuses to build an answer when a request was malformed in the middle of another answer.
+        # h11 refuses to build an answer if a request is malformed during another answer.
         self.transport.write(f"HTTP/1.1 {status} {reason}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
         self.transport.close()
 
@@ -160,7 +160,7 @@ class HttpProtocol(H11Protocol):
 
 
 class Reader(asyncio.BufferedProtocol):
-    """Between the transport and a connection: limits its reads in an event loop iteration.
+    """Limits the reads of a connection in an event loop iteration.
 
     A separate class, because the event loop reads without limit for uvicorn's protocol class.
     """
@@ -183,7 +183,7 @@ class Reader(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if nbytes == READ_BYTES and not self._transport.is_closing():
-            # The loop would go on reading this one: others come first.
+            # The loop would go on reading this connection before others.
             self._transport.pause_reading()
             self._connection.loop.call_soon(self._read_on)
         self._connection.data_received(bytes(self._buffer[:nbytes]))

@@ -1,6 +1,7 @@
-"""The limit of requests per second of one HTTP client (`httpRequestsLimitEnabled`); a client is an address.
+"""The limit of requests per second of one client address (`httpRequestsLimitEnabled`).
 
-Invariant: at most MAX_CLIENTS are remembered; the least recently active one is removed, and begins with a full allowance again.
+Invariant: at most MAX_CLIENTS are remembered; the least recently active one is removed, and starts with a full
+allowance again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ MAX_CLIENTS = 10_000
 
 
 class RequestLimit:
-    """Owned by the application. The caller passes the time, monotonic milliseconds."""
+    """The caller passes the time, monotonic milliseconds."""
 
     def __init__(self, max_per_second: float) -> None:
         assert max_per_second > 0
@@ -23,8 +24,8 @@ class RequestLimit:
         self._buckets: dict[str, TokenBucket] = {}
 
     def take(self, address: str, now_ms: float) -> None:
-        """Count one request. Refused: 429 when the client makes too many."""
-        # Taken out and put back: the order of the dictionary is that of the last request.
+        """Count one request. Raises AdminError 429."""
+        # Reinserted, so that the dictionary has the order of the last requests.
         bucket = self._buckets.pop(address, None) or TokenBucket(self._units, self._period_ms, now_ms)
         if len(self._buckets) >= MAX_CLIENTS:
             del self._buckets[next(iter(self._buckets))]

@@ -1,6 +1,6 @@
 """The routes that a path can match, found segment by segment in a tree.
 
-Matching a path against each of some hundred routes would cost a search of the whole path for each, and a path can be 8 KiB long.
+Otherwise each of some hundred routes would search the whole path, which can be 8 KiB long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class _Node:
         self.fixed: dict[str, _Node] = {}
         self.parameter: _Node | None = None
         self.ends: list[int] = []
-        """Routes that end here."""
         self.open_ends: list[int] = []
         """Routes with a last parameter that matches all further segments."""
 
@@ -38,8 +37,8 @@ class _Node:
 class RouteTable:
     """All routes, in their order. Immutable.
 
-    Invariant: there is one router for each set of routes that some path can match; the number of sets is below the square of the
-    number of routes.
+    Invariant: there is one router for each set of routes that some path can match; the number of sets is below the
+    square of the number of routes.
     """
 
     def __init__(self, routes: Sequence[BaseRoute], default: ASGIApp) -> None:
@@ -59,7 +58,7 @@ class RouteTable:
             (node.open_ends if is_open else node.ends).append(index)
 
     def router(self, path: str) -> Router:
-        """Return the router of the routes that `path` can match. It asks them in their order, and the first match wins."""
+        """Return the router of the matching routes. It asks them in their order, and the first match wins."""
         found = tuple(sorted(self.candidates(path)))
         router = self._routers.get(found)
         if router is None:
@@ -68,7 +67,7 @@ class RouteTable:
         return router
 
     def candidates(self, path: str) -> list[int]:
-        """Return the indexes of the routes that `path` can match, in no order: all that match, and few others."""
+        """Return the indexes, unordered, of all matching routes and few others."""
         nodes, found = [self._root], []
         for segment in path.split("/"):
             reached = []

@@ -1,15 +1,15 @@
-"""Parsing of HTTP requests without leniency that would let two parsers read different requests (request smuggling).
+"""Strict parsing of HTTP requests, so that no two parsers read different requests (request smuggling).
 
-Invariants: a head with a line that does not end in CR LF, with a folded header, or with both a length and a transfer coding, is
-refused; so is a body of chunks so small that reading them costs many times their bytes.
+Invariants: a head with a line that does not end in CR LF, with a folded header, or with both a length and a transfer
+coding, is refused; so is a body of chunks so small that reading them costs many times their bytes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import h11
-from h11._receivebuffer import ReceiveBuffer
 
 FREE_CHUNKS = 256
 SMALLEST_CHUNK_BYTES = 64
@@ -18,51 +18,73 @@ _BARE_LF = re.compile(rb"(?<!\r)\n")
 _END = b"\r\n\r\n"
 
 
-class StrictBuffer(ReceiveBuffer):
-    """Replaces h11's own buffer in a connection. Raises RemoteProtocolError, which h11 passes on."""
+class StrictConnection(h11.Connection):
+    """Checks bytes that h11 has not parsed yet (`trailing_data`), because its events do not show how lines ended. After
+    the first violation, each call of `next_event` raises RemoteProtocolError.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, max_head_bytes: int) -> None:
+        super().__init__(h11.SERVER, max_head_bytes)
+        self._violation = ""
+        self._searched_bytes = 0  # of the incomplete head
+        self._is_chunked = False
         self._chunks = 0
         self._chunk_bytes = 0
+        self._framing = b""  # parsed since the last data of the chunked body
 
-    def maybe_extract_lines(self) -> list[bytearray] | None:
-        """The lines of a head, or of the trailers behind a body in chunks; None while the end is missing."""
-        if self._data[:2] == b"\r\n":
-            self._extract(2)
-            return []
-        searched = self._multiple_lines_search
-        end = self._data.find(_END, max(0, searched - len(_END) + 1))
-        stop = len(self._data) if end < 0 else end + len(_END)
-        if _BARE_LF.search(self._data, max(0, searched - 1), stop):
-            raise h11.RemoteProtocolError("a line ends without CR")
+    def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
+        """Raises RemoteProtocolError."""
+        if self._violation:
+            raise h11.RemoteProtocolError(self._violation)
+        if self._is_chunked and self.their_state is h11.SEND_BODY:
+            return self._next_of_chunks()
+        if self.their_state is h11.IDLE:
+            self._check_head()
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._searched_bytes = self._chunks = self._chunk_bytes = 0
+            self._framing = b""
+            self._is_chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
+        return event
+
+    def _check_head(self) -> None:
+        data, _ = self.trailing_data
+        end = data.find(_END, max(0, self._searched_bytes - len(_END) + 1))
+        stop = len(data) if end < 0 else end + len(_END)
+        if _BARE_LF.search(data, max(0, self._searched_bytes - 1), stop):
+            self._refuse("a line ends without CR")
         if end < 0:
-            self._multiple_lines_search = len(self._data)
-            return None
-        lines = self._extract(stop)[: -len(_END)].split(b"\r\n")
-        self._chunks = self._chunk_bytes = 0
+            self._searched_bytes = len(data)
+        else:
+            self._check_headers(data[:end].split(b"\r\n")[1:])
+
+    def _check_headers(self, lines: Iterable[bytes]) -> None:
         names = set()
-        for line in lines[1:]:
+        for line in lines:
             if line.startswith((b" ", b"\t")):
-                raise h11.RemoteProtocolError("a header is folded")
-            names.add(bytes(line.partition(b":")[0]).strip().lower())
+                self._refuse("a header is folded")
+            names.add(line.partition(b":")[0].strip().lower())
         if {b"content-length", b"transfer-encoding"} <= names:
-            raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
-        return lines
+            self._refuse("both Content-Length and Transfer-Encoding")
 
-    def maybe_extract_next_line(self) -> bytearray | None:
-        """The line in front of a chunk."""
-        line = super().maybe_extract_next_line()
-        if line is not None:
-            self._chunks += 1
-            self._chunk_bytes += len(line)
+    def _next_of_chunks(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
+        before, _ = self.trailing_data
+        event = super().next_event()
+        after, _ = self.trailing_data
+        self._framing += before[: len(before) - len(after)]
+        if isinstance(event, h11.Data):
+            self._chunks += event.chunk_end  # h11 sets no `chunk_start` if the data arrive later than the size
+            self._chunk_bytes += len(self._framing)
+            self._framing = b""
             if self._chunks > FREE_CHUNKS and self._chunk_bytes < self._chunks * SMALLEST_CHUNK_BYTES:
-                raise h11.RemoteProtocolError("the chunks of the body are too small")
-        return line
+                self._refuse("the chunks of the body are too small")
+        elif isinstance(event, h11.EndOfMessage):
+            # The last chunk and the trailers, which h11 parses like headers.
+            if _BARE_LF.search(self._framing):
+                self._refuse("a line ends without CR")
+            self._check_headers(self._framing.split(b"\r\n"))
+        return event
 
-    def maybe_extract_at_most(self, count: int) -> bytearray | None:
-        """Bytes of a body."""
-        data = super().maybe_extract_at_most(count)
-        if data is not None:
-            self._chunk_bytes += len(data)
-        return data
+    def _refuse(self, violation: str) -> None:
+        self._violation = violation
+        raise h11.RemoteProtocolError(violation)

@@ -1,1 +1,1 @@
-"""Routes that inspect a subscription: requests and answers. `broker/inspection/` computes the results."""
+"""Routes that inspect a subscription. `broker/inspection/` computes the results."""

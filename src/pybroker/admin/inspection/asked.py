@@ -1,4 +1,4 @@
-"""The common parameters of calls in this folder: a key, a page, one message."""
+"""Common parameters of calls in this folder: a key, a page, one message."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PAGE = (LIMIT, Query("after", "`next` of the page before"))
 
 
 async def single_subscription(call: Call, what: str) -> Subscription:
-    """Return the subscription of the path, of a persistent topic that is not partitioned. The caller needs permission to consume
-    from it.
+    """Return the subscription of the path, of a persistent topic that is not partitioned. The caller needs permission
+    to consume from it.
     """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
@@ -36,7 +36,7 @@ async def single_subscription(call: Call, what: str) -> Subscription:
 
 
 def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
-    """Return the view of its hashes. Raises AdminError 412 if its type does not look at keys."""
+    """Raises AdminError 412 if the subscription type ignores keys."""
     if (key_order := subscription.key_order) is not None:
         return key_order
     if subscription.dispatcher is None:
@@ -45,7 +45,7 @@ def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
 
 
 def key_of(call: Call) -> bytes | None:
-    """Return `key` or `keyBase64` of the query; 412 for an invalid one."""
+    """Return `key` or `keyBase64` of the query. Raises AdminError 412."""
     text, encoded = call.query("key"), call.query("keyBase64")
     if text is not None and encoded is not None:
         raise AdminError(412, "key and keyBase64 were given: one of them is enough")
@@ -79,7 +79,7 @@ def page_limit(call: Call) -> int:
 
 
 def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
-    """Where the page begins, as `next` of the one before said; `start` without. 412 for any other text."""
+    """Return the start of the page, from `next` of the previous one, or `start`. 412 for any other text."""
     text = call.query("after")
     if not text:
         return list(start)
@@ -90,7 +90,7 @@ def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
 
 
 def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
-    """A key as text, or in Base64 under a name that says so; nothing when there is none."""
+    """Return a key as text, or in Base64 under another name; empty for None."""
     if key is None:
         return {}
     try:
@@ -100,5 +100,4 @@ def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
 
 
 def consumer_json(state: ConsumerState | None) -> dict[str, Any] | None:
-    """Return name, id, and address of the consumer."""
     return None if state is None else reference(consumer_of(state))

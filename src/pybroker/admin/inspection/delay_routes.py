@@ -1,4 +1,4 @@
-"""`.../delayed` and `.../message/{ledger}/{entry}/delay`: messages that wait for their time, and when that is."""
+"""`.../delayed` and `.../message/{ledger}/{entry}/delay`: delayed messages and their delivery times."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _DRAINING, _WAITING = "draining", "waiting"
 MAX_KEYS_SHOWN = 10
-"""Of those that share a hash."""
+"""Shown keys that share a hash."""
 QUICK_BYTES = 64 * 1024
 
 
@@ -140,7 +140,9 @@ async def _keys(subscription: Subscription, positions: list[Position]) -> dict[P
         if count % 20 == 0:
             await asyncio.sleep(0)
         if is_slow_to_open(read.payload, QUICK_BYTES):
-            found[read.position] = [sticky_key(read.payload)]  # Its keys are alike if its producer batches by key.
+            found[read.position] = [
+                sticky_key(read.payload)
+            ]  # all messages have the same key if the producer batches by key
             continue
         view = entry_view(read.payload, None, config.max_message_size)
         keys = [message.key for message in view.messages if message.key is not None]

@@ -1,4 +1,4 @@
-"""`.../unacked`: messages that were delivered and are not acknowledged, a page at a time."""
+"""`.../unacked`: delivered messages that are not acknowledged, in pages."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Invariants: each metric has one `# HELP` and one `# TYPE` line with all its samples behind them. `cluster` is the first
 label of every sample. The page is written in slices, and the event loop runs other tasks after each slice. Rows of
-topics and subscriptions are written by hand: the client library needs some 13 µs a row, which a broker with 10,000
-topics has not.
+topics and subscriptions are formatted directly, because the client library needs 13 µs a row, too much for 10,000
+topics.
 
 Start with `metrics_page.py` (the order of the page), then `metric_values.py` (the values of a topic) and
 `exposition_text.py` (the format).

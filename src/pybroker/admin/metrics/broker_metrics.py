@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
 
-# Shown once more for the whole broker, summed over its topics.
+# Also shown summed over all topics.
 _SUMS = (
     "subscriptions_count",
     "producers_count",
@@ -46,14 +46,14 @@ def _in_seconds(name: str) -> str:
 
 
 class BrokerLines:
-    """Writes them; keeps nothing but the registry of the process's own figures."""
+    """Keeps only the registry of the process's own figures."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
         self._runtime = broker.runtime
         self._rates = rates
         self._samples = samples
-        # A registry of our own: the library's default registry belongs to the embedding program.
+        # The library's default registry belongs to the embedding program.
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
@@ -100,7 +100,7 @@ class BrokerLines:
         yield from samples.summary("pulsar_broker_lookup", stats.lookup_ms, self._rates.broker.lookup_ms)
         yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
         yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
-        # one broker serves all topics: no lookup is redirected
+        # one broker serves all topics
         yield from samples.counter("pulsar_broker_lookup_redirects", 0)
         yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
 
@@ -190,13 +190,13 @@ class BrokerLines:
         parts = memory.budget.parts.values()
         writes_bytes = int(
             self._broker.ledgers.store.figures().get("journal_live_bytes", 0)
-        )  # the store keeps to its bound
+        )  # the store keeps its own limit
         now_ms = self._runtime.clock.monotonic_ms()
         waits_s: dict[str, Number] = {part.name: round(part.longest_wait_ms(now_ms) / 1000, 3) for part in parts}
         stats, delays = self._runtime.stats, memory.delays
         if stats.throttled_connections:
             waits_s[PUBLISHES] = round((now_ms - stats.throttled_since_ms) / 1000, 3)
-        held = {PUBLISHES: stats.throttled_connections, DELAYED: delays.waiting}  # they are stopped and do not ask
+        held = {PUBLISHES: stats.throttled_connections, DELAYED: delays.waiting}  # they are paused and do not wait
         for name, values in (
             ("used_bytes", {part.name: part.used_bytes for part in parts} | {WRITES: writes_bytes}),
             ("bound_bytes", {part.name: part.most_bytes for part in parts}),

@@ -1,7 +1,7 @@
-"""`/admin/v2/broker-stats/...`: the figures of the whole broker as JSON, for tools from before the metrics page.
+"""`/admin/v2/broker-stats/...`: the figures of the whole broker as JSON, for older tools.
 
-Lists of all topics are streamed, one topic at a time, so a broker with thousands of topics continues to serve. There are no Java
-beans, no pooled allocators, and no BookKeeper here: those calls return empty answers of the same form.
+Lists of all topics are streamed, one topic at a time, so that other requests are served meanwhile. Calls about Java
+beans, pooled allocators, and BookKeeper return empty answers of Pulsar's form.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_ARENAS = {
 
 
 class BrokerStatsRoutes:
-    """Shows the rates that one sampler keeps for all."""
+    """Shows the rates of the common sampler."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates
@@ -125,7 +125,7 @@ def _ledger_figures(sums: LedgerSums, window_s: float) -> dict[str, Number]:
 
 
 def _topics_text(broker: BrokerService, rates: RateSampler) -> Iterator[str]:
-    """`{namespace: {bundle: {domain: {topic: stats}}}}`, a piece for each topic."""
+    """Yield `{namespace: {bundle: {domain: {topic: stats}}}}`, a piece for each topic."""
     tree: dict[str, dict[str, dict[str, dict[str, TopicBase]]]] = {}
     for topic in broker.loaded.all():
         bundles = tree.setdefault(str(topic.name.namespace), {})
@@ -136,7 +136,7 @@ def _topics_text(broker: BrokerService, rates: RateSampler) -> Iterator[str]:
 
 
 def _tree_text(node: Any, leaf_text: Callable[[Any], str]) -> Iterator[str]:
-    """A tree of dictionaries as JSON, a piece for each leaf."""
+    """Yield a tree of dictionaries as JSON, a piece for each leaf."""
     if not isinstance(node, dict):
         yield leaf_text(node)
         return

@@ -1,6 +1,6 @@
 """The text format of the page: HELP and TYPE lines, samples, label values.
 
-The functions return small pieces of text that need little work. The caller joins them into slices.
+The functions return small pieces of text, which the caller joins into slices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ Number = int | float
 
 
 def escape(text: str) -> str:
-    """A label value as the text format wants it."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -43,7 +42,7 @@ def number_text(value: Number) -> str:
 
 
 def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
-    """Return the HELP and TYPE lines of a family, which precede its samples. The name of a counter ends with `_total`.
+    """Return the HELP and TYPE lines of a family.
 
     Pulsar declares all its own metrics as gauges. This broker declares a metric as a counter if its name ends with
     `_total`.
@@ -59,8 +58,8 @@ def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
 class Table:
     """Rows of many objects, written metric by metric.
 
-    Stored in columns, some hundred rows to a part: a tuple for each row would be some hundred thousand objects that the garbage
-    collector visits while the event loop is blocked.
+    Stored in columns, some hundred rows to a part: a tuple for each row would be some hundred thousand objects that the
+    garbage collector visits while the event loop is blocked.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -70,7 +69,7 @@ class Table:
         self._rows: list[Sequence[Number]] = []
 
     def add(self, labels: str, values: Sequence[Number]) -> None:
-        """The labels of one object, in their braces, and its values, in the order of the names."""
+        """Add the labels of one object, in their braces, and its values, in the order of the names."""
         self._labels.append(labels)
         self._rows.append(values)
         if len(self._rows) == ROWS_PER_PIECE:
@@ -81,9 +80,7 @@ class Table:
         self._labels, self._rows = [], []
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines; nothing without rows. Only once: written parts are released step by step, because releasing them at once
-        takes long.
-        """
+        """Yield the lines, once: written parts are released step by step, because releasing them at once takes long."""
         if self._rows:
             self._end_part()
         for index, name in enumerate(self._names if self._parts else ()):
@@ -96,20 +93,20 @@ class Table:
 def _column(name: str, labels: list[str], values: Sequence[Number]) -> str:
     """The innermost loop of a scrape: about a million rows for 10,000 topics."""
     value = values[0]
-    if values.count(value) == len(values):  # Most figures of most topics are 0: three times as fast this way.
+    if values.count(value) == len(values):  # most figures of most topics are 0: three times as fast this way
         between = f" {value}\n{name}"
         return f"{name}{between.join(labels)} {value}\n"
     return "".join([f"{name}{label} {value}\n" for label, value in zip(labels, values, strict=True)])
 
 
 class Samples:
-    """Writes metrics of the whole broker; each sample begins with the cluster's label."""
+    """Metrics of the whole broker; each sample begins with the cluster's label."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = f'cluster="{escape(cluster)}"'
 
     def labels(self, **values: str) -> str:
-        """The label text of a sample, in its braces."""
+        """Return the labels of a sample, in braces."""
         own = "".join(f',{key}="{escape(value)}"' for key, value in values.items())
         return f"{{{self._cluster}{own}}}"
 
@@ -117,17 +114,17 @@ class Samples:
         yield f"{type_line(name)}{name}{self.labels(**labels)} {number_text(value)}\n"
 
     def gauges(self, name: str, label: str, values: dict[str, Number]) -> Iterator[str]:
-        """One metric with a sample for each value of a label."""
+        """Yield one metric with a sample for each value of a label."""
         yield type_line(name)
         for key, value in values.items():
             yield f"{name}{self.labels(**{label: key})} {number_text(value)}\n"
 
     def counter(self, name: str, total: Number, /, **labels: str) -> Iterator[str]:
-        """`name` without its `_total`."""
+        """`name` is without `_total`."""
         yield f"{type_line(name, 'counter')}{name}_total{self.labels(**labels)} {total}\n"
 
     def summary(self, name: str, total: Buckets, window: BucketsWindow) -> Iterator[str]:
-        """Quantiles of the last window, estimated within its buckets; count and sum since the start."""
+        """Yield quantiles of the last window, estimated within its buckets; count and sum since the start."""
         yield type_line(name, "summary")
         for fraction in QUANTILES:
             value = quantile(window.counts, total.bounds, fraction)
@@ -137,12 +134,13 @@ class Samples:
 
     def histogram(self, name: str, buckets: Buckets, *, divisor: int = 1, **labels: str) -> Iterator[str]:
         """Yield a cumulative histogram since the start. Bounds and sum are divided by `divisor`: 1000 to show ms as
-        seconds."""
+        seconds.
+        """
         yield type_line(name, "histogram")
         yield from self.histogram_samples(name, buckets, divisor, **labels)
 
     def histogram_samples(self, name: str, buckets: Buckets, divisor: int = 1, /, **labels: str) -> Iterator[str]:
-        """Those of one set of labels."""
+        """Yield the samples of one set of labels."""
         own_bounds = buckets.bounds if divisor == 1 else [bound / divisor for bound in buckets.bounds]
         bounds = (*map(str, own_bounds), "+Inf")
         for bound, count in zip(bounds, accumulate(buckets.counts), strict=True):

@@ -1,4 +1,6 @@
-"""Figures of the whole broker that are shown twice: on the metrics page as `pulsar_...`, in `broker-stats` as `brk_...`."""
+"""Figures of the whole broker that are shown twice: on the metrics page as `pulsar_...`, in `broker-stats` as
+`brk_...`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ TOPIC_LOADS = "pulsar_topic_load_times"
 CONNECTIONS = "broker_connection"
 HEALTH = "broker_health"
 LOAD = "loadBalancing"
-"""Values of the label `metric`, which names the subject of a figure."""
+"""Values of the label `metric`, the subject of a figure."""
 
 _TOPIC_LOAD_QUANTILES = {
     "median": 0.5,
@@ -31,13 +33,13 @@ _TOPIC_LOAD_QUANTILES = {
 
 
 def broker_host(broker: BrokerService) -> str:
-    """The value of the label `broker`."""
+    """Return the value of the label `broker`."""
     addresses = broker.presence.addresses.resolve(None)
     return urlsplit(addresses.broker_url or addresses.broker_url_tls).hostname or ""
 
 
 def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number]:
-    """Return the figures of the entry cache; hits and misses are entries of read requests."""
+    """Count hits and misses by the entries of read requests."""
     cache = broker.ledgers.cache
     return {
         "ml_count": len(broker.loaded.persistent),
@@ -54,7 +56,7 @@ def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number
 
 
 def topic_load_figures(stats: BrokerStats, rates: BrokerRates) -> dict[str, Number]:
-    """Of the last window; NaN when no topic was loaded in it."""
+    """Return figures of the last window; NaN when no topic was loaded in it."""
     window = rates.topic_load_ms
     figures: dict[str, Number] = {
         "topic_load_time_mean_ms": window.total / window.count if window.count else float("nan")
@@ -77,7 +79,7 @@ def connection_figures(stats: BrokerStats) -> dict[str, Number]:
 
 
 def health_figures(stats: BrokerStats) -> dict[str, Number]:
-    """1 when the last periodic check found the broker well, 0 when not, -1 without one."""
+    """Return 1 when the last periodic check succeeded, 0 when it failed, -1 without one."""
     return {"health": -1 if stats.is_healthy is None else int(stats.is_healthy)}
 
 

@@ -1,7 +1,7 @@
-"""One-line descriptions of all metrics: the `# HELP` lines of the page.
+"""The `# HELP` lines of the page.
 
 A key is the name of the family on the page; a counter's name ends with `_total`. For a metric of Pulsar, the text
-describes the value that this broker reports under the name.
+describes the value that this broker reports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TXN_BOUNDS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15_000, 30_000, 60_000, 300_
 
 
 def _buckets(name: str, measured: str, buckets: Mapping[str, str], sum_unit: str = "milliseconds") -> dict[str, str]:
-    """Return the texts of the metrics of one histogram: each bucket, then count and sum."""
+    """Return the texts of one histogram: each bucket, then count and sum."""
     texts = {f"{name}_{suffix}": f"Number of {measured}: {bounds}." for suffix, bounds in buckets.items()}
     return {
         **texts,
@@ -400,4 +400,3 @@ HELP: dict[str, str] = {
     **_prefixed("pybroker_http_", _OWN_HTTP),
     **_prefixed("pybroker_store_", _OWN_STORE),
 }
-"""The help texts, by the name of the family."""

@@ -1,7 +1,7 @@
-"""The `pulsar_ml_...` metrics: the operations of managed ledgers in the last window, summed over each namespace.
+"""The `pulsar_ml_...` metrics: operations of managed ledgers in the last window, summed over each namespace.
 
-Each entry is stored once, so the figures with replicas equal those without. A managed ledger switches to the next ledger without a
-pause, so the buckets of the switch latency stay empty.
+Each entry is stored once, so the figures with replicas equal those without. A managed ledger switches to the next
+ledger without a pause, so the buckets of the switch latency stay empty.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LedgerSums:
         self.size_counts = [a + b for a, b in zip(self.size_counts, sizes, strict=True)]
 
     def buckets(self, name: str, window_s: float) -> dict[str, float]:
-        """Return one of BUCKETS: the samples per second in each, by its two bounds; OVERFLOW for those above."""
+        """Return the samples per second in each bucket of BUCKETS, by its two bounds; OVERFLOW for those above."""
         counts = self.size_counts if name == ENTRY_SIZES else self.latency_counts
         if name == LEDGER_SWITCHES:
             counts = [0] * len(counts)
@@ -97,7 +97,7 @@ class LedgerSums:
 
 
 def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float) -> Iterator[str]:
-    """By namespace and domain; a bucket holds its own samples a second."""
+    """Yield lines by namespace and domain. A bucket has only its own samples per second."""
     if not sums:
         return
     for index, name in enumerate(LEDGER_NAMES):

@@ -33,7 +33,7 @@ THROTTLE_REASONS = ("subscription", "topic", "broker")
 
 
 class SubscriptionValues(NamedTuple):
-    """Of one subscription; entries where it is about a backlog, else messages."""
+    """One subscription. Backlogs are in entries, other counts in messages."""
 
     pulsar_subscription_back_log: int
     pulsar_subscription_back_log_no_delayed: int
@@ -65,7 +65,7 @@ class SubscriptionValues(NamedTuple):
 
 
 def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) -> SubscriptionValues:
-    """Return the values of one subscription; zeros of stored entries for a non-persistent topic."""
+    """Return zeros of stored entries for a non-persistent topic."""
     counters = snapshot.counters
     return SubscriptionValues(
         pulsar_subscription_back_log=snapshot.backlog_entries,
@@ -99,7 +99,7 @@ def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) ->
 
 
 class OutValues(NamedTuple):
-    """Of one subscription or consumer, since the topic was loaded or the consumer came."""
+    """One subscription or consumer, since the topic was loaded or the consumer attached."""
 
     pulsar_out_bytes_total: int
     pulsar_out_messages_total: int
@@ -110,7 +110,7 @@ def out_values(counters: DeliveryCounters) -> OutValues:
 
 
 class SummedValues(NamedTuple):
-    """Of one topic; in the rows of a namespace and of the broker, each is the sum over its topics."""
+    """One topic; also summed over a namespace and the broker."""
 
     pulsar_subscriptions_count: float
     pulsar_producers_count: float
@@ -133,7 +133,7 @@ class SummedValues(NamedTuple):
 
 
 class DeliverySums(NamedTuple):
-    """Of the subscriptions of a namespace, in its rows if topics have none."""
+    """The subscriptions of a namespace, if its topics have no rows."""
 
     pulsar_subscription_delayed: float
     pulsar_subscription_in_replay: float
@@ -143,7 +143,7 @@ class DeliverySums(NamedTuple):
 
 
 class SingleValues(NamedTuple):
-    """Of single topics only: a sum over topics would say nothing."""
+    """One topic; sums over topics would be meaningless."""
 
     pulsar_average_msg_size: float
     pulsar_publish_rate_limit_times: int
@@ -158,7 +158,7 @@ def _bucket_names(name: str, suffixes: Sequence[str]) -> list[str]:
 
 BUCKET_NAMES = (
     *_bucket_names("pulsar_storage_write_latency", LATENCY_SUFFIXES),
-    # a message is passed to the store when it arrives, so both measure the same
+    # messages are passed to the store at once, so both latencies are equal
     *_bucket_names("pulsar_storage_ledger_write_latency", LATENCY_SUFFIXES),
     *_bucket_names("pulsar_entry_size", _SIZE_SUFFIXES),
 )
@@ -169,7 +169,7 @@ NO_BUCKETS = (0,) * len(BUCKET_NAMES)
 
 
 def bucket_values(rates: TopicRates) -> tuple[float, ...]:
-    """In the order of BUCKET_NAMES; NO_BUCKETS when nothing was published in the window."""
+    """Return the values in the order of BUCKET_NAMES; NO_BUCKETS when nothing was published in the window."""
     if not rates.publish_latency_ms.count and not rates.entry_size_bytes.count:
         return NO_BUCKETS
     latency = _with_totals(rates.publish_latency_ms)
@@ -183,7 +183,7 @@ def _with_totals(window: BucketsWindow) -> list[float]:
 def summed_values(
     snapshot: TopicSnapshot, backlog_bytes: int, rates: TopicRates, delivered: Sequence[SubscriptionValues]
 ) -> SummedValues:
-    """Return the values of a topic; `delivered` are those of its subscriptions."""
+    """`delivered` are the values of the subscriptions."""
     return SummedValues(
         pulsar_subscriptions_count=snapshot.subscription_count,
         pulsar_producers_count=snapshot.producer_count,
@@ -219,7 +219,7 @@ def delivery_sums(subscriptions: Collection[SubscriptionBase], delivered: Sequen
 
 
 def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
-    """Return the values of a topic that are not summed over topics. A non-persistent topic has no backlog quotas."""
+    """Return no backlog quotas for a non-persistent topic."""
     policies, is_stored = snapshot.policies, snapshot.ledger is not None
     return SingleValues(
         pulsar_average_msg_size=rates.average_message_bytes,
@@ -231,7 +231,7 @@ def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
 
 
 class ConsumerValues(NamedTuple):
-    """Of one consumer."""
+    """One consumer."""
 
     pulsar_consumer_msg_rate_out: float
     pulsar_consumer_msg_throughput_out: float
@@ -255,7 +255,7 @@ def consumer_values(snapshot: ConsumerSnapshot, rates: DeliveryRates) -> Consume
 
 
 class ProducerValues(NamedTuple):
-    """Of one producer."""
+    """One producer."""
 
     pulsar_producer_msg_rate_in: float
     pulsar_producer_msg_throughput_in: float

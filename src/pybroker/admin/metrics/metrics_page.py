@@ -1,4 +1,4 @@
-"""The whole page: its parts, their order, cut into slices."""
+"""The parts of the page and their order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MetricsPage:
     """Writes the page, anew for each scrape."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, http: Callable[[], dict[str, Number]] = dict) -> None:
-        """`http` tells the figures of the HTTP server."""
+        """`http` returns the figures of the HTTP server."""
         self._http = http
         self._broker = broker
         self._runtime = broker.runtime
@@ -33,7 +33,7 @@ class MetricsPage:
         self._broker_lines = BrokerLines(broker, rates, self._samples)
 
     def slices(self) -> Iterator[str]:
-        """The page in pieces that hold the loop no longer than a slice does; some are empty."""
+        """Yield the page in slices; some are empty."""
         return sliced(self._pieces(), self._runtime.clock)
 
     def _pieces(self) -> Iterator[str]:

@@ -52,8 +52,8 @@ class MetricsRoutes:
         room = Holding(self._memory, self._memory.answers)
         try:
             async with asyncio.timeout(self._deadline_s), self.permits.held(holder, self._deadline_s):
-                # A part of the page as text, and its decompressor; all clients share the page. It is counted without waiting: when
-                # memory is short, its metrics are needed most, and the number of clients limits it.
+                # A part of the page as text, and its decompressor; all clients share the page. Counted without waiting,
+                # because the metrics are needed most when memory is short. The number of clients limits it.
                 room.count(2 * SEND_BYTES)
                 await send(start)
                 page = self._page.current()
@@ -73,7 +73,7 @@ class MetricsRoutes:
         step_s = self._stall_s / IMPATIENCE
         for _ in range(IMPATIENCE):
             try:
-                # Cut short, it has written nothing: it waits before it writes.
+                # A cancelled write has written nothing: it waits before it writes.
                 async with asyncio.timeout(step_s):
                     await send(part)
                     return
@@ -92,7 +92,7 @@ def _accepts_gzip(call: Call) -> bool:
 
 
 class _PageResponse(Response):
-    """Sent by the routes' object, which knows the others."""
+    """Sent by the routes' object, which knows the other clients."""
 
     def __init__(self, owner: MetricsRoutes, holder: Holder, *, compress: bool) -> None:
         super().__init__(media_type=CONTENT_TYPE)

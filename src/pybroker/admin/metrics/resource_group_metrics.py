@@ -15,7 +15,7 @@ _PREFIX = "pulsar_resource_group_"
 
 
 def resource_group_lines(samples: Samples, groups: ResourceGroups, usage: GroupUsage) -> Iterator[str]:
-    """Nothing while there is no group. A quota of 0 or less is none."""
+    """Yield nothing without groups. A quota of 0 or less is none."""
     message_quotas: dict[tuple[str, str], Number] = {}
     byte_quotas: dict[tuple[str, str], Number] = {}
     for name in groups.names():

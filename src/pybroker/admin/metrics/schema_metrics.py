@@ -1,7 +1,4 @@
-"""Metrics of schemas: reads, registrations, deletions, and refusals by namespace.
-
-A namespace without schema requests since the start has none.
-"""
+"""Metrics of schemas by namespace. A namespace without schema requests since the start has none."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
 
 def schema_lines(samples: Samples, namespaces: Mapping[NamespaceName, SchemaCounters]) -> Iterator[str]:
-    """The quantiles are those of all operations since the start, estimated within their buckets."""
+    """Quantiles are those of all operations since the start, estimated within their buckets."""
     counted = [(samples.labels(namespace=str(name)), counters) for name, counters in namespaces.items()]
     operations = {
         "get": [(labels, counters.get) for labels, counters in counted],

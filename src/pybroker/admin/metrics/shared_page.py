@@ -1,7 +1,7 @@
 """One page of metrics for all requests within an interval: written once, compressed, stored once.
 
-Invariants: at most one page is being written; the pages in memory are the current one and those that are still being sent, for any
-number of clients; they are compressed to a thirtieth of the text.
+Invariants: at most one page is being written; the pages in memory are the current one and those that are still being
+sent, for any number of clients. Compression reduces the text to a thirtieth.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from pybroker.runtime.tasks import TaskOwner
 
 PART_BYTES = 16 * 1024
-"""The minimum compressed size, except for the last one: smaller parts use more event loop iterations."""
+"""Minimum compressed size, except for the last part: smaller parts use more event loop iterations."""
 PLAIN_PART_BYTES = 64 * 1024
 GZIP_WINDOW_BITS = 31
-FASTEST = 1  # The page repeats itself so much that more effort gains little.
+FASTEST = 1  # more effort gains little, because the page is so repetitive
 
 
 class PageNotWritten(Exception):
-    """The page will not be whole."""
+    """The page will not be complete."""
 
 
 class WrittenPage:
-    """A page that is being written, or whole; readers follow the writer."""
+    """A page that is being written, or complete; readers follow the writer."""
 
     def __init__(self, room: Holding) -> None:
-        """Its memory is counted in `room` until it is neither current nor being sent."""
+        """`room` counts its memory until it is neither current nor being sent."""
         self.is_whole = False
         self.has_failed = False
         self._parts: list[bytes] = []
@@ -46,7 +46,7 @@ class WrittenPage:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the compressed parts."""
+        """Size of the compressed parts."""
         return sum(map(len, self._parts))
 
     @property
@@ -60,7 +60,7 @@ class WrittenPage:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Keep the page while it is being sent to a client, until the context ends."""
+        """Keep the page until the context ends."""
         self._users += 1
         try:
             yield
@@ -68,7 +68,6 @@ class WrittenPage:
             self.let_go()
 
     def let_go(self) -> None:
-        """Release one use of the page."""
         self._users -= 1
         if not self._users:
             self._room.close()
@@ -82,7 +81,7 @@ class WrittenPage:
         self._grown = asyncio.Event()
 
     async def compressed(self) -> AsyncIterator[bytes]:
-        """Its parts, as gzip. Raises PageNotWritten."""
+        """Yield gzip parts. Raises PageNotWritten."""
         index = 0
         while True:
             while index < len(self._parts):
@@ -95,7 +94,7 @@ class WrittenPage:
             await self._grown.wait()
 
     async def plain(self) -> AsyncIterator[bytes]:
-        """The same as text, a little at a time."""
+        """Yield text, a little at a time."""
         opener = zlib.decompressobj(GZIP_WINDOW_BITS)
         async for part in self.compressed():
             waiting = part
@@ -108,7 +107,7 @@ class WrittenPage:
 
 
 class SharedPage:
-    """Owned by the HTTP server; `tasks` are its own."""
+    """Owned by the HTTP server, which also owns `tasks`."""
 
     def __init__(self, page: MetricsPage, tasks: TaskOwner, runtime: Runtime) -> None:
         self._page = page
@@ -121,11 +120,10 @@ class SharedPage:
 
     @property
     def kept(self) -> WrittenPage | None:
-        """The page that is current, if there is one."""
         return self._current
 
     def current(self) -> WrittenPage:
-        """The page to show now; begins a new one when the last one is whole and too old."""
+        """Return the current page; start a new one when the last one is complete and too old."""
         now_s, memory = self._now_s(), self._runtime.memory
         current = self._current
         if current is None or current.has_failed or (current.is_whole and now_s >= self._fresh_until_s):
@@ -164,7 +162,7 @@ class SharedPage:
         return self._runtime.clock.monotonic_ms() / 1000
 
     def _forget(self, written: WrittenPage) -> None:
-        """# clients that receive it still hold it"""
+        """Clear the current page. Clients that receive it still keep it."""
         if self._current is written:
             self._current = None
             written.let_go()

@@ -1,7 +1,7 @@
 """The metrics of all topics for one scrape: their rows, and the sums over namespaces and the broker.
 
-A scrape yields to the event loop. A topic that is unloaded meanwhile is still written; a topic that is loaded meanwhile is in the
-next scrape.
+A scrape yields to the event loop. A topic that is unloaded meanwhile is still written; a topic that is loaded meanwhile
+is in the next scrape.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class Reading:
         self.namespaces: dict[str, NamespaceSums] = {}
         self.ledgers: dict[str, LedgerSums] = {}  # by namespace and domain
         self._begins: dict[NamespaceName, str] = {}
-        # By whether the bytes are a system topic's.
+        # Key: whether the bytes are a system topic's.
         self.bytes_in = {True: 0, False: 0}
         self.bytes_out = {True: 0, False: 0}
 
     def read(self) -> Iterator[None]:
-        """Look at one topic or subscription between two steps."""
+        """Read one topic or subscription in each step."""
         has_cursors = self._config.expose_managed_cursor_metrics_in_prometheus
         for topic in self._broker.loaded.all():
             labels = self._topic_labels(topic)
@@ -108,7 +108,7 @@ class Reading:
             yield
 
     def _topic_labels(self, topic: TopicBase) -> str:
-        """Without the brace at the end: other labels may follow."""
+        """Return labels without the closing brace: other labels may follow."""
         name = topic.name
         begin = self._begins.get(name.namespace)
         if begin is None:
@@ -119,7 +119,7 @@ class Reading:
         return f'{begin},topic="{escape(str(name.partitioned_name))}",partition="{name.partition_index}"{own}'
 
     def _property_labels(self, topic: TopicBase) -> str:
-        """The properties that the namespace lets metrics show; a partition has those of its partitioned topic."""
+        """Return the properties that the namespace lets metrics show; a partition has those of its partitioned topic."""
         namespace = self._broker.resources.namespace(topic.name.namespace)
         allowed = namespace.allowed_topic_property_keys_for_metrics if namespace is not None else None
         if not allowed:

@@ -1,4 +1,4 @@
-"""Metrics of transactions, as Pulsar's dashboards ask for them: one sample for each coordinator that was begun."""
+"""Metrics of transactions, for Pulsar's dashboards: one sample for each started coordinator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def transaction_lines(samples: Samples, coordinators: Sequence[Coordinator]) -> Iterator[str]:
-    """Nothing while no coordinator was begun."""
     if not coordinators:
         return
     labels = [samples.labels(coordinator_id=str(each.id)) for each in coordinators]

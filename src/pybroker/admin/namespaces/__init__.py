@@ -1,4 +1,3 @@
-"""Routes of tenants, namespaces, their bundles, and of resource groups.
-
-Each module is a noun of the interface and has `routes()`. Policies of namespaces have a folder of their own.
+"""Routes of tenants, namespaces, bundles, and resource groups. Each module is a noun of the interface and has
+`routes()`.
 """

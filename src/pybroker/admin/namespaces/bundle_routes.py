@@ -1,7 +1,6 @@
 """`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split, and examine bundles.
 
-This broker owns all bundles. Unloading closes the topics of a bundle; their clients look them up again and reconnect by themselves,
-and unacknowledged messages are delivered again.
+Unloading closes the topics of a bundle; their clients reconnect, and unacknowledged messages are delivered again.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ async def delete_bundle(call: Call) -> Response:
 
 
 async def positions_in(call: Call, names: Iterable[str], bundle: Bundle) -> dict[str, int]:
-    """Those of `names` that are in `bundle`, and where they lie."""
+    """Return those of `names` that are in `bundle`, with their hashes."""
     found: dict[str, int] = {}
 
     def steps() -> Iterator[None]:
@@ -156,7 +155,7 @@ def _boundaries(call: Call, namespace: NamespaceName) -> list[str]:
 
 
 async def _topics(call: Call, namespace: NamespaceName) -> list[str]:
-    """All topics of a namespace, those of the broker's own included."""
+    """Return all topics of a namespace, including the broker's own."""
     return await listed_topics(call, namespace, None, include_system=True)
 
 

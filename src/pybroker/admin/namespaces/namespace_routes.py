@@ -64,7 +64,7 @@ async def get_policies(call: Call) -> Response:
     namespace = administered_namespace(call)
     policies = existing_namespace(call, namespace)
     if policies.is_allow_auto_update_schema is None:
-        policies = copy_of(policies)  # The one policy that Pulsar shows as it is in force.
+        policies = copy_of(policies)  # the one policy that Pulsar shows as it is in force
         policies.is_allow_auto_update_schema = call.config.is_allow_auto_update_schema_enabled
     return json_response(policies)
 

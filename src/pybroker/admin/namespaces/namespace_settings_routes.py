@@ -1,7 +1,6 @@
 """`/admin/v2/namespaces/{tenant}/{namespace}/...`: properties, clusters, resource group and placement of a namespace.
 
-Where its entries are kept (bookie affinity) and which namespaces are kept apart (anti-affinity) is stored and shown only: one
-broker with one store has no choice to make.
+Bookie affinity and anti-affinity are stored and shown only, because there is one broker with one store.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def routes() -> list[Route]:
 
 
 def _namespace_of_tenant(call: Call) -> NamespaceName:
-    """Return the namespace in the path. Super users also receive the error for a missing tenant, as in Pulsar."""
+    """Return the namespace of the path. Super users also receive the error for a missing tenant, as in Pulsar."""
     namespace = call.namespace_name()
     call.require_admin_within(namespace.tenant)
     existing_tenant(call, namespace.tenant)
@@ -291,5 +290,5 @@ def _policies(call: Call) -> NamespacePolicies:
 
 
 def _text(value: str | None) -> Response:
-    """As Pulsar shows texts: bare, though it calls them JSON."""
+    """Answer with bare text, as Pulsar does, though it declares the answer as JSON."""
     return empty_ok() if value is None else text_response(value, "application/json")

@@ -1,7 +1,8 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: operations on the subscriptions of all topics of a namespace.
+"""`/admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/...`: operations on the subscriptions of all topics of a
+namespace.
 
-Partitions count as topics. Invariants: a topic that is deleted meanwhile is skipped; with a bundle, only topics in its hash range
-are changed.
+Partitions count as topics. Invariants: a topic that is deleted meanwhile is skipped; with a bundle, only topics in its
+hash range are changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/admin/v2/resource-quotas`: how much a bundle is expected to take of a broker; kept and shown, for load managers."""
+"""`/admin/v2/resource-quotas`: the expected load of a bundle; stored and shown, for load managers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def remove_quota(call: Call) -> Response:
 
 
 def _bundle(call: Call) -> tuple[NamespaceName, str]:
-    """The namespace and the bundle of the path, for a super user; 412 for a bundle that there is not."""
+    """Return namespace and bundle of the path, for a super user; 412 for an unknown bundle."""
     call.require_superuser()
     namespace = call.namespace_name()
     boundaries = existing_namespace(call, namespace).bundles.boundaries

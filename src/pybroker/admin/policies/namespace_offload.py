@@ -1,6 +1,6 @@
 """`/admin/v2/namespaces/{tenant}/{namespace}/offload...`: where and when closed ledgers are moved.
 
-The thresholds have calls of their own, and are kept in the one document of the policy.
+The thresholds have their own calls, and are stored in the document of the policy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pybroker.model.policies import NamespacePolicies
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One member of the policy with calls of its own."""
+    """One member of the policy with its own calls."""
 
     path: str
     member: str
     namespace_field: str
-    """The earlier member for the value, which applies without a value of the policy's own."""
+    """The earlier member, which applies without a value in the policy."""
     is_answered_empty: bool = False
     """Whether setting it answers 200 instead of 204."""
 

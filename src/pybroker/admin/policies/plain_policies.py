@@ -1,7 +1,7 @@
-"""Policies with a single value at each level, with the same calls: the common calls for all rows of the table.
+"""The common calls of policies with a single value at each level.
 
-A GET shows the value at its level only; with `?applied=true`, if the row has it, the value in force. Columns of `policy_table.py`
-contain the differences between the policies, as Pulsar's own calls differ.
+A GET shows the value at its level only; with `?applied=true`, if the row has it, the value in force. Columns of
+`policy_table.py` contain the differences between the policies.
 """
 
 from __future__ import annotations
@@ -52,14 +52,13 @@ class LevelCalls:
         return [*found, route("DELETE", path, unset)] if self._level.can_be_unset else found
 
     def _shown(self, value: object) -> Response:
-        """The answer to a GET that found `value`, None for nothing."""
         shown = self._level.unset if value is None else value
         if shown is NO_CONTENT:
             return no_content()
         return empty_ok() if shown is None else json_response(shown)
 
     async def _given(self, call: Call) -> object:
-        """Return the value of the request, checked."""
+        """Return the checked value of the request."""
         level = self._level
         if level.fixed_value is not None:
             return level.fixed_value
@@ -164,7 +163,7 @@ class TopicCalls(LevelCalls):
 
 
 def _in_query(call: Call, name: str) -> int | None:
-    """A number of the query, None when it is absent or empty; 404, as Pulsar, for anything else."""
+    """Return a number of the query, None when it is absent or empty; 404, as in Pulsar, for anything else."""
     text = call.query(name)
     if not text:
         return None

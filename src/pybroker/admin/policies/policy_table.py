@@ -1,7 +1,4 @@
-"""The table of the plain policies: names, storage, and differences between their calls.
-
-The differences between rows are those of Pulsar's calls, which clients depend on.
-"""
+"""The table of the plain policies: names, storage, and differences between their calls, which are those of Pulsar."""
 
 from __future__ import annotations
 
@@ -57,34 +54,34 @@ NO_CONTENT: Final = Mark.NO_CONTENT
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A policy as namespaces, or as topics, have it."""
+    """A policy at the level of namespaces or topics."""
 
     path: str
     field: str
-    """Of the level's document."""
+    """Field of the level's document."""
     nothing: object = None
-    """The value that a request without a body, or with `null`, sets; None removes the policy."""
+    """Set by a request without a body, or with `null`; None removes the policy."""
     unset: object = None
     """The answer to a GET without a value; None is an empty answer."""
     removed: object = None
-    """The value that a DELETE sets."""
+    """Set by a DELETE."""
     unset_by: object = None
     """A value that unsets the policy."""
     set_method: str = "POST"
     can_be_unset: bool = True
     """Whether there is a DELETE."""
     is_set_by_superusers: bool = False
-    """Whether only super users may set and unset it, as in Pulsar."""
+    """Only super users may set and unset it, as in Pulsar."""
     is_in_query: bool = False
-    """Whether the value is a query parameter with the name of the path."""
+    """The value is a query parameter with the name of the path."""
     fixed_value: object = None
     """The value that every request sets, independent of its body."""
     shows_default: bool = False
-    """Whether a GET without a value shows the value in force."""
+    """A GET without a value shows the value in force."""
     also: tuple[str, ...] = ()
-    """Further fields that are set alike."""
+    """Further fields with the same value."""
     is_applied: bool = False
-    """Whether `applied=true` returns the value in force of a namespace; for topics, if the policy has `applied`."""
+    """`applied=true` returns the value in force of a namespace; for topics, if the policy has `applied`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class PlainPolicy:
     applied: Callable[[EffectivePolicies], Any] | None = None
     """Returns the value in force; None if Pulsar has no such call."""
     is_by_cluster: bool = False
-    """Whether the namespace's document has a value for each cluster."""
+    """The namespace's document has a value for each cluster."""
     check: Callable[[Call, Any], None] = lambda _, __: None
     """Raises AdminError for an invalid value."""
 
@@ -110,7 +107,9 @@ def _limit(
     topic_nothing: object = REFUSED,
     topic_refusal: str = "",
 ) -> PlainPolicy:
-    """Return a row for a number with 0 for no limit: path and field at both levels, and the answer to a negative one of a topic."""
+    """Return a row for a number with 0 for no limit: path and field at both levels, and the answer to a negative one of
+    a topic.
+    """
     shown = None if applied is not None else NO_CONTENT
     return PlainPolicy(
         Integer,

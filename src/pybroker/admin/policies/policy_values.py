@@ -1,7 +1,4 @@
-"""The values of policies in requests: types of bodies, and checks that namespaces and topics share, with Pulsar's codes.
-
-Raises AdminError. The callers check whether two policies are compatible.
-"""
+"""Types of policies in requests, and checks that namespaces and topics share, with Pulsar's codes. Raises AdminError."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ SubscriptionType: TypeAlias = Literal["Exclusive", "Shared", "Failover", "Key_Sh
 
 
 def at_least_zero(of_namespace: str, of_topic: str = "") -> Callable[[Call, int], None]:
-    """Return a check of a number that cannot be negative, with Pulsar's answer at either level."""
+    """Return a check for negative numbers, with Pulsar's answer at either level."""
 
     def check(call: Call, value: int) -> None:
         if value < 0:
@@ -70,7 +67,7 @@ def at_least_zero(of_namespace: str, of_topic: str = "") -> Callable[[Call, int]
 
 
 def check_message_size(call: Call, size_bytes: int) -> None:
-    """A topic takes no larger messages than its broker."""
+    """Refuse more than the broker's limit."""
     if not 0 <= size_bytes <= call.config.max_message_size:
         raise AdminError(
             412,
@@ -79,7 +76,7 @@ def check_message_size(call: Call, size_bytes: int) -> None:
 
 
 def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
-    """The numbers of copies fit each other."""
+    """Require consistent numbers of copies."""
     ensemble, written = persistence.bookkeeperEnsemble, persistence.bookkeeperWriteQuorum
     acknowledged = persistence.bookkeeperAckQuorum
     if not 0 < ensemble <= MAX_ENSEMBLE:
@@ -92,7 +89,7 @@ def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
 
 
 def check_topic_creation(call: Call, override: AutoTopicCreationOverride) -> None:
-    """With automatic creation, the type of created topics is required."""
+    """Require the type of created topics if topics are created automatically."""
     count, most = override.defaultNumPartitions, call.config.max_num_partitions_per_partitioned_topic
     if not override.allowAutoTopicCreation:
         return
@@ -113,7 +110,7 @@ def _bad_topic_creation(detail: str) -> AdminError:
 
 
 def check_entry_filters(call: Call, filters: EntryFilters) -> None:
-    """Only filters that the broker has loaded can be named."""
+    """Require filters that the broker has loaded."""
     names = split_names(filters.entryFilterNames)
     if not names:
         raise AdminError(400, "entryFilterNames can't be empty. To remove entry filters use the remove method.")
@@ -123,14 +120,14 @@ def check_entry_filters(call: Call, filters: EntryFilters) -> None:
 
 
 def check_offload(_: Call, policies: OffloadPolicies) -> None:
-    """There is somewhere to move ledgers to."""
+    """Require a target for offloaded ledgers."""
     refusal = offload_refusal(policies)
     if refusal:
         raise AdminError(412, refusal)
 
 
 def check_clusters(call: Call, tenant: str, clusters: Sequence[str]) -> None:
-    """The clusters exist, and the tenant may use them."""
+    """Require clusters that exist and that the tenant may use."""
     info = call.resources.tenant(tenant)
     for cluster in clusters:
         if call.resources.cluster(cluster) is None:
@@ -140,7 +137,7 @@ def check_clusters(call: Call, tenant: str, clusters: Sequence[str]) -> None:
 
 
 def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies | None:
-    """Return `retention`; 400 if it is contradictory."""
+    """Return `retention`. Raises AdminError 400 if it is contradictory."""
     refusal = "" if retention is None else retention_refusal(retention)
     if refusal:
         raise AdminError(400, refusal)
@@ -148,7 +145,7 @@ def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies 
 
 
 def checked_quota(quota: BacklogQuota | None) -> BacklogQuota | None:
-    """Return `quota`; 400 without a policy for an exceeded quota."""
+    """Return `quota`. Raises AdminError 400 without a policy for an exceeded quota."""
     if quota is not None and quota.policy not in set(BacklogQuotaPolicy):
         raise AdminError(400, f"The backlog quota's policy must be one of {', '.join(BacklogQuotaPolicy)}")
     return quota
@@ -158,7 +155,7 @@ QUOTA_TYPE = Query("backlogQuotaType", "which of the quotas", str, BacklogQuotaT
 
 
 def quota_type(call: Call) -> BacklogQuotaType:
-    """Return the quota type of the query's `backlogQuotaType`, the size by default; 404 for anything else."""
+    """Return the query's `backlogQuotaType`, the size by default. Raises AdminError 404 for another value."""
     text = call.query("backlogQuotaType") or BacklogQuotaType.SIZE
     try:
         return BacklogQuotaType(text)

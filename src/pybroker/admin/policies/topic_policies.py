@@ -249,12 +249,12 @@ async def _in_force(call: Call, topic: TopicName) -> EffectivePolicies:
 
 
 def _with_own(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePolicies:
-    """The policies that are in force if `own` are stored for the topic: for changes that are checked before they are stored."""
+    """Return the policies in force if `own` are stored, for changes that are checked first."""
     return call.broker.broker_context.effective_policies(topic.namespace, own)
 
 
 async def policies_topic(call: Call) -> TopicName:
-    """The topic of the path, which exists and may have policies of its own; partitions have those of all of them."""
+    """Return the topic of the path, which exists and may have its own policies; partitions share those of their topic."""
     topic = _topic(call)
     if topic.partition_index >= 0:
         raise AdminError(412, "Not allowed to set/get topic policy for a partition")

@@ -17,7 +17,7 @@ NO_LOAD_MANAGER = "none"
 
 
 def load_report(broker: BrokerService, rates: RateSampler, loads: Mapping[str, BundleLoad]) -> dict[str, Any]:
-    """Return the report; `loads` are those of the bundles with loaded topics. Bundles are never moved: none was gained or lost."""
+    """`loads` are those of the bundles with loaded topics. Bundles are never moved: none was gained or lost."""
     found, resources = broker.presence.addresses.resolve(None), rates.resources
     urls = {
         "webServiceUrl": found.http_url,

@@ -1,4 +1,4 @@
-"""The short form of a topic's stats, which `broker-stats/topics` shows for all topics of the broker."""
+"""The short form of a topic's stats, for `broker-stats/topics`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NO_LEDGER_OPERATIONS = {
     "cursorLedgerCreateOp": 0,
     "cursorLedgerDeleteOp": 0,
 }
-"""The entry of `broker-stats/bookieops` for a topic that is not stored in BookKeeper."""
+"""The entry of `broker-stats/bookieops`: topics are not stored in BookKeeper."""
 _TRACKING_TYPES = ("Shared", "Key_Shared")
 
 
 def broker_topic_stats(topic: TopicBase, rates: RateSampler) -> Document:
-    """Return the document of one topic. It does not read from the store, so the size of the backlog is an estimate."""
+    """Return the document of one topic without reading from the store, so the size of the backlog is an estimate."""
     snapshot, incoming = topic_snapshot(topic), rates.topic(topic)
     counters = snapshot.counters
     subscriptions = list(topic.subscriptions.values())

@@ -39,7 +39,7 @@ class BundleLoad:
 
 
 def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
-    """The range that the topic's name is in; the whole one for a namespace that is being deleted."""
+    """Return the topic's hash range; the whole range for a namespace that is being deleted."""
     policies = broker.resources.namespace(topic.name.namespace)
     if policies is None:
         return str(bundles_of(("0x00000000", "0xffffffff"))[0])

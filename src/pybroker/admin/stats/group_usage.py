@@ -1,7 +1,7 @@
 """The published and dispatched amounts of each resource group, and the namespaces that joined and left it.
 
-Updated at the end of each window of rates, so figures are constant in between. The traffic of a topic after the last window before
-its unload is not counted, nor is a namespace that joined and left within one window.
+Updated at the end of each window of rates. The traffic of a topic after the last window before its unload is not
+counted, nor is a namespace that joined and left within one window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GroupUsage:
         self._groups: dict[str, str] = {}  # by namespace
 
     def add(self, group: str | None, done: str, messages: int, size_bytes: int) -> None:
-        """A topic of `group` did so much in the window that ends."""
+        """Count the traffic of a topic of `group` in the window that ends."""
         if group is not None:
             self.messages[group, done] += messages
             self.bytes[group, done] += size_bytes

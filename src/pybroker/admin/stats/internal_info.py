@@ -1,4 +1,4 @@
-"""The stored metadata of a topic's managed ledger, and the deprecated summary of its backlog. Pure views of a loaded topic."""
+"""The stored metadata of a topic's managed ledger, and the deprecated summary of its backlog. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
     from pybroker.model.position import Position
 
-_NO_LEDGER_ID = -1  # Cursors have no ledgers of their own here.
+_NO_LEDGER_ID = -1  # cursors have no ledgers here
 
 
 def internal_info(topic: Topic) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _position(position: Position) -> dict[str, int]:
 
 
 def backlog_summary(name: TopicName, topics: Sequence[Topic], broker_name: str, now_ms: int) -> dict[str, Any]:
-    """The JSON of `backlog`: of one topic, or of all partitions of `name` together."""
+    """Return the JSON of `backlog`, of one topic or of all partitions of `name`."""
     rows = [row for topic in topics for row in topic.ledger.ledgers.rows()]
     backlogs: dict[str, int] = {}
     for topic in topics:

@@ -1,4 +1,4 @@
-"""The JSON of a topic's `internalStats`: the state of its managed ledger and of its cursors."""
+"""The JSON of `internalStats`: the state of a topic's managed ledger and its cursors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_CURSOR = {
 
 
 def internal_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
-    """Return the document with the members of Pulsar. A non-persistent topic has no ledger, and its subscriptions no cursors."""
+    """Return no ledger for a non-persistent topic, and no cursors for its subscriptions."""
     if isinstance(topic, Topic):
         return _of_ledger(topic, with_metadata)
     return {
@@ -92,7 +92,7 @@ def _state(topic: Topic) -> str:
 
 
 def _cursors(topic: Topic) -> dict[str, Any]:
-    """Those of subscriptions, and the one that no subscription has."""
+    """Return the cursors of subscriptions and of deduplication."""
     shown = {
         name: cursor_stats(
             topic.ledger,
@@ -138,5 +138,5 @@ def _cursor_properties(subscription: Subscription) -> dict[str, int]:
 
 
 def _is_waiting(subscription: Subscription) -> bool:
-    """Whether the next message would go out at once."""
+    """Whether the next message would be sent at once."""
     return bool(subscription.consumers) and not subscription.cursor.has_more()

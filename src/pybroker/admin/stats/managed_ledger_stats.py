@@ -1,7 +1,4 @@
-"""The internals of a managed ledger and its cursors, with the members of Pulsar.
-
-The members about ledgers of cursors report that there are none.
-"""
+"""The internals of a managed ledger and its cursors, with the members of Pulsar. Cursors have no ledgers."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def managed_ledger_stats(
     with_metadata: bool,
     cursors: dict[str, Any],
 ) -> dict[str, Any]:
-    """Its counts and its ledgers; `opened_ms`, of the epoch, is when it was opened here, `cursors` are of `cursor_stats`."""
+    """`opened_ms`, since 1970, is when it was opened here; `cursors` are of `cursor_stats`."""
     rows = list(ledger.ledgers.rows())
     current = ledger.ledgers.row_of(ledger.current_ledger_id)
     closed_ms = max((row.closed_ms for row in rows if row.is_sealed), default=0)
@@ -34,7 +31,7 @@ def managed_ledger_stats(
         "totalSize": ledger.ledgers.size_bytes,
         "currentLedgerEntries": 0 if current is None else current.entry_count,
         "currentLedgerSize": 0 if current is None else current.size_bytes,
-        # The present ledger was begun when the one before it was closed.
+        # The open ledger was created when the previous one was closed.
         "lastLedgerCreatedTimestamp": iso_text(max(closed_ms, opened_ms)),
         "waitingCursorsCount": waiting_cursors,
         "pendingAddEntriesCount": ledger.pending_entries,
@@ -56,7 +53,7 @@ def cursor_stats(
     is_reading: bool,
     properties: dict[str, int],
 ) -> dict[str, Any]:
-    """Where a cursor stands; `opened_ms` as above."""
+    """`opened_ms` as above."""
     mark_delete = cursor.mark_delete_position
     return {
         "markDeletePosition": str(mark_delete),
@@ -79,7 +76,7 @@ def cursor_stats(
 
 
 def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
-    """An open one shows nothing yet, as in Pulsar."""
+    """Return no counts for an open ledger, as in Pulsar."""
     shown: dict[str, Any] = {
         "ledgerId": row.ledger_id,
         "entries": row.entry_count if row.is_sealed else 0,

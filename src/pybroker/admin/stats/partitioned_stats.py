@@ -1,7 +1,7 @@
-"""The statistics of all partitions of a topic together: the JSON of `partitioned-stats`, computed from those of the partitions.
+"""The JSON of `partitioned-stats`: the statistics of all partitions of a topic together.
 
-Members that only make sense for one topic are absent, and times of single events are 0, as in Pulsar. Like the documents of topics,
-it is built in steps between which the caller yields to the event loop.
+Members that only make sense for one topic are absent, and times of single events are 0, as in Pulsar. It is built in
+steps between which the caller yields to the event loop.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _PUBLISHER_SUMS = ("msgRateIn", "msgThroughputIn", "chunkedMessageRate")
 
 
 def partitioned_stats(partitions: list[Document], *, merges_publishers_by_name: bool) -> Steps:
-    """The sums over the stats of partitions; zeros when there are none."""
+    """Return the sums; zeros without partitions."""
     subscriptions: dict[str, Document] = {}
     for partition in partitions:
         for name, each in partition["subscriptions"].items():
@@ -182,7 +182,7 @@ def _publisher(sames: list[Document]) -> Document:
 
 
 def _subscription(sames: list[Document]) -> Document:
-    """One, or the aggregate so far and the next one."""
+    """Merge the aggregate so far and the next one."""
     last = sames[-1]
     return {
         **_sums(_SUBSCRIPTION_SUMS, sames),
@@ -203,7 +203,7 @@ def _united(key: str, documents: list[Document]) -> dict[str, str]:
 
 
 def _consumers(lists: list[list[Document]]) -> list[Document]:
-    """Two lists of one length are taken to be of the same consumers in the same order; else all are listed."""
+    """Lists of equal length are assumed to have the same consumers in the same order; otherwise all are listed."""
     if len(lists) == 2 and len(lists[0]) == len(lists[1]):
         return [_consumer(list(pair)) for pair in zip(*lists, strict=True)]
     return [_consumer([each]) for one in lists for each in one]

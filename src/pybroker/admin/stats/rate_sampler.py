@@ -1,7 +1,8 @@
-"""Reads the counters of topics and their clients once a `statsUpdateFrequencyInSecs` and keeps the rates of that window.
+"""Reads the counters of topics and their clients once per `statsUpdateFrequencyInSecs` and keeps the rates of that
+window.
 
-Owns the windows; the live objects keep nothing but counters. An object that is unloaded is forgotten with its windows
-at the next sample, and one that is younger than the last sample is measured from there: its counters began at 0.
+Owns the windows; the live objects have counters only. An unloaded object is forgotten at the next sample. An object
+that is younger than the last sample is measured from there: its counters began at 0.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RateSampler:
         self._clock = clock
         self._sampled_ms = clock.monotonic_ms()
         self._windows = _Windows()
-        # For objects that no window has seen yet; must not be changed.
+        # For objects without a window; must not be changed.
         self._new_topic = TopicRates(self._sampled_ms, TopicCounters())
         self._new_producer = ProducerRates(self._sampled_ms)
         self._new_receiver = DeliveryRates(self._sampled_ms)
@@ -47,7 +48,7 @@ class RateSampler:
         self.started_wall_ms = broker.runtime.clock.wall_ms()
 
     def topic(self, topic: TopicBase) -> TopicRates:
-        """The topic's rates; zeros for one that no window has seen yet, and so it is with the others."""
+        """Return zeros for an object that no window has seen yet. The other methods do the same."""
         return self._windows.topics.get(topic, self._new_topic)
 
     def producer(self, producer: Producer) -> ProducerRates:
@@ -60,7 +61,6 @@ class RateSampler:
         return self._windows.deliveries.get(consumer, self._new_receiver)
 
     async def run(self, initial_delay_s: float, frequency_s: float) -> None:
-        """Sample for ever."""
         self.resources.sample(self._runtime.clock.wall_ms(), self._clock.monotonic_ms())
         await self._runtime.sleep(initial_delay_s)
         while True:
@@ -68,7 +68,7 @@ class RateSampler:
             await self._runtime.sleep(frequency_s)
 
     async def sample(self) -> None:
-        """End the window of everything that is loaded and attached."""
+        """End the window of all loaded and attached objects."""
         ended = _Windows()
         clock = self._clock
         window_began_ms, self._sampled_ms = self._sampled_ms, clock.monotonic_ms()

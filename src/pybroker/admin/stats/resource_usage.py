@@ -1,11 +1,11 @@
 """The usage of the machine, for load reports and the `pulsar_lb_...` metrics.
 
-Measured once per window, from the kernel's files: reading them takes microseconds and never waits for a disk. On a system without
-them, all figures are 0.
+Measured once per window, from the kernel's files: reading them takes microseconds and never waits for a disk. On a
+system without them, all figures are 0.
 
-The figures: `cpu` is the busy share of the whole machine, 100 for each core. `memory` is the resident memory of this process,
-relative to the machine or its control group, in MB. `direct memory` is the memory of messages, in MB: the cache of entries and
-unstored published messages, relative to their limits. `bandwidth` is that of all network interfaces but the loopback, in kbit/s.
+`cpu`: the busy share of the whole machine, 100 for each core. `memory`: the resident memory of this process, relative
+to the machine or its control group, in MB. `direct memory`: the memory of messages, in MB: the cache of entries and
+unstored published messages, relative to their limits. `bandwidth`: all network interfaces but the loopback, in kbit/s.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _NETWORKS = Path("/sys/class/net")
 
 
 class Usage(NamedTuple):
-    """The usage of one resource; an unknown limit is UNKNOWN_LIMIT."""
+    """An unknown limit is UNKNOWN_LIMIT."""
 
     usage: float = 0.0
     limit: float = UNKNOWN_LIMIT
 
     @property
     def percent(self) -> float:
-        """0 where the limit is not known."""
+        """Usage in percent of the limit; 0 for an unknown limit."""
         return 100 * self.usage / self.limit if self.limit > 0 else 0.0
 
 
@@ -53,7 +53,6 @@ class ResourceMeter:
         self.bandwidth_out = Usage()
 
     def sample(self, wall_ms: int, monotonic_ms: float) -> None:
-        """Measure now."""
         busy, total = _cpu_ticks()
         busy_before, total_before = self._cpu_ticks
         if total > total_before:
@@ -79,13 +78,13 @@ class ResourceMeter:
 
     @property
     def max_percent(self) -> float:
-        """Of the resource that is used most."""
+        """Return the percentage of the resource that is used most."""
         usages = (self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out)
         return max(usage.percent for usage in usages)
 
 
 def _text(path: Path) -> str:
-    """Empty where there is no such file."""
+    """Return an empty text for a missing file."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -93,7 +92,7 @@ def _text(path: Path) -> str:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Of all cores since boot: busy, and in all."""
+    """Return the ticks of all cores since boot: busy, and total."""
     fields = _text(_PROC / "stat").partition("\n")[0].split()[1:9]
     ticks = [int(each) for each in fields]
     if len(ticks) < 5:
@@ -103,7 +102,6 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def process_cpu_ms() -> float:
-    """Return the CPU time of this process in user and kernel mode."""
     used = os.times()
     return (used.user + used.system) * 1000
 
@@ -114,7 +112,7 @@ def _resident_bytes() -> int:
 
 
 def _network_bytes() -> tuple[int, int]:
-    """Received and sent since boot."""
+    """Return received and sent bytes since boot."""
     received = sent = 0
     for line in _text(_PROC / "net/dev").splitlines()[2:]:
         name, _, figures = line.partition(":")
@@ -126,7 +124,7 @@ def _network_bytes() -> tuple[int, int]:
 
 
 def _network_limit_kbit_per_s() -> float:
-    """The speeds of the interfaces that know theirs, UNKNOWN_LIMIT when none does."""
+    """Return the sum of known interface speeds, UNKNOWN_LIMIT without one."""
     try:
         speeds = [_text(interface / "speed").strip() for interface in _NETWORKS.iterdir()]
     except OSError:

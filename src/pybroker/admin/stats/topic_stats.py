@@ -1,11 +1,11 @@
 """The JSON of a topic's `stats`, with the members of Pulsar.
 
-The document is made of snapshots (`broker/snapshots`) by a generator that pauses after each slice of work, so a topic with
-thousands of consumers, or a subscription with thousands of draining hashes, does not block the event loop. The caller measures
-the figures that need reads from the store before, and passes them in. Members that do not apply are absent; all others are always
-present.
+The document is made of snapshots (`broker/snapshots`) by a generator that pauses after each slice of work, so a topic
+with thousands of consumers or draining hashes does not block the event loop. The caller passes in the figures that need
+reads from the store. Members that do not apply are absent; all others are always present.
 
-Invariant: sums are over the subscriptions that are shown. A consumer that leaves meanwhile is shown in the state in which it left.
+Invariant: sums are over the subscriptions that are shown. A consumer that leaves meanwhile is shown in the state in
+which it left.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 Steps = Generator[None, None, Document]
-"""A document in the making. The caller yields to the event loop at each pause."""
+"""A document in progress. The caller yields to the event loop at each pause."""
 
 OBJECTS_PER_SLICE = 50
 HASHES_PER_SLICE = 1000
 MAX_WAITING_HASHES = 10
-"""The number of hashes with most waiting entries that are shown."""
+"""The hashes with most waiting entries."""
 THROTTLED_EVENTS = {
     f"dispatchThrottled{unit}EventsBy{limit}Limit": (unit, limit)
     for limit in ("Subscription", "Topic", "Broker")
     for unit in ("Msg", "Bytes")
 }
-"""The members that count how often a dispatch rate delayed a subscription, and the keys of their counters."""
+"""Members that count delays by a dispatch rate, and the keys of their counters."""
 NOT_STORED = (
     "bytesOutInternalCounter",
     "offloadedStorageSize",
@@ -61,13 +61,14 @@ NOT_STORED = (
     "lastOffloadSuccessTimeStamp",
     "lastOffloadFailureTimeStamp",
 )
-"""Members of topics that are always 0: no ledger is offloaded."""
+"""Always 0: no ledger is offloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Figures of a subscription that need reads from the store; -1 if the request does not ask for them. The time is 0 if no entry
-    is unread."""
+    """Figures that need reads from the store; -1 if the request does not ask for them. The time is 0 if no entry is
+    unread.
+    """
 
     backlog_bytes: int
     earliest_publish_ms: int
@@ -75,23 +76,22 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class StatsRequest:
-    """The members that a request asks for, and the figures that were measured for it."""
+    """The requested members, and the figures that were measured for them."""
 
     measured: Mapping[SubscriptionBase, Measured]
     """The subscriptions to show."""
     backlog_bytes: int
-    """The size of the backlog of the slowest subscription."""
+    """Backlog of the slowest subscription."""
     broker_id: str
     with_publishers: bool
     with_consumers: bool
 
 
 def topic_stats(topic: TopicBase, rates: RateSampler, request: StatsRequest) -> Steps:
-    """Return the document of one topic."""
     subscriptions: dict[str, Document] = {}
     for name, subscription in list(topic.subscriptions.items()):
         measured = request.measured.get(subscription)
-        if measured is not None:  # Otherwise it was created during the measurement.
+        if measured is not None:  # otherwise it was created during the measurement
             subscriptions[name] = yield from _subscription(subscription, rates, measured, request.with_consumers)
     publishers: list[Document] = []
     for _, producer in sorted(topic.producers.items()) if request.with_publishers else ():
@@ -145,7 +145,6 @@ def topic_stats(topic: TopicBase, rates: RateSampler, request: StatsRequest) -> 
 
 
 def _traffic(snapshot: TopicSnapshot, incoming: TopicRates, subscriptions: Collection[Document]) -> Document:
-    """Return the messages that the topic received and sent."""
     counters = snapshot.counters
     return {
         "msgRateIn": incoming.messages_in.per_second,
@@ -160,7 +159,7 @@ def _traffic(snapshot: TopicSnapshot, incoming: TopicRates, subscriptions: Colle
 
 
 def _backlog_quotas(snapshot: TopicSnapshot) -> Document:
-    """Return the backlog quotas; zeros for a non-persistent topic, which has no backlog."""
+    """Return zeros for a non-persistent topic, which has no backlog."""
     if snapshot.ledger is None:
         return {"backlogQuotaLimitSize": 0, "backlogQuotaLimitTime": 0, "oldestBacklogMessageAgeSeconds": 0}
     document: Document = {
@@ -188,7 +187,7 @@ def _earliest(measured: Collection[Measured]) -> int:
 
 
 def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -> Document:
-    """Return the document of a producer; `now_ms` is of the monotonic clock."""
+    """`now_ms` is from the monotonic clock."""
     return {
         "accessMode": producer.access_mode.value,
         "msgRateIn": sent.messages_in.per_second,
@@ -286,7 +285,9 @@ def _beyond_pulsar(subscription: SubscriptionBase, snapshot: SubscriptionSnapsho
         document["lookAhead"] = _look_ahead(key_order.look_ahead(MAX_WAITING_HASHES))
     if snapshot.oldest_unacked_age_s >= 0:
         document["oldestUnackedMessageAgeSeconds"] = snapshot.oldest_unacked_age_s
-    if snapshot.redelivery_entries:  # Pulsar's `msgInReplay` also counts entries that were never sent.
+    if (
+        snapshot.redelivery_entries
+    ):  # Return a member beyond Pulsar's, present only during the wait. Both times are from the monotonic clock.
         document["entriesToRedeliver"] = snapshot.redelivery_entries
     return document
 
@@ -305,7 +306,7 @@ def _delivery(counters: DeliveryCounters, rates: DeliveryRates) -> Document:
 
 
 def _hashes(snapshot: SubscriptionSnapshot) -> Document:
-    """Return the members about key hashes; zeros for types that do not look at keys."""
+    """Return zeros for types that ignore keys."""
     owners, key_order = snapshot.owners, snapshot.key_order
     joined = [] if key_order is None else key_order.recently_joined()
     document: Document = {
@@ -343,7 +344,9 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
 
 
 def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
-    """Return the chunks of a Shared subscription that wait for the consumer that received the first chunk of their message."""
+    """Return the chunks of a Shared subscription that wait for the consumer that received the first chunk of their
+    message.
+    """
     most = nlargest(MAX_WAITING_HASHES, look_ahead.consumers, key=lambda each: each.entries)
     return {
         "entries": look_ahead.entries,

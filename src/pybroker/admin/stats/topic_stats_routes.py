@@ -70,7 +70,7 @@ class TopicStatsRoutes:
         merging = partitioned_stats(list(documents.values()), merges_publishers_by_name=by_name)
         merged = await in_slices(merging, call.runtime.clock)
         if not documents:
-            documents[str(name)] = dict(merged)  # So does Pulsar: no partition was made yet.
+            documents[str(name)] = dict(merged)  # as in Pulsar: no partition was created yet
         is_detailed = call.query("perPartition") is None or call.flag("perPartition")
         return json_with_nulls({**merged, "metadata": metadata, "partitions": documents if is_detailed else {}})
 
@@ -94,7 +94,7 @@ class TopicStatsRoutes:
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:
-    """Return the partitioned topic of the path with its metadata; 404 if it is not partitioned."""
+    """Raises AdminError 404 if the topic is not partitioned."""
     name = call.topic_name()
     call.require_lookup(name)
     namespace_of_topics(call, name.namespace)
@@ -108,7 +108,7 @@ def _partitioned(call: Call) -> tuple[TopicName, Document]:
 
 
 async def _partitions(call: Call, name: TopicName) -> AsyncIterator[TopicBase]:
-    """Those that exist, loaded one after the other."""
+    """Yield the existing ones, loaded one after the other."""
     for partition in topics_of(call, name):
         with contextlib.suppress(TopicNotFound):
             yield await call.broker.topics.any(partition, may_create=False)

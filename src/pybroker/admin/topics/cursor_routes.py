@@ -1,4 +1,5 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`: moves of a subscription's cursor.
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`: moves of a subscription's
+cursor.
 
 Consumers may be connected: skipped messages are not delivered any more, and a reset makes consumers subscribe again.
 """
@@ -78,7 +79,7 @@ async def expire_in_all(call: Call) -> Response:
             call.require_consume(name, subscription_name)
 
     async def act(topic: Topic) -> None:
-        await check(topic)  # Another subscription may have come meanwhile.
+        await check(topic)  # another subscription may have been created meanwhile
         refused = []
         for subscription_name in list(topic.subscriptions):
             async with topic.subscription_lock(subscription_name, BEING_CHANGED):
@@ -94,7 +95,7 @@ async def expire_in_all(call: Call) -> Response:
 
 
 async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
-    """False when there was nothing to do: nothing unread, or nothing that old while consumers are at work, as in Pulsar."""
+    """Return False when nothing is unread, or nothing is that old while consumers are active, as in Pulsar."""
     seconds = call.integer("seconds")
     if seconds <= 0 or not subscription.cursor.backlog_entries:
         return False
@@ -146,7 +147,9 @@ async def reset_by_position(call: Call) -> Response:
 
 
 async def _on_single_subscription(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Act on the subscription of the path, of a topic that is not partitioned: positions and counts are those of one ledger."""
+    """Act on the subscription of the path, of a topic that is not partitioned: positions and counts are those of one
+    ledger.
+    """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     await on_subscription(call, action)

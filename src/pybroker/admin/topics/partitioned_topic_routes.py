@@ -18,7 +18,7 @@ from pybroker.model.system_topics import is_system_topic
 
 WITH_PROPERTIES = "application/vnd.partitioned-topic-metadata+json"
 MAX_PARTITIONS = 10_000
-"""The limit of one request, besides `maxNumPartitionsPerPartitionedTopic`."""
+"""Limit of one request, besides `maxNumPartitionsPerPartitionedTopic`."""
 
 
 MAY_CREATE = Query("checkAllowAutoCreation", "make it where it is missing and may be made", bool)

@@ -1,7 +1,7 @@
 """`/admin/v2/schemas/{tenant}/{namespace}/{topic}/...`: the schemas of a topic, which need not exist.
 
-A partition has the schemas of its partitioned topic, and there is no domain in these paths. A topic's policies say by
-which rule a new schema must fit; clients may be kept from adding versions, these calls may not.
+A partition has the schemas of its partitioned topic. The paths have no domain. A topic's policies can prevent clients
+from adding versions, but not these calls.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -164,7 +164,7 @@ async def _strategy(call: Call, topic: TopicName) -> str:
 
 
 async def _given_schema(call: Call) -> SchemaData:
-    """The schema of the body. Raises InvalidSchema."""
+    """Raises InvalidSchema."""
     body = await call.json(SchemaBody, is_content=True)
     schema_type = schema_type_named(body.type)
     data = key_value_data(body.schema) if schema_type is SchemaType.KEY_VALUE else body.schema.encode()

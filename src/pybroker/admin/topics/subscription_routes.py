@@ -1,7 +1,7 @@
 """`/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscriptions` and `.../subscription/{subscription}`.
 
-Their list, creation and deletion, properties, and the analysis of their backlog. A partitioned topic has a subscription as soon as
-one of its partitions has it.
+List, creation and deletion, properties, and backlog analysis. A partitioned topic has a subscription as soon as one of
+its partitions has it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def create_subscription(call: Call) -> Response:
 
 
 async def _create_on(call: Call, name: TopicName, subscription: str, start: ResetCursorData | None) -> bool:
-    """Make it on one topic; False when it is there already."""
+    """Create it on one topic. Return False when it exists already."""
     first, properties = LATEST, {}
     if start is not None:
         properties = start.properties

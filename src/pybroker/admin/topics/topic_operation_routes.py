@@ -67,7 +67,7 @@ async def unload(call: Call) -> Response:
 
 
 async def _unloaded(call: Call, name: TopicName) -> bool:
-    """Close that topic; whether it exists."""
+    """Close the topic. Return whether it exists."""
     topic = call.broker.loaded.get(name)
     if topic is None:
         return await call.broker.directory.exists(name)

@@ -1,6 +1,6 @@
 """`.../{topic}/permissions` and `/namespaces/grantPermissionsOnTopics`: permissions of roles on single topics.
 
-They are stored with the namespace. Permissions on a partitioned topic apply to its partitions.
+Stored with the namespace. Permissions on a partitioned topic apply to its partitions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`/admin/v2/{persistent|non-persistent}`: the topics of a namespace, creation and deletion of one, its properties.
-
-`partitioned_topic_routes.py` has the calls for partitioned topics.
-"""
+"""`/admin/v2/{persistent|non-persistent}`: the topics of a namespace, creation and deletion of one, its properties."""
 
 from __future__ import annotations
 
@@ -82,7 +79,7 @@ async def delete_topic(call: Call) -> Response:
     except TopicNotFound:
         if name.is_persistent:
             raise
-        namespace_of_topics(call, name.namespace)  # One that is not loaded is as good as deleted.
+        namespace_of_topics(call, name.namespace)  # an unloaded topic counts as deleted
     return no_content()
 
 
@@ -139,7 +136,7 @@ def creatable_topic(call: Call) -> TopicName:
     """Return the topic of the path, which the caller may create, in an existing namespace."""
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
-    if call.resources.namespace(name.namespace) is None:  # One that is being deleted is waited for.
+    if call.resources.namespace(name.namespace) is None:  # waits for a namespace that is being deleted
         raise TopicNotFound("Namespace not found")
     if is_transaction_internal(name):
         raise AdminError(400, "Cannot create topic in system topic format!")

@@ -1,4 +1,4 @@
-"""Coordinators, their transactions, those that are slow, and an administrator's abort."""
+"""Coordinators, their transactions, slow ones, and an administrator's abort."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 BASE = "/admin/v3/transactions"
 MAX_SLOW = 1000
-"""The number of slow transactions in one answer, the oldest ones."""
+"""Slow transactions in one answer, the oldest ones."""
 MAX_SLOW_PARTICIPANTS = 10_000
-"""The participants of all of these together; the transaction that exceeds the limit is shown whole, and is the last."""
+"""Participants of all of these; the transaction that exceeds the limit is shown whole, and is the last."""
 LOOKED_AT_A_TURN = 256
 ABORT_WAIT_S = 25.0
 COORDINATOR = Query("coordinatorId", "only that coordinator", int)
@@ -55,13 +55,13 @@ def routes() -> list[Route]:
 
 
 def require_enabled(call: Call) -> None:
-    """503 when transactions are off."""
+    """Raises AdminError 503 when transactions are disabled."""
     if not call.broker.transactions.is_enabled:
         raise AdminError(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
 
 
 def found_coordinator(call: Call, coordinator_id: int) -> Coordinator:
-    """404 for one that was not begun."""
+    """Raises AdminError 404 for a coordinator that was not started."""
     try:
         return call.broker.transactions.find(coordinator_id)
     except TransactionCoordinatorNotFound as error:
@@ -69,19 +69,18 @@ def found_coordinator(call: Call, coordinator_id: int) -> Coordinator:
 
 
 def _asked_coordinators(call: Call) -> list[Coordinator] | Coordinator:
-    """The one that the query names, else all that were begun."""
+    """Return the one that the query names, else all that were started."""
     if call.query("coordinatorId") is None:
         return call.broker.transactions.running()
     return found_coordinator(call, call.query_integer("coordinatorId", 0))
 
 
 def txn_id_of(call: Call) -> TxnId:
-    """The transaction that the path names."""
     return TxnId(call.integer("most"), call.integer("least"))
 
 
 async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
-    """The transaction of the path, for its owner and super users. Others do not learn whether there is one."""
+    """Return the transaction of the path, for its owner and super users. Others do not learn whether it exists."""
     txn_id = txn_id_of(call)
     try:
         call.require_superuser()
@@ -162,7 +161,7 @@ async def list_slow_transactions(call: Call) -> Response:
             if now_ms - transaction.opened_ms >= least_ms:
                 found.append((transaction.opened_ms, coordinator, transaction))
             else:
-                break  # they stand in the order in which they were opened
+                break  # they are in the order of opening
     found.sort(key=lambda each: (each[0], each[2].id))
     shown: dict[str, Any] = {}
     room = MAX_SLOW_PARTICIPANTS

@@ -38,8 +38,8 @@ def routes() -> list[Route]:
 
 
 async def _found(call: Call) -> tuple[Topic, CursorState]:
-    """Return topic and cursor of the subscription in the path, for callers that may administer its namespace; 404 if it does not
-    exist.
+    """Return topic and cursor of the subscription in the path, for callers that may administer its namespace; 404 if it
+    does not exist.
     """
     name = call.topic_name_of(PERSISTENT)
     call.require_topic_admin(name)

@@ -1,9 +1,9 @@
 """Sinks: batches that several transactions write and one call commits, each once. Beyond Pulsar; rules:
 `transactions/sinks.py`.
 
-A role that may publish to any topic may begin a sink. After the first commit, only that role and super users may use
-the sink. Both `open` and `commit` check this (`_coordinator`, `Coordinator._room_for_mark`), so no transaction is
-opened that cannot be committed.
+A role that may publish to any topic may create a sink. After the first commit, only that role and super users may use
+it. Both `open` and `commit` check this (`_coordinator`, `Coordinator._room_for_mark`), so no transaction is opened that
+cannot be committed.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 SINK = BASE + "/sinks/{sink}"
 AFTER = Query("after", "the last name of the answer before")
 MAX_SHOWN = 1000
-"""Sinks in one answer; `after` brings the next ones."""
+"""Sinks in one answer; `after` returns the next ones."""
 SHOWN_TRANSACTIONS = 100
 END_WAIT_S = 25.0
-"""How long a commit waits for all participants: less than the client's timeout, so that the client receives the state."""
+"""A commit waits for participants less than the client's timeout, so that the client receives the state."""
 DEFAULT_TIMEOUT_MS = 60_000
 
 
@@ -106,7 +106,7 @@ def _sink_name(call: Call) -> str:
 
 
 def require_name(what: str, name: str) -> None:
-    """412 for a name that is too long, or invisible."""
+    """Raises AdminError 412 for a name that is too long, or invisible."""
     if len(name) > MAX_NAME or not name.isprintable():
         raise AdminError(412, f"The name of a {what} has up to {MAX_NAME} characters, and no control characters")
 
@@ -124,7 +124,8 @@ def _asking(call: Call) -> Asking:
 
 async def _coordinator(call: Call, sink: str) -> Coordinator:
     """Return the coordinator of a sink. Raises AdminError 403 if the sink is new and the role may not publish to any
-    topic: it has no use for a sink, and could only take names and capacity from other roles."""
+    topic: it has no use for a sink, and could only take names and capacity from other roles.
+    """
     coordinator = await call.broker.transactions.of_sink(sink)
     if coordinator.state.marks.get(sink) is None:
         authorization = call.broker.broker_context.authorization
@@ -157,11 +158,11 @@ async def get_sink(call: Call) -> Response:
 
 
 async def _existing(call: Call, sink: str) -> Coordinator:
-    """The coordinator of a sink that is known. 404, and 403 for another role's."""
+    """Return the coordinator of an existing sink. 404, and 403 for another role's sink."""
     require_enabled(call)
     try:
         coordinator = await call.broker.transactions.ready(home_of(sink))
-    except TransactionCoordinatorNotFound:  # not begun: it has no log
+    except TransactionCoordinatorNotFound:  # not started: it has no log
         raise _not_found(sink) from None
     state = coordinator.state
     mark, opened = state.marks.get(sink), state.of_sink(sink)

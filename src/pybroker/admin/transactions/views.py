@@ -1,4 +1,4 @@
-"""Coordinators and transactions in REST; the members are Pulsar's, and those in `pybroker` our own."""
+"""Coordinators and transactions in REST. Members beyond Pulsar's are in `pybroker`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ _LATEST_MS = (1 << 63) - 1
 
 
 def coordinator_stats(coordinator: Coordinator) -> dict[str, Any]:
-    """`coordinatorStats` of one."""
     state = coordinator.state
     shown: dict[str, Any] = {
         "state": str(coordinator.phase),
@@ -110,13 +109,13 @@ def transaction_metadata(
 
 
 def transaction_in_buffer(buffer: TransactionBuffer | None, txn_id: TxnId) -> dict[str, Any]:
-    """`transactionInBufferStats`: of one that has ended a topic does not keep how."""
+    """Return `transactionInBufferStats`. A topic does not store how a transaction ended."""
     found = None if buffer is None else buffer.open.get(txn_id)
     return {"aborted": False} if found is None else {"startPosition": str(found.first), "aborted": False}
 
 
 def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """`transactionBufferStats`; a topic that never had a transaction has no buffer."""
+    """Return `transactionBufferStats`. A topic that never had a transaction has no buffer."""
     buffer, ledgers = topic.transactions.buffer, topic.ledger.ledgers
     limit = None if buffer is None else buffer.limit
     last = ledgers.last_position if limit is None else ledgers.previous_position(limit)
@@ -136,7 +135,7 @@ def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
 
 
 def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """`pendingAckStats`; where no transaction has acknowledged anything the state is `None`."""
+    """Return `pendingAckStats`; the state is `None` without acknowledgements by transactions."""
     shown: dict[str, Any] = {
         "state": "Ready" if held.was_used else "None",
         "ongoingTxnSize": len(held.open),
@@ -157,8 +156,8 @@ def transaction_in_pending_ack(held: PendingTransactionAcks | None, txn_id: TxnI
 def position_in_pending_ack(state: CursorState, position: Position, batch_index: int | None) -> str:
     """Return `positionStatsInPendingAck` of an entry, or of one message of its batch.
 
-    A cumulative acknowledgement of a transaction includes earlier entries. The size of a batch is only known if a part of it is
-    acknowledged.
+    A cumulative acknowledgement of a transaction includes earlier entries. The size of a batch is only known if a part
+    of it is acknowledged.
     """
     if position <= state.mark_delete_position:
         return "MarkDelete"

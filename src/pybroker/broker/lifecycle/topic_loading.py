@@ -180,6 +180,7 @@ class TopicLoading:
             self._runtime.stats.topic_loads += 1
             took_ms = self._runtime.clock.monotonic_ms() - started_ms
             self._runtime.stats.topic_load_ms.add(took_ms)
+            self._runtime.slow_operations.took("topic-load", took_ms, topic=key)
             logs.info(
                 "topic.loaded",
                 topic=key,

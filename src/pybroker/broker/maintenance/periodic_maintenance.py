@@ -140,12 +140,13 @@ class Maintenance:
             try:
                 await check(topic)
             except (SubscriptionNotFound, TooManyRequests, TopicFenced) as error:
-                logs.info(f"{what}.put_off", topic=topic.name, reason=str(error))  # The next check repeats it.
+                # The next check repeats it.
+                logs.info("maintenance.deferred", check=what, topic=topic.name, reason=str(error))
             except StoreError as error:
-                logs.error(f"{what}.failed", topic=topic.name, error=str(error))
+                logs.error("maintenance.failed", check=what, topic=topic.name, error=str(error))
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
                 # A broken invariant concerns one topic: the others continue.
-                logs.error(f"{what}.failed", topic=topic.name, exc_info=bug)
+                logs.error("maintenance.failed", check=what, topic=topic.name, exc_info=bug)
                 topic.fail(bug)
 
 

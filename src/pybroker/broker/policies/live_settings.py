@@ -36,6 +36,8 @@ class LiveSettings:
         match key.key:
             case "logLevel":
                 logs.set_level(config.log_level)
+            case "slowOperationThresholdMs":
+                broker_context.runtime.slow_operations.set_threshold(config.slow_operation_threshold_ms)
             case "defaultNumberOfNamespaceBundles":
                 broker_context.resources.default_bundle_count = config.default_number_of_namespace_bundles
             case "managedLedgerCacheSizeMB":

@@ -13,7 +13,7 @@ from pybroker.cli.exit_codes import EXIT_USAGE, say
 from pybroker.cli.parsing import described
 
 if TYPE_CHECKING:
-    from pybroker.config import Problems
+    from pybroker.config import BrokerConfig, Problems
 
 EXAMPLES = """
 pybroker serve --config conf/broker.conf
@@ -78,7 +78,15 @@ def _run(options: argparse.Namespace) -> int:
         warnings.append("configuration keys without effect so far: " + ", ".join(loaded.unsupported_keys_in_use))
     from pybroker.app import run as run_broker  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
 
-    return run_broker(loaded.config, options.ready_file, warnings)
+    def read_again() -> "BrokerConfig":
+        problems = Problems()
+        again = read(options.config, os.environ, _overrides(options, problems))
+        problems.found += again.problems
+        check(again.config, again.refused_keys, problems)
+        problems.raise_any()
+        return again.config
+
+    return run_broker(loaded.config, options.ready_file, warnings, read_again=read_again)
 
 
 def _unknown(keys: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Acknowledgement state of batches. Brokers accept acknowledgements of whole entries, or of single messages if batch index
-acknowledgement is enabled.
+"""Acknowledgement state of batches. Brokers accept acknowledgements of whole entries, or of single messages if batch
+index acknowledgement is enabled.
 
-Pure logic without clock or IO.
+Pure.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import OrderedDict
 from pybroker.client.message import MessageId
 
 MAX_PARTLY = 100_000
-"""Maximum number of partly acknowledged batches; the oldest one is dropped, and the broker delivers all of it again. The same
-limit applies to unacknowledged chunked messages.
+"""Maximum number of partly acknowledged batches, and of unacknowledged chunked messages. The oldest one is dropped; the
+broker delivers all of it again.
 """
 _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1
@@ -30,7 +30,7 @@ class PartlyAcknowledged:
         return len(self._left)
 
     def is_whole(self, message_id: MessageId) -> bool:
-        """Record the acknowledgement of a message. Return whether its whole entry is acknowledged now."""
+        """Acknowledge a message. Return whether its whole entry is acknowledged now."""
         if message_id.batch_size <= 1:
             return True
         at = (message_id.ledger_id, message_id.entry_id)
@@ -42,9 +42,7 @@ class PartlyAcknowledged:
         return not left
 
     def up_to(self, message_id: MessageId) -> tuple[int, int]:
-        """Record the acknowledgement of a message and all before it. Return the last entry up to which all are acknowledged
-        now.
-        """
+        """Acknowledge a message and all before it. Return the last entry up to which all are acknowledged now."""
         at = (message_id.ledger_id, message_id.entry_id)
         for each in [each for each in self._left if each < at]:
             del self._left[each]
@@ -74,18 +72,17 @@ class EntriesOfParts:
         return len(self._entries)
 
     def keep(self, entries: list[tuple[int, int]]) -> None:
-        """Keep the entries of a message that is delivered to the caller, perhaps again."""
         self._entries[entries[-1]] = entries
         self._entries.move_to_end(entries[-1])
         if len(self._entries) > MAX_PARTLY:
             self._entries.popitem(last=False)
 
     def take(self, at: tuple[int, int]) -> list[tuple[int, int]]:
-        """Remove and return the entries to acknowledge or redeliver for the message with that id."""
+        """Remove and return the entries to acknowledge or redeliver."""
         return self._entries.pop(at, None) or [at]
 
     def drop_up_to(self, at: tuple[int, int]) -> None:
-        """Remove all messages up to and including `at`: they are acknowledged."""
+        """Remove all acknowledged messages, up to and including `at`."""
         for each in [each for each in self._entries if each <= at]:
             del self._entries[each]
 

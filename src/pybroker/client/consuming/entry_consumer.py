@@ -1,8 +1,8 @@
 """Consumers and readers that return stored entries without decoding them.
 
-A consumer is attached to one topic or partition over one connection. When the connection ends, the consumer raises, and its
-owner opens another one at the last position. A window in bytes limits the buffered entries: permits are given for about one
-window, and the client stops reading from the socket when more than two windows are buffered.
+A consumer is attached to one topic or partition over one connection. When the connection ends, the consumer raises, and
+its owner opens another one at the last position. A window in bytes limits the buffered entries: permits are given for
+about one window, and the client stops reading from the socket when more than two windows are buffered.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Subscribing:
     subscription: str
     kind: pb.CommandSubscribe.SubType = SubType.Exclusive
     start: Position | None = None
-    """Start position of a reader, inclusive. None: a durable subscription, which has its own cursor."""
+    """Start of a reader, inclusive. None: a durable subscription, which has its own cursor."""
     is_from_earliest: bool = True
     """Whether a new durable subscription starts at the first message."""
     may_create_topic: bool = False
@@ -51,13 +51,13 @@ class Ends:
     """The end of a topic and the position of a subscription, at one moment."""
 
     last: Position | None
-    """The last entry; None if the topic has none."""
+    """None if the topic has no entry."""
     mark_delete: Position | None
-    """The mark-delete position. Its entry id is -1 at the start of a ledger. None if the broker does not report it."""
+    """Its entry id is -1 at the start of a ledger. None if the broker does not report it."""
 
 
 class Consumer(ConnectionUser):
-    """A consumer, created by `open_consumer`."""
+    """Created by `open_consumer`."""
 
     def __init__(self, client: Client, topic: TopicName, subscribing: Subscribing, connection: Connection) -> None:
         self.topic = topic
@@ -72,12 +72,14 @@ class Consumer(ConnectionUser):
         self._failure: ConnectionLost | None = None
         self._is_paused = False
         self.is_at_end = False
-        """Whether the broker has reported the end of a terminated topic, after its last entry."""
+        """The topic is terminated, and this was its last entry."""
 
     # --- reading
 
     async def receive(self, timeout_s: float) -> list[ReceivedEntry]:
-        """Return all buffered entries, or wait for the next. Raises RequestTimedOut, or ConnectionLost after the last entry."""
+        """Return all buffered entries, or wait for the next. Raises RequestTimedOut, or ConnectionLost after the last
+        entry.
+        """
         while not self._received:
             if self._failure is not None:
                 raise self._failure
@@ -96,7 +98,7 @@ class Consumer(ConnectionUser):
         return entries
 
     async def receive_one(self, timeout_s: float) -> ReceivedEntry:
-        """Request and return one entry with one permit, to inspect it. No other entries are requested."""
+        """Request one entry with one permit, to inspect it."""
         self._flow(1)
         while not self._received:
             if self._failure is not None:
@@ -105,7 +107,7 @@ class Consumer(ConnectionUser):
         return self._received.popleft()
 
     async def _arrival(self, timeout_s: float) -> None:
-        """Wait for an event. Raises RequestTimedOut."""
+        """Raises RequestTimedOut."""
         self._arrived.clear()
         try:
             async with asyncio.timeout(timeout_s):
@@ -124,7 +126,6 @@ class Consumer(ConnectionUser):
     # --- the cursor
 
     async def ends(self) -> Ends:
-        """Return the end of the topic and the position of this subscription."""
         command = Command(type=Command.GET_LAST_MESSAGE_ID)
         command.getLastMessageId.consumer_id = self._consumer_id
         answer = (await self._connection.request(command)).getLastMessageIdResponse
@@ -157,7 +158,7 @@ class Consumer(ConnectionUser):
     # --- life
 
     async def subscribe(self) -> None:
-        """Attach to the broker. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        """Attach. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         wanted = self._subscribing
         command = subscribe_command(
             self.topic,
@@ -177,7 +178,7 @@ class Consumer(ConnectionUser):
             raise
 
     async def close(self) -> None:
-        """Detach from the broker. Only a durable subscription remains."""
+        """Detach. Only a durable subscription remains."""
         self._connection.consumers.pop(self._consumer_id, None)
         self._received.clear()
         if self._is_paused:
@@ -225,7 +226,7 @@ class Consumer(ConnectionUser):
 
 
 async def open_consumer(client: Client, topic: TopicName, subscribing: Subscribing) -> Consumer:
-    """Open and attach a consumer. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
 
     async def attempt() -> Consumer:
         consumer = Consumer(client, topic, subscribing, await client.connection_for(topic))

@@ -13,9 +13,8 @@ MAX_PERMITS = 20_000
 
 
 class FlowWindow:
-    """Calculates the permits of a consumer: `consumed` records received entries, `due` returns the permits to send. No IO.
-
-    Invariant: at most `MAX_PERMITS` permits are outstanding. A batch may exceed them, because brokers send whole entries.
+    """Pure. Invariant: at most `MAX_PERMITS` permits are outstanding. A batch may exceed them, because brokers send
+    whole entries.
     """
 
     def __init__(self, window_bytes: int) -> None:
@@ -25,7 +24,6 @@ class FlowWindow:
         self._mean_bytes = 0.0
 
     def consumed(self, entries: Sequence[ReceivedEntry]) -> None:
-        """Record that the caller has taken these entries."""
         messages = 0
         size_bytes = 0
         for entry in entries:
@@ -49,7 +47,7 @@ class FlowWindow:
 
 
 def messages_of(entry: bytes) -> int:
-    """Return the number of messages that the broker counts for `entry`: 1 if the metadata has no number or is damaged."""
+    """Return the number of messages that the broker counts: 1 if the metadata has no number or is damaged."""
     try:
         return message_count(entry, *metadata_span(entry))
     except ProtocolViolation:

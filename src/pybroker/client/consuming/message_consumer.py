@@ -20,7 +20,7 @@ class EndOfTopic(ClientError):
 
 
 class MessageConsumer(Receiver, ClientPart):
-    """A consumer, created by `open_message_consumer`. An asynchronous context manager; otherwise the caller must call `close`."""
+    """An asynchronous context manager; otherwise the caller must call `close`. Created by `open_message_consumer`."""
 
     def __init__(self, client: Client, settings: Receiving) -> None:
         self.subscription = settings.subscription
@@ -33,7 +33,7 @@ class MessageConsumer(Receiver, ClientPart):
         client.parts[self] = None
 
     async def attach(self, topics: Iterable[TopicName]) -> None:
-        """Attach to all partitions of `topics`. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        """Attach to all partitions. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         try:
             for topic in topics:
                 partitions = await self._client.partitions(topic, may_create=True)
@@ -50,7 +50,7 @@ class MessageConsumer(Receiver, ClientPart):
 
     @property
     def is_active(self) -> bool:
-        """Whether the broker has made this consumer the active one of a partition (Failover and Exclusive)."""
+        """Whether this is the active consumer of a partition (Failover and Exclusive)."""
         return any(each.is_active for each in self._partitions.values())
 
     # --- receiving
@@ -108,7 +108,7 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack(
         self, *messages: Message, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
+        """With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
 
         TransactionConflict: a message is already acknowledged, or another transaction has acknowledged it.
         """
@@ -130,7 +130,7 @@ class MessageConsumer(Receiver, ClientPart):
         await (work if transaction is None else transaction.do(work))
 
     def nack(self, message: Message, delay_s: float | None = None) -> None:
-        """Request redelivery of a message after `delay_s` (default: `nack_delay_s`)."""
+        """Request redelivery after `delay_s` (default: `nack_delay_s`)."""
         delay_s = self._settings.nack_delay_s if delay_s is None else delay_s
         self._partition_of(message).negatively_acknowledge(message.id, delay_s)
 
@@ -147,7 +147,9 @@ class MessageConsumer(Receiver, ClientPart):
     # --- the cursor
 
     async def seek(self, message_id: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Move the cursor to a message, EARLIEST, LATEST or a publish time. A message id requires a topic without partitions."""
+        """Move the cursor to a message, EARLIEST, LATEST or a publish time. A message id requires a topic without
+        partitions.
+        """
         if (message_id is None) == (publish_time_ms is None):
             raise ClientError("seek to a message or to a time")
         _require_one(len(self._partitions), message_id)
@@ -159,7 +161,6 @@ class MessageConsumer(Receiver, ClientPart):
         return {topic: await each.last_message_id() for topic, each in self._partitions.items()}
 
     async def has_more(self) -> bool:
-        """Whether there are messages that the caller has not received."""
         if self._queue:
             return True
         for each in self._partitions.values():
@@ -213,9 +214,7 @@ def _require_one(partitions: int, message_id: MessageId | None) -> None:
 
 
 async def open_message_consumer(client: Client, topics: Sequence[TopicName], settings: Receiving) -> MessageConsumer:
-    """Create a consumer that is attached to all partitions of all topics. Raises the broker's refusal, ConnectionLost or
-    RequestTimedOut.
-    """
+    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     consumer = MessageConsumer(client, settings)
     await consumer.attach(topics)
     return consumer

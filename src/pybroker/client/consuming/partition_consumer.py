@@ -1,7 +1,7 @@
 """A consumer of one topic or partition. It reattaches after a lost connection, and delivers messages to its owner.
 
-Invariants: messages of an ended connection are dropped, because the broker sends them again; only messages that the caller has
-acknowledged are acknowledged.
+Invariants: messages of an ended connection are dropped, because the broker sends them again; only messages that the
+caller has acknowledged are acknowledged.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Receiving:
     start: MessageId | None = None
     """Start of a reader, inclusive. None: a durable subscription, which has its own cursor."""
     is_from_earliest: bool = False
-    """Whether a new subscription starts at the first message. Otherwise it starts after the last."""
+    """Whether a new subscription starts at the first message instead of after the last."""
     read_compacted: bool = False
     priority_level: int = 0
     key_ranges: tuple[tuple[int, int], ...] = ()
-    """Hash ranges of a Key_Shared consumer, from and to inclusive. Empty: the broker assigns hashes."""
+    """Hash ranges of a Key_Shared consumer, both ends inclusive. Empty: the broker assigns hashes."""
     is_out_of_order_allowed: bool = False
     schema: TopicSchema | None = None
     properties: dict[str, str] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class Receiving:
     """Maximum number of messages requested or buffered, per partition."""
     nack_delay_s: float = 60.0
     keeps_batch_bits: bool = False
-    """Acknowledge single messages of a batch, for brokers with `acknowledgmentAtBatchIndexLevelEnabled`. Otherwise an entry is
-    acknowledged when all its messages are.
+    """Acknowledge single messages of a batch, for brokers with `acknowledgmentAtBatchIndexLevelEnabled`. Otherwise an
+    entry is acknowledged when all its messages are.
     """
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Receiver(ABC):
 
     @abstractmethod
     def changed(self) -> None:
-        """Handle a change: `consumer` has failed, has reached the end of its topic, or its active state has changed."""
+        """`consumer` has failed, has reached the end of its topic, or its active state has changed."""
 
 
 class PartitionConsumer(ConnectionUser):
@@ -99,7 +99,7 @@ class PartitionConsumer(ConnectionUser):
         self._is_seeking = False
         self._is_ack_due = False
         self._is_ordered = settings.kind in (SubType.Exclusive, SubType.Failover)
-        self._epoch = 0  # of an ordered subscription: number of requests to redeliver all
+        self._epoch = 0  # number of requests to redeliver all
         self._partly = PartlyAcknowledged()
         self._chunked = ChunkedMessages()
         self._entries_of_parts = EntriesOfParts()
@@ -113,7 +113,7 @@ class PartitionConsumer(ConnectionUser):
     # --- attaching
 
     async def attach(self) -> None:
-        """Attach for the first time. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         await self._client.retried(self._attach_once)
 
     async def _attach_once(self) -> None:
@@ -245,7 +245,7 @@ class PartitionConsumer(ConnectionUser):
         return self._is_before_time
 
     def taken(self, item: Message | DamagedPayload) -> None:
-        """Record that the caller has received `item`, which frees capacity for another message."""
+        """The caller has received `item`, which frees capacity for another message."""
         if isinstance(item, Message):
             self._last_taken = item.id
             if self._settings.start is not None and not self._is_ack_due:
@@ -254,7 +254,9 @@ class PartitionConsumer(ConnectionUser):
         self._use(1)
 
     def _acknowledge_taken(self) -> None:
-        """Acknowledge the received messages of a reader: the broker reports the end of a terminated topic only without backlog."""
+        """Acknowledge the received messages of a reader: the broker reports the end of a terminated topic only without
+        backlog.
+        """
         self._is_ack_due = False
         last = self._last_taken
         if last is None or self._connection is None:
@@ -288,7 +290,7 @@ class PartitionConsumer(ConnectionUser):
         wants_receipt: bool = False,
         transaction: Transaction | None = None,
     ) -> None:
-        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
+        """With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
 
         Otherwise an acknowledgement may be lost with the connection; then the broker delivers the message again.
         """
@@ -352,8 +354,7 @@ class PartitionConsumer(ConnectionUser):
             due[heapq.heappop(self._nacks)[1]] = None
         self._nack_timer = loop.call_at(self._nacks[0][0], self._redeliver_due) if self._nacks else None
         if due and self._is_ordered:
-            # A single entry would be out of order, so the broker sends all again. Queued messages would be duplicates: drop
-            # them.
+            # A single entry would be out of order, so the broker sends all again. Queued messages would be duplicates.
             self.redeliver_all()
         elif due and self._connection is not None:  # after reattaching, all are redelivered anyway
             self._redeliver(due)
@@ -369,7 +370,7 @@ class PartitionConsumer(ConnectionUser):
         self._connection.write(frame(command))
 
     def redeliver_all(self) -> None:
-        """Request redelivery of all unacknowledged messages. Messages that are in flight are dropped."""
+        """Request redelivery of all unacknowledged messages. Messages in flight are dropped."""
         self._chunked.clear()
         self._nacks.clear()
         if self._is_ordered:
@@ -381,7 +382,7 @@ class PartitionConsumer(ConnectionUser):
     # --- the cursor
 
     async def last_message_id(self) -> MessageId:
-        """Return the last message id of the topic; EARLIEST if there is none."""
+        """Return EARLIEST if there is no message."""
         command = Command(type=Command.GET_LAST_MESSAGE_ID)
 
         async def ask() -> pb.BaseCommand:
@@ -395,7 +396,6 @@ class PartitionConsumer(ConnectionUser):
         return MessageId(last.ledgerId, last.entryId, self.topic.partition_index, last.batch_index)
 
     async def has_more(self) -> bool:
-        """Whether there are messages that the caller has not received."""
         last = await self.last_message_id()
         if last == EARLIEST:
             return False

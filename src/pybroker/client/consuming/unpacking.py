@@ -1,7 +1,4 @@
-"""Decodes messages from entries, and joins chunked messages.
-
-Pure logic without clock or IO.
-"""
+"""Decodes messages from entries, and joins chunked messages. Pure."""
 
 from __future__ import annotations
 
@@ -43,13 +40,15 @@ class ChunkedMessages:
         self._max_messages = max_messages
         self._parts: OrderedDict[str, _Parts] = OrderedDict()
         self.given_up_count = 0
-        """Number of dropped incomplete messages. They are complete only after a redelivery."""
+        """Dropped incomplete messages. They are complete only after a redelivery."""
 
     def __len__(self) -> int:
         return len(self._parts)
 
     def add(self, metadata: pb.MessageMetadata, at: tuple[int, int], part: bytes) -> _Parts | None:
-        """Add a chunk, and return the message if it is complete. A chunk out of order is ignored, but chunk 0 starts anew."""
+        """Add a chunk, and return the message if it is complete. A chunk out of order is ignored, but chunk 0 starts
+        anew.
+        """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
             raise DamagedPayload(f"a message in parts of {total_bytes} bytes")
@@ -75,16 +74,16 @@ class ChunkedMessages:
 
 @dataclass(slots=True)
 class Unpacked:
-    """The unacknowledged messages of an entry. `permits`: the number of messages that the broker counts for it."""
+    """The unacknowledged messages of an entry. `permits`: the messages that the broker counts for it."""
 
     messages: list[Message]
     permits: int
     chunk_entries: list[tuple[int, int]] = field(default_factory=list)
-    """All entries of a chunked message."""
+    """all entries of a chunked message"""
 
 
 def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages) -> Unpacked:
-    """Decode an entry. Raises EncryptedMessage for an encrypted entry, and DamagedPayload for one that cannot be decoded."""
+    """Raises EncryptedMessage for an encrypted entry, and DamagedPayload for one that cannot be decoded."""
     try:
         metadata, payload = split_entry(entry.data)
         at = (entry.ledger_id, entry.entry_id)
@@ -209,6 +208,6 @@ def unpack_batch(
 
 
 def _is_left(ack_set: tuple[int, ...], index: int) -> bool:
-    """Whether the message of a batch is unacknowledged, which means that its bit is set."""
+    """Whether the message is unacknowledged, which means that its bit is set."""
     word = index >> 6
     return word < len(ack_set) and bool(ack_set[word] >> (index & 63) & 1)

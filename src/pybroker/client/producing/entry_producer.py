@@ -1,12 +1,13 @@
-"""A producer of complete entries on one topic or partition. It pipelines sends, and sends again after a lost connection.
+"""A producer of complete entries on one topic or partition. It pipelines sends, and sends again after a lost
+connection.
 
-Invariants: entries are stored in the order of `send`; each ends with its receipt or an error. An entry with a lost response is
-sent again, which stores it twice unless the topic deduplicates by producer name and sequence id. An entry of a transaction
-fails instead, and its transaction with it; the caller may repeat the whole transaction.
+Invariants: entries are stored in the order of `send`; each ends with its receipt or an error. An entry with a lost
+response is sent again, which stores it twice unless the topic deduplicates by producer name and sequence id. An entry
+of a transaction fails instead, and its transaction with it.
 
 Timeouts: an entry without a response for `send_timeout_s` fails, whether or not the producer is attached. With
-`outlives_timeouts` the producer continues like the official clients: it sends later entries and ignores late responses. This
-needs increasing sequence ids. Otherwise the producer fails, too, because some callers need an unbroken sequence of entries.
+`outlives_timeouts` the producer continues like the official clients and ignores late responses, which needs increasing
+sequence ids. Otherwise the producer fails, too, because some callers need an unbroken sequence of entries.
 """
 
 from __future__ import annotations
@@ -59,13 +60,11 @@ _ERRORS_OF_TRANSACTIONS = frozenset(
         pb.InvalidTxnStatus,
     }
 )
-"""Errors of an entry in a transaction: the transaction has ended, or there are too many. They fail the entry and its
-transaction, but not the producer.
-"""
+"""The transaction has ended, or there are too many. The entry and its transaction fail, but not the producer."""
 
 
 class EntryId(NamedTuple):
-    """The stored position of an entry; (-1, -1) if deduplication has dropped it."""
+    """(-1, -1) if deduplication has dropped the entry."""
 
     ledger_id: int
     entry_id: int
@@ -84,12 +83,12 @@ class ProducerSettings:
     send_timeout_s: float = SEND_TIMEOUT_S
     """An entry without a response for this time fails. 0 disables the timeout."""
     outlives_timeouts: bool = False
-    """Whether the producer continues after an entry has timed out. Otherwise it fails, too."""
+    """Whether the producer continues after an entry has timed out."""
     busy_patience_s: float = 0.0
     """How long to wait while another producer, which may be dead already, holds the name."""
     resends: bool = True
-    """Whether to send unanswered entries again after a reconnection. If not, they and the producer fail, and none is stored
-    twice.
+    """Whether to send unanswered entries again after a reconnection. If not, they and the producer fail, and none is
+    stored twice.
     """
 
 
@@ -103,7 +102,7 @@ class ProducerState(Enum):
 
 
 class Producer(ConnectionUser, ClientPart):
-    """A producer, created by `open_producer`. `send` waits for capacity and returns a future of the receipt."""
+    """`send` waits for capacity and returns a future of the receipt. Created by `open_producer`."""
 
     def __init__(self, client: Client, topic: TopicName, settings: ProducerSettings) -> None:
         self.topic = topic
@@ -147,7 +146,8 @@ class Producer(ConnectionUser, ClientPart):
         is_chunk: bool = False,
         txn: TxnId | None = None,
     ) -> asyncio.Future[EntryId]:
-        """Send an entry after all earlier ones, once capacity is available. Raises NotSent, or the failure of the producer.
+        """Send an entry after all earlier ones, once capacity is available. Raises NotSent, or the failure of the
+        producer.
 
         `txn`: the topic is already registered in that transaction, and the entry's metadata names it.
         """
@@ -263,7 +263,7 @@ class Producer(ConnectionUser, ClientPart):
     # --- attaching
 
     async def attach(self) -> None:
-        """Attach for the first time. Raises the reason if that fails."""
+        """Raises the reason if that fails."""
         busy_until = time.monotonic() + self._settings.busy_patience_s
         try:
             while True:
@@ -384,7 +384,7 @@ class Producer(ConnectionUser, ClientPart):
             self._timer = asyncio.get_running_loop().call_later(left_s, self._look_at_oldest)
 
     def _fail(self, failure: Exception, state: ProducerState) -> None:
-        """Record the first failure, and fail all pending entries. Later failures are ignored."""
+        """Record the first failure, and fail all pending entries."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -408,11 +408,11 @@ class Producer(ConnectionUser, ClientPart):
 
 
 ENTRY_HEADROOM_BYTES = 10 * 1024
-"""Additional bytes that brokers accept above the maximum message size, for command and metadata."""
+"""Bytes that brokers accept above the maximum message size, for command and metadata."""
 
 
 async def open_producer(client: Client, topic: TopicName, settings: ProducerSettings | None = None) -> Producer:
-    """Open and attach a producer. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     producer = Producer(client, topic, settings or ProducerSettings())
     await producer.attach()
     return producer

@@ -1,7 +1,7 @@
 """A producer of messages on a topic and all its partitions, with batching and chunking.
 
-Invariants: messages of one partition are stored in the order of submission; each ends with its id or an error. A task of the
-producer sends them, so the cancellation of one caller does not affect the messages of others.
+Invariants: messages of one partition are stored in the order of submission; each ends with its id or an error. A task
+of the producer sends them, so the cancellation of one caller does not affect the messages of others.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ class Publishing:
     max_batch_messages: int = 1000
     max_batch_bytes: int = 128 * 1024
     batch_by_key: bool = False
-    """Whether a batch has messages of one key only, as Key_Shared subscriptions require."""
+    """A batch has messages of one key only, as Key_Shared subscriptions require."""
     is_chunking: bool = False
-    """Whether messages that are too large for the broker are sent in chunks. Otherwise they are refused."""
+    """Messages that are too large for the broker are sent in chunks instead of being refused."""
     hashes_by_murmur: bool = False
-    """Whether Murmur3 selects the partition of a key. Otherwise Java's string hash does, the default of the official clients."""
+    """Murmur3 selects the partition of a key instead of Java's string hash, the default of the official clients."""
     max_pending_entries: int = MAX_PENDING_ENTRIES
     max_pending_bytes: int = MAX_PENDING_BYTES
     """Limit of unsent and unanswered bytes per partition. `submit` waits above it."""
     send_timeout_s: float = SEND_TIMEOUT_S
-    """A message without a response for this time fails with RequestTimedOut; the producer continues. 0 disables the timeout."""
+    """A message without a response for this time fails with RequestTimedOut; the producer continues. 0 disables the
+    timeout.
+    """
 
 
 @dataclass(slots=True)
@@ -96,7 +98,7 @@ class PartitionPublisher:
 
     @property
     def is_full(self) -> bool:
-        """Whether no batch is open, so that the next message may go to another partition."""
+        """No batch is open, so that the next message may go to another partition."""
         return not self._open
 
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:
@@ -152,7 +154,6 @@ class PartitionPublisher:
             self._timer = asyncio.get_running_loop().call_later(settings.batch_delay_s, self.close_batches)
 
     def close_batches(self) -> None:
-        """Queue all open batches for sending."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -285,7 +286,7 @@ class PartitionPublisher:
 
 
 class MessageProducer(ClientPart):
-    """A producer, created by `open_message_producer`. An asynchronous context manager; otherwise the caller must call `close`."""
+    """An asynchronous context manager; otherwise the caller must call `close`. Created by `open_message_producer`."""
 
     def __init__(
         self,
@@ -309,7 +310,7 @@ class MessageProducer(ClientPart):
 
     @property
     def last_sequence_id(self) -> int:
-        """Return the last sequence id of this producer name, as the topic reported it; the highest of all partitions."""
+        """The last sequence id of this producer name, as the topic reported it; the highest of all partitions."""
         return max(each.producer.last_sequence_id for each in self._partitions)
 
     async def send(
@@ -339,7 +340,9 @@ class MessageProducer(ClientPart):
     async def submit(
         self, message: OutgoingMessage, transaction: Transaction | None = None
     ) -> asyncio.Future[MessageId]:
-        """Queue a message after all earlier ones of its partition, once capacity is available. Return a future of its id."""
+        """Queue a message after all earlier ones of its partition, once capacity is available. Return a future of its
+        id.
+        """
         if len(self._partitions) == 1:
             return await self._partitions[0].submit(message, transaction)
         if message.key is not None:
@@ -372,7 +375,7 @@ class MessageProducer(ClientPart):
 
 
 async def open_message_producer(client: Client, topic: TopicName, settings: Publishing) -> MessageProducer:
-    """Create a producer that is attached to all partitions. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     if settings.is_batching and settings.is_chunking:
         settings = replace(settings, is_batching=False)  # a chunked message cannot be in a batch
     attach = ProducerSettings(

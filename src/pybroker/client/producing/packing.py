@@ -1,6 +1,5 @@
 """Encodes messages as entries: one message, a batch, or the chunks of a message that exceeds the maximum message size.
-
-Pure logic without clock or IO.
+Pure.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def batch_payload(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) ->
 
 
 def only_message(batch_payload: bytes) -> OutgoingMessage:
-    """Return the message in the payload of a batch of one, as `batch_payload` creates it."""
+    """Return the message in a payload by `batch_payload`."""
     single, start, end = next(messages_of_batch(batch_payload, 1))
     return OutgoingMessage(
         None if single.null_value else batch_payload[start:end],
@@ -110,7 +109,7 @@ def pack_chunks(
     max_payload_bytes: int,
     txn: TxnId | None = None,
 ) -> Iterator[PackedEntry]:
-    """Yield the chunks of a message in order, each with at most `max_payload_bytes` of payload."""
+    """Each chunk has at most `max_payload_bytes` of payload."""
     metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
     count = -(-len(payload) // max_payload_bytes)
     metadata.uuid = f"{packing.producer_name}-{sequence_id}"

@@ -1,6 +1,5 @@
-"""Unanswered entries of one producer, which are sent again after a reconnection.
-
-Pure logic without clock or IO. Receipts arrive in the order of the entries.
+"""Unanswered entries of one producer, which are sent again after a reconnection. Pure. Receipts arrive in the order of
+the entries.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pybroker.model.txn_id import TxnId
 
 @dataclass(slots=True, eq=False)
 class PendingSend:
-    """One unanswered entry. `token` belongs to the owner and is returned with the response."""
+    """`token` belongs to the owner and is returned with the response."""
 
     sequence_id: int
     highest_sequence_id: int
@@ -45,7 +44,6 @@ class PendingSends:
         return iter(self._entries)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether an entry of that size may be added now."""
         if not self._entries:
             return True
         return len(self._entries) < self._max_entries and self.size_bytes + size_bytes <= self._max_bytes
@@ -90,7 +88,8 @@ class PendingSends:
     def give_up_sent_by(self, time_s: float) -> list[PendingSend]:
         """Remove and return the entries sent by `time_s`, together with the other chunks of their messages.
 
-        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for that of another.
+        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for that of
+        another.
         """
         given_up: list[PendingSend] = []
         while self._entries:
@@ -102,7 +101,6 @@ class PendingSends:
         return given_up
 
     def clear(self) -> list[PendingSend]:
-        """Remove and return all entries."""
         given_up = [*self._entries]
         self._entries.clear()
         self.size_bytes = 0

@@ -64,6 +64,7 @@ class Checkpointer:
     ) -> None:
         self._disk = environment.disk
         self._clock = environment.clock
+        self._slow = environment.slow_operations
         self._space = space
         self._directory = directory
         self._table = table
@@ -213,7 +214,9 @@ class Checkpointer:
             self._apply(job, moved)
             self._has_made_last = is_last
             self._stats.checkpoints += 1
-            self._stats.checkpoint_s += (self._clock.monotonic_ms() - start_ms) / 1000
+            took_ms = self._clock.monotonic_ms() - start_ms
+            self._slow.took("checkpoint", took_ms, written_bytes=job.written_bytes)
+            self._stats.checkpoint_s += took_ms / 1000
             self._stats.checkpoint_bytes += job.written_bytes
         self._on_ended()
         return True

@@ -1,8 +1,8 @@
 """Check of field defaults that replace values missing in the writer's schema.
 
-The rules are those of Avro's Java library when it encodes a default, which are less strict than the specification: a
-number fits every numeric type, an object in place of an array stands for its values, and a union takes the first
-branch of the default's kind. Clients use defaults that only these rules accept.
+The rules are those of Avro's Java library when it encodes a default, because clients rely on them. They are less strict
+than the specification: a number fits every numeric type, an object in place of an array stands for its values, and a
+union takes the first branch of the default's kind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TEXTS = frozenset({"string", "bytes", "fixed"})
 
 
 class DefaultCheck:
-    """Checks defaults of one schema, each field's own default once.
+    """Checks each field's own default once.
 
     A record's default may omit fields with their own defaults, so checks nest. Results are cached, because defaults
     that refer to each other would otherwise be checked exponentially often.
@@ -26,7 +26,7 @@ class DefaultCheck:
         self._checked: dict[int, str | None] = {}
 
     def problem_of_field(self, avro_field: AvroField, avro_type: AvroType, depth: int = 0) -> str | None:
-        """Return why the field cannot be filled with its default; None if it can."""
+        """Return why the field cannot be filled with its default, or None."""
         if isinstance(avro_field.default, NoDefault):
             return f"field {avro_field.name!r} has no default"
         key = id(avro_field)
@@ -69,7 +69,7 @@ class DefaultCheck:
 
 
 def _is_of_kind(kind: str, value: JsonValue) -> bool:
-    """Return whether a JSON value has the kind that represents the type; its content is not checked."""
+    """Return whether a JSON value has the type's kind. Its content is not checked."""
     if value is None:
         return kind == "null"
     if isinstance(value, bool):

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from pybroker.schema.avro import NAMED, AvroField, AvroType, NoDefault, canonical_text
-from pybroker.schema.compatibility.avro_aliases import ReaderAliases
+from pybroker.schema.avro import NAMED, AvroField, AvroType, NoDefault, all_types, canonical_text
 from pybroker.schema.compatibility.avro_default import DefaultCheck
 
 _MAX_STEPS = 200_000
@@ -48,7 +47,7 @@ class _TooComplex(Exception):
 
 
 def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
-    """Return why a reader cannot read everything that a writer writes; None if it can."""
+    """Return why a reader cannot read everything that a writer writes, or None."""
     try:
         return _Resolution(reader, writer).find_problem()
     except _TooComplex as error:
@@ -62,7 +61,7 @@ class _Resolution:
         self._reader = reader
         self._writer = writer
         # Aliases of an equal schema must not rename its own fields.
-        self._aliases = ReaderAliases(None if canonical_text(reader) == canonical_text(writer) else reader)
+        self._aliases = _ReaderAliases(None if canonical_text(reader) == canonical_text(writer) else reader)
         self._defaults = DefaultCheck()
         self._waiting: deque[tuple[AvroType, AvroType, str]] = deque()
         self._compared: set[tuple[int, int]] = set()
@@ -140,7 +139,7 @@ class _Resolution:
         return dict(zip(self._aliases.field_names(writer), writer.children, strict=True))
 
     def _own_problem(self, reader: AvroType, writer: AvroType, depth: int = 0) -> str | None:
-        """Return the rule that a pair breaks regardless of its content; None if none."""
+        """Return the rule that a pair breaks regardless of its content, or None."""
         if writer.kind == "union":
             return None
         if writer.kind == reader.kind:
@@ -157,7 +156,7 @@ class _Resolution:
         return f"no promotion from {writer.kind} to {reader.kind}"
 
     def _matching_branch(self, union: AvroType, writer: AvroType, depth: int) -> AvroType | None:
-        """Return the branch of a reader's union that accepts the writer's type; None if there is none."""
+        """Return the branch of a reader's union that accepts the writer's type, or None."""
         self._spend(len(union.children))
         by_structure: AvroType | None = None
         for branch in union.children:
@@ -204,7 +203,7 @@ class _Resolution:
         return all(field.name in names or not isinstance(field.default, NoDefault) for field in reader.fields)
 
     def _same_structure(self, reader: AvroType, writer: AvroType) -> bool:
-        """Return whether two types are equal except for namespaces, defaults and properties."""
+        """Compare except for namespaces, defaults and properties."""
         waiting = [(reader, writer)]
         seen: set[tuple[int, int]] = set()
         while waiting:
@@ -228,3 +227,55 @@ class _Resolution:
             and tuple(reader.symbols) == tuple(writer.symbols)
             and [avro_field.name for avro_field in reader.fields] == self._aliases.field_names(writer)
         )
+
+
+class _ReaderAliases:
+    """Names of the writer's types and fields according to the aliases of the reader's schema. Schemas are not rewritten."""
+
+    def __init__(self, reader: AvroType | None) -> None:
+        """`reader` is None if no aliases apply."""
+        self._types: dict[str, str] = {}
+        self._fields: dict[str, dict[str, str]] = {}
+        for avro_type in all_types(reader) if reader is not None else ():
+            for alias in avro_type.aliases:
+                self._types[alias] = avro_type.name
+            for avro_field in avro_type.fields:
+                for alias in avro_field.aliases:
+                    self._fields.setdefault(avro_type.name, {})[alias] = avro_field.name
+
+    def full_name(self, writer: AvroType) -> str:
+        return self._types.get(writer.name, writer.name)
+
+    def simple_name(self, writer: AvroType) -> str:
+        return self.full_name(writer).rpartition(".")[2]
+
+    def field_names(self, writer: AvroType) -> list[str]:
+        """Return the writer's fields in order, by the reader's names."""
+        renamed = self._fields.get(self.full_name(writer))
+        if not renamed:
+            return [avro_field.name for avro_field in writer.fields]
+        return [renamed.get(avro_field.name, avro_field.name) for avro_field in writer.fields]
+
+    def problem_with(self, writer: AvroType) -> str | None:
+        """Return why the aliases cannot be applied: two of the writer's names would become equal."""
+        if not self._types and not self._fields:
+            return None
+        for avro_type in all_types(writer):
+            if avro_type.kind == "record":
+                twice = _first_repeated(self.field_names(avro_type))
+                if twice:
+                    return f"aliases give two fields of the writer's record {avro_type.name} the name {twice!r}"
+            elif avro_type.kind == "union":
+                twice = _first_repeated([self.full_name(branch) for branch in avro_type.children if branch.name])
+                if twice:
+                    return f"aliases give two branches of a union of the writer the name {twice!r}"
+        return None
+
+
+def _first_repeated(names: list[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

@@ -84,7 +84,7 @@ def check(strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: 
 def _check_definitions(
     strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: SchemaData, side: str
 ) -> None:
-    """Compare with definitions of the same type; `side` is the prefix of each text for one side of a KEY_VALUE schema."""
+    """Compare with definitions of the same type. `side` is the prefix of each text for one side of a KEY_VALUE schema."""
     if new.type is SchemaType.EXTERNAL:
         return  # defined elsewhere: cannot be compared here
     if new.type is SchemaType.KEY_VALUE:

@@ -1,7 +1,6 @@
-"""The texts of authorization errors, which are exactly those of Pulsar, because clients and their tests compare the
-whole text.
+"""Texts of authorization errors, exactly Pulsar's, because clients compare the whole text.
 
-The cause of the error states the missing right, and the broker's log (`client.refused`) contains it.
+The cause of the error states the missing right, for the broker's log (`client.refused`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pybroker.errors import AuthorizationError
 
 @contextmanager
 def refused_to(what: str, client: str = "Client") -> Iterator[None]:
-    """Within this context, an authorization error names the operation `what`, as in Pulsar."""
+    """Within this context, an authorization error names the operation `what`."""
     try:
         yield
     except AuthorizationError as error:

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and everything else a consumer asks for, but FLOW and ACK."""
+"""SUBSCRIBE and the other commands of a consumer, except FLOW and ACK."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KIND_OF_SUB_TYPE = {
 
 
 async def subscribe(connection: Connection, command: pb.BaseCommand) -> None:
-    """Attach a consumer to a subscription. Creates topic and subscription if necessary."""
+    """Attach a consumer. Creates topic and subscription if necessary."""
     request = command.subscribe
     async with connection.consumer_set_ups.lock(request.consumer_id):
         await _subscribe(connection, request)
@@ -84,7 +84,7 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
 
 def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> None:
     if not request.subscription.strip():
-        raise ProducerBusy("Empty subscription name")  # The code that the real broker answers with.
+        raise ProducerBusy("Empty subscription name")  # as in Pulsar
     if request.read_compacted and KIND_OF_SUB_TYPE[request.subType] not in ("Exclusive", "Failover"):
         raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
     config = connection.runtime.config
@@ -121,7 +121,7 @@ async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
-    # Before it leaves a subscription behind.
+    # Before a subscription is created.
     require_type_enabled(topic.shared, kind)
     require_room_for_consumer(topic.shared, topic.subscriptions.values(), connection)
     schema = schema_of(request)
@@ -139,8 +139,8 @@ async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic
                 busy = error
             else:
                 return consumer
-        # Without the lock: other requests need not wait for an answer that may never come. The subscription may be another one
-        # afterwards.
+        # Without the lock: other requests must not wait for an answer that may never come. The subscription may be
+        # replaced afterwards.
         if kind != "Exclusive" or not await subscription.is_blocked_by_the_dead():
             raise busy
 
@@ -191,7 +191,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
         if request.start_message_rollback_duration_sec:
             since_ms = connection.runtime.clock.wall_ms() - request.start_message_rollback_duration_sec * 1000
             start = await topic.ledger.find_by_publish_time(since_ms)
-        # the start itself is included: entries before it count as acknowledged
+        # entries before `start` count as acknowledged
         is_behind_all = start > ledgers.last_position
         mark_delete = ledgers.last_position if is_behind_all else topic.ledger.position_before(start)
         return topic.registry.non_durable(request.subscription, mark_delete)
@@ -206,7 +206,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
 async def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
     """Detach a consumer. Its unacknowledged messages are redelivered.
 
-    A task, like SUBSCRIBE: an earlier SUBSCRIBE of the same id has begun to set up its consumer, and finds it closed.
+    A task, like SUBSCRIBE, so that it runs after an earlier SUBSCRIBE of the same id.
     """
     request = command.close_consumer
     consumer = connection.consumers.pop(request.consumer_id, None)
@@ -216,7 +216,7 @@ async def close_consumer(connection: Connection, command: pb.BaseCommand) -> Non
 
 
 def require_consumer(connection: Connection, consumer_id: int) -> Consumer:
-    """The consumer of that id. Raises MetadataError when the connection has none."""
+    """Raises MetadataError."""
     consumer = connection.consumers.get(consumer_id)
     if consumer is None:
         raise MetadataError(CONSUMER_NOT_FOUND)
@@ -224,15 +224,15 @@ def require_consumer(connection: Connection, consumer_id: int) -> Consumer:
 
 
 async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
-    """Delete the consumer's subscription; with other consumers on it only when forced."""
+    """Delete the subscription; if it has other consumers, only when forced."""
     request = command.unsubscribe
     subscription = require_consumer(connection, request.consumer_id).subscription
     topic = connection.broker.loaded.get(subscription.topic.name)
     if topic is None:
-        raise MetadataError(CONSUMER_NOT_FOUND)  # The consumer was closed with its topic.
+        raise MetadataError(CONSUMER_NOT_FOUND)  # the consumer was closed with its topic
     try:
         async with topic.subscription_lock(subscription.name, BEING_DELETED):
-            # Its consumers were perhaps closed meanwhile, by a move or with the subscription, and this one subscribes again.
+            # The consumers may have been closed meanwhile; this one subscribes again.
             consumer = require_consumer(connection, request.consumer_id)
             if consumer.subscription is not subscription:
                 raise MetadataError(CONSUMER_NOT_FOUND)
@@ -244,8 +244,7 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
     except TopicFenced as error:
         raise MetadataError(CONSUMER_NOT_FOUND) from error
     except StoreError as error:
-        # The subscription still exists, and the consumer is no longer attached to it. Its client subscribes again when it receives
-        # CLOSE_CONSUMER after the answer; before it, it would ignore the command.
+        # The subscription still exists without this consumer. The client only obeys CLOSE_CONSUMER after the answer.
         connection.send_error("UNSUBSCRIBE", request.request_id, connection.answerable(error), str(topic.name))
         if request.consumer_id not in connection.consumers:
             connection.close_consumer(request.consumer_id)
@@ -254,7 +253,6 @@ async def unsubscribe(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) -> None:
-    """Redeliver the named messages, or all unacknowledged ones of the consumer. There is no reply."""
     request = command.redeliverUnacknowledgedMessages
     consumer = connection.consumers.get(request.consumer_id)
     if consumer is None:
@@ -265,7 +263,7 @@ def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) ->
 
 
 async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -> None:
-    """Answer with the last message of the topic and the mark-delete position of the consumer's subscription.
+    """Return the last message of the topic and the mark-delete position.
 
     Waits until the broker knows which transactions were committed before the topic was loaded: otherwise a reader would
     stop before their messages.
@@ -274,9 +272,7 @@ async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -
     consumer = require_consumer(connection, request.consumer_id)
     subscription = consumer.subscription
     if not isinstance(subscription, Subscription):
-        raise UnknownError(
-            "a non-persistent topic keeps no messages, so there is no last message id"
-        )  # As Pulsar does.
+        raise UnknownError("a non-persistent topic keeps no messages, so there is no last message id")  # as in Pulsar
     topic = connection.broker.loaded.get(subscription.topic.name)
     assert isinstance(topic, Topic), "a topic that is closed has no consumers"
     await topic.transactions.ends_known()
@@ -301,7 +297,6 @@ def _fill(message_id: pb.MessageIdData, position: Position) -> None:
 
 
 def consumer_stats(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the statistics of one consumer."""
     request = command.consumerStats
     reply = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
     response = reply.consumerStatsResponse

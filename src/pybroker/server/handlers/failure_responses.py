@@ -1,4 +1,4 @@
-"""Requests with a response type of their own for failures, instead of ERROR."""
+"""Requests whose failures have their own response type instead of ERROR."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def answered(
     connection: Connection, reply: pb.BaseCommand, refuse: Callable[[BrokerError], None], topic: str = ""
 ) -> Iterator[None]:
-    """Send `reply` after the block, also if the block fails: then `refuse` writes the error into `reply`.
-
-    `topic` is the topic of the request, for the log.
-    """
+    """Send `reply` after the block. If the block fails, `refuse` writes the error into it. `topic` is for the log."""
     try:
         yield
     except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) -> None:
-    """How many partitions a topic has."""
     request = command.partitionMetadata
     reply = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
     response = reply.partitionMetadataResponse
     response.request_id = request.request_id
-    response.response = pb.CommandPartitionedTopicMetadataResponse.Failed  # until all is known
+    response.response = pb.CommandPartitionedTopicMetadataResponse.Failed  # until success
     with answered(connection, reply, partial(_refuse, response), request.topic):
         topic = TopicName.parse(request.topic)
         _require_metadata(connection, topic)
@@ -33,8 +32,8 @@ async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) 
 
 
 def _require_metadata(connection: Connection, topic: TopicName) -> None:
-    """Refuse missing permissions. For a tenant that does not exist, a metadata request reports a missing topic, as in Pulsar, and a
-    lookup an authorization error.
+    """Refuse missing permissions. For a missing tenant, this reports a missing topic and LOOKUP an authorization error,
+    as in Pulsar.
     """
     try:
         with refused_to("Get Partition Metadata"):
@@ -46,12 +45,12 @@ def _require_metadata(connection: Connection, topic: TopicName) -> None:
 
 
 async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
-    """Which broker serves a topic: this one."""
+    """Answer that this broker serves the topic."""
     request = command.lookupTopic
     reply = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     response = reply.lookupTopicResponse
     response.request_id = request.request_id
-    response.response = pb.CommandLookupTopicResponse.Failed  # until all is known
+    response.response = pb.CommandLookupTopicResponse.Failed  # until success
     with answered(connection, reply, partial(_refuse, response), request.topic):
         topic = TopicName.parse(request.topic)
         with refused_to("Lookup"):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 async def create_producer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Attach a producer to its topic. Creates the topic if necessary."""
+    """Attach a producer. Creates the topic if necessary."""
     request = command.producer
     async with connection.producer_set_ups.lock(request.producer_id):
         await _create_producer(connection, request)
@@ -46,9 +46,7 @@ async def _create_producer(connection: Connection, request: pb.CommandProducer) 
     producer_id = request.producer_id
     present = connection.producers.get(producer_id)
     if present is not None:
-        connection.send(
-            producer_success(request.request_id, present)
-        )  # The client repeats a request after it missed the answer.
+        connection.send(producer_success(request.request_id, present))  # a retry whose first answer was lost
         return
     if producer_id in connection.waiting_producers:
         raise ServiceNotReady(f"producer {producer_id} waits for exclusive access already")
@@ -70,7 +68,7 @@ def _note_refusal(
     """Record the refusal for `explain`, because the client may be gone by then."""
     broker = connection.broker
     if isinstance(error, (TopicNotFound, AuthorizationError)) and broker.loaded.get(name) is None:
-        return  # clients can name any topic: refusals of unknown topics would use the slots of others
+        return  # refusals of unknown topics would displace others: clients can name any topic
     told = error if isinstance(error, BrokerError) else error.answer()
     now_ms = broker.runtime.clock.wall_ms()
     broker.broker_context.refusals.note(str(name), request.producer_name, connection.address, told, now_ms)
@@ -96,7 +94,7 @@ def _require_supported(connection: Connection, request: pb.CommandProducer) -> N
 
 
 def _require_rights(connection: Connection, request: pb.CommandProducer, name: TopicName) -> None:
-    """To produce, and to consume by way of the subscription that is to be there before the first message."""
+    """Require the right to produce, and to consume if there is an initial subscription."""
     authorization = connection.broker.broker_context.authorization
     with refused_to("Produce"):
         authorization.require_produce(name, connection.role)
@@ -115,11 +113,11 @@ async def _attach(connection: Connection, request: pb.CommandProducer, name: Top
 
 async def _attach_to(topic: TopicBase, connection: Connection, request: pb.CommandProducer) -> OpenProducer:
     broker = connection.broker
-    if isinstance(topic, Topic):  # Nothing is kept of a non-persistent one, no subscription without consumers either.
+    if isinstance(topic, Topic):  # non-persistent topics keep no subscription without consumers
         await require_within_quota(topic)
     schema_version = await producer_schema_version(topic, schema_of(request))
     if request.initial_subscription_name and isinstance(topic, Topic):
-        # Its right may have been revoked while the topic was loading.
+        # The right may have been revoked while the topic was loading.
         _require_rights(connection, request, topic.name)
         await _make_initial_subscription(topic, request.initial_subscription_name)
     producer = Producer(
@@ -151,7 +149,7 @@ async def _attach_to(topic: TopicBase, connection: Connection, request: pb.Comma
 
 
 async def _make_initial_subscription(topic: Topic, name: str) -> None:
-    """Make sure of a subscription that gets everything from the topic's beginning on, before the first message."""
+    """Create a subscription at the beginning of the topic, before the first message."""
     try:
         await topic.subscription(
             name, True, topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation, {}
@@ -161,7 +159,7 @@ async def _make_initial_subscription(topic: Topic, name: str) -> None:
 
 
 async def close_producer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Detach a producer once all it has sent is answered."""
+    """Detach a producer when its sends are answered."""
     request = command.close_producer
     opened = connection.producers.get(request.producer_id)
     if opened is not None:

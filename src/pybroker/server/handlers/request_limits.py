@@ -1,6 +1,6 @@
-"""The size limits of request contents, checked before anything is copied or kept.
+"""Size limits of request contents, checked before anything is copied.
 
-Lengths are checked first, because they are known without reading the elements: millions of pairs cost no more than a thousand.
+Counts are checked first, because they are known without reading the elements.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pybroker.model.names import MAX_TOPIC_LENGTH
 
 
 class Pair(Protocol):
-    """A property: `KeyValue` of the protocol."""
+    """A property."""
 
     key: str
     value: str
@@ -24,7 +24,7 @@ class Pairs(Sized, Iterable[Pair], Protocol):
 
 
 def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: type[BrokerError], owner: str) -> None:
-    """Refuse properties of more than `limit` bytes in keys and values, or of more pairs than that, with `error`."""
+    """Refuse more than `limit` bytes in keys and values, or more pairs than that, with `error`."""
     if len(pairs) > limit:
         raise error(f"{len(pairs)} {owner} properties are over the limit of {limit} bytes ({limit_key})")
     size_bytes = sum(len(pair.key) + len(pair.value) for pair in pairs)
@@ -33,6 +33,6 @@ def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: ty
 
 
 def require_short_name(name: str, what: str) -> None:
-    """Refuse a name that no path can hold. Raises NotAllowedError."""
+    """Refuse a name that is too long for a path. Raises NotAllowedError."""
     if len(name) > MAX_TOPIC_LENGTH:
         raise NotAllowedError(f"the {what} has {len(name)} characters, {MAX_TOPIC_LENGTH} are the most")

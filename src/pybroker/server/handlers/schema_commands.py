@@ -1,4 +1,4 @@
-"""GET_SCHEMA, GET_OR_CREATE_SCHEMA, and reading the schema that PRODUCER and SUBSCRIBE carry."""
+"""GET_SCHEMA, GET_OR_CREATE_SCHEMA, and the schemas in PRODUCER and SUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
 
 def schema_of(request: pb.CommandProducer | pb.CommandSubscribe | pb.CommandGetOrCreateSchema) -> SchemaData | None:
-    """The schema that a request carries, None when it has none."""
     if not request.HasField("schema"):
         return None
     schema = request.schema
-    properties: Iterable[Any] = schema.properties  # their generated type is lost beside an enum value of that name
+    properties: Iterable[Any] = schema.properties  # mypy loses the type beside an enum value of that name
     return SchemaData(SchemaType(schema.type), schema.schema_data, {pair.key: pair.value for pair in properties})
 
 
 async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
-    """One version of a topic's schema, or the newest."""
+    """Return one version of a topic's schema, or the newest."""
     request = command.getSchema
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA_RESPONSE)
     response = reply.getSchemaResponse
@@ -50,7 +49,7 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def _found(history: History, version: int | None, topic: TopicName) -> tuple[int, SchemaData]:
-    """A version, or the newest one: after a deletion that is the deletion itself, plain bytes."""
+    """Return a version, or the newest one. After a deletion the newest is the deletion itself."""
     found = history.latest if version is None else history.version(version)
     if found is not None:
         return found.version, found.schema
@@ -69,7 +68,7 @@ def _wire_schema(topic: TopicName, schema: SchemaData) -> pb.Schema:
 
 
 async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) -> None:
-    """The version of a schema, registered if need be: a producer asks that learns its schema from its messages."""
+    """Return the version of a schema, which is registered if necessary."""
     request = command.getOrCreateSchema
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
     response = reply.getOrCreateSchemaResponse
@@ -79,7 +78,7 @@ async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) 
         connection.broker.broker_context.authorization.require_produce(name, connection.role)
         topic = await connection.broker.topics.get(name, may_create=False)
         schema = schema_of(request)
-        # Plain bytes are no schema here: such messages have no version.
+        # Messages of plain bytes have no schema version.
         is_plain = schema is None or schema.type is SchemaType.NONE
         response.schema_version = await producer_schema_version(topic, None if is_plain else schema)
 

@@ -1,7 +1,4 @@
-"""SEEK: a subscription continues at another position.
-
-All its consumers are disconnected, and subscribe again, before SEEK is answered, as clients expect it.
-"""
+"""SEEK. All consumers are disconnected before the answer, as clients expect."""
 
 from __future__ import annotations
 
@@ -26,26 +23,26 @@ if TYPE_CHECKING:
 
 
 async def seek(connection: Connection, command: pb.BaseCommand) -> None:
-    """Go on at a message, or at the first one published at a time or later."""
+    """Move the subscription to a message, or to the first one published at a time or later."""
     request = command.seek
     broker = connection.broker
     move = _move(request, word_count(broker.runtime.config.max_messages_in_batch))
     asked = require_consumer(connection, request.consumer_id).subscription
     if isinstance(asked, Subscription):
         request_id, name, subscription = request.request_id, asked.topic.name, asked.name
-        del command, request  # It waits perhaps, and the command may be as large as a frame.
+        del command, request  # the request may wait, and the command may be large
         await on_open_topic(
             broker.runtime,
             lambda: broker.topics.any(name, may_create=False),
             lambda topic: _in_turn(topic, subscription, move),
         )
     else:
-        request_id = request.request_id  # There is nothing to go back to or to skip: as Pulsar does, that is no error.
+        request_id = request.request_id  # as in Pulsar, no error: nothing is stored
     connection.send(replies.success(request_id))
 
 
 def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], Awaitable[None]]:
-    """Move the cursor. Raises MetadataError without a target."""
+    """Raises MetadataError without a target."""
     if request.HasField("message_id"):
         target = request.message_id
         position = from_wire(target.ledgerId, target.entryId)
@@ -59,7 +56,7 @@ def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], A
 
 
 async def _in_turn(topic: TopicBase, name: str, move: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Move the subscription under its lock: other requests may have moved or replaced it."""
+    """Move the subscription under its lock, because other requests may have moved or replaced it."""
     async with topic.subscription_lock(name, BEING_MOVED):
         assert isinstance(topic, Topic)
         await move(topic.registry.present(name))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AuthenticationError, BrokerError, NotAllowedError, ProtocolViolation, TooManyRequests
+from pybroker.runtime import logs
 from pybroker.version import __version__
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -19,7 +20,7 @@ _AUTH_METHODS = {pb.AuthMethodYcaV1: "ycav1", pb.AuthMethodAthens: "athenz"}
 
 
 def connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Authenticate, and open the session. A refusal is answered with ERROR for request -1 and ends the connection."""
+    """Authenticate, and open the session. A refusal is answered with ERROR for request -1 and closes the connection."""
     request = command.connect
     broker = connection.broker
     connection.context.introduced(connection)
@@ -47,7 +48,6 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 async def _connect_in_turn(connection: Connection, method: str, request: pb.CommandConnect) -> None:
-    """Open the session when the password has been checked."""
     try:
         identity = await _authenticate_in_turn(connection, method, request.auth_data)
     except (AuthenticationError, TooManyRequests) as error:
@@ -87,17 +87,23 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
     reply.connected.server_version = f"pybroker-{__version__}"
     reply.connected.protocol_version = version
     reply.connected.max_message_size = connection.context.max_message_bytes
-    # Independent of the client's flags. Without the flag of replication (`supports_repl_dedup_by_lid_and_eid`): a replicator would
-    # send source positions and rely on the broker to drop duplicates.
+    # Independent of the client's flags. `supports_repl_dedup_by_lid_and_eid` is absent: a replicator would rely on the
+    # broker to drop duplicates by source position.
     flags = reply.connected.feature_flags
     flags.supports_topic_watchers = broker.runtime.config.enable_broker_topic_list_watcher
     flags.supports_get_partitioned_metadata_without_auto_creation = True
     flags.supports_topic_watcher_reconcile = broker.runtime.config.enable_broker_topic_list_watcher
     connection.send(replies.frame(reply))
+    logs.info(
+        "connection.opened",
+        connection=connection.address,
+        client=connection.client_version,
+        role=connection.role or "none",
+    )
 
 
 def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
-    """Answer with ERROR and close the connection. `note` is appended to the log line."""
+    """Answer with ERROR and close. `note` is appended to the log line."""
     connection.runtime.stats.connections_failed += 1
     connection.refused("CONNECT", type(error)(f"{error}{note}"))
     connection.send(replies.error(replies.NO_REQUEST_ID, error))
@@ -105,7 +111,7 @@ def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
 
 
 def check_expiry(connection: Connection) -> None:
-    """Ask the client for new credentials when they have expired. Close a connection that cannot or does not answer."""
+    """Request new credentials when they have expired. Close a connection that cannot answer or does not."""
     identity = connection.identity
     if identity is None or identity.expires_at_s is None:
         return
@@ -124,7 +130,7 @@ def check_expiry(connection: Connection) -> None:
 
 
 def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
-    """New credentials for a session: they must be of the same role, or the connection is closed."""
+    """Accept new credentials of the same role; close the connection for another role."""
     if connection.session.state is not SessionState.CONNECTED:
         raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # the broker has not requested it
     if connection.is_renewing:
@@ -166,7 +172,7 @@ def _renew(connection: Connection, identity: Identity) -> None:
 
 
 def ping(connection: Connection, _command: pb.BaseCommand) -> None:
-    """Answer at once; before the session is open a few times only."""
+    """Answer; before CONNECT only a few times."""
     if connection.session.state is not SessionState.CONNECTED:
         connection.early_pings += 1
         if connection.early_pings > connection.context.max_pings_before_connect:
@@ -175,4 +181,4 @@ def ping(connection: Connection, _command: pb.BaseCommand) -> None:
 
 
 def pong(_connection: Connection, _command: pb.BaseCommand) -> None:
-    """Any frame is a sign of life, which the session has noted."""
+    """The session has noted the sign of life."""

@@ -1,7 +1,7 @@
-"""GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and WATCH_TOPIC_LIST_CLOSE: the names of a namespace's topics, once or kept current.
+"""GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and WATCH_TOPIC_LIST_CLOSE.
 
-A pattern that is too long or not for the broker to evaluate gets the whole list, marked as unfiltered, or no watcher; clients
-filter and poll then.
+For a pattern that is too long or that the broker does not evaluate, the answer is the whole list, marked as unfiltered,
+or no watcher. Clients filter and poll then.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _DOMAIN_OF_MODE = {_Mode.PERSISTENT: PERSISTENT, _Mode.NON_PERSISTENT: NON_PERSI
 
 
 async def get_topics_of_namespace(connection: Connection, command: pb.BaseCommand) -> None:
-    """The names of a namespace's topics, or of those that a pattern means; none when the client has the same list."""
+    """Return the topics that match; none when the client has the same list."""
     request = command.getTopicsOfNamespace
     broker = connection.broker
     namespace = _namespace(request.namespace)
     _require_list(connection, namespace, "GetTopicsOfNamespace")
     if request.mode != _Mode.PERSISTENT and broker.resources.namespace(namespace) is None:
-        # As in the real broker, where only persistent topics of a namespace that does not exist are an empty list.
+        # As in Pulsar: only for persistent topics, a missing namespace is an empty list.
         raise MetadataError(f"Namespace {namespace} not found")
     pattern = _pattern_to_evaluate(connection, request)
     async with _room_for_list(connection, namespace) as room:
@@ -65,8 +65,8 @@ def _answer_list(
 
 @asynccontextmanager
 async def _room_for_list(connection: Connection, namespace: NamespaceName) -> AsyncIterator[Holding]:
-    """Reserve memory for the names of a namespace, when the client has read earlier answers. A client that requests many lists and
-    reads none has one of them in preparation. Raises TooManyRequests.
+    """Reserve memory for a list, when the client has read earlier answers. A client that reads none has one list in
+    preparation. Raises TooManyRequests.
     """
     memory, timeout_s = connection.context.memory, connection.runtime.config.topic_load_timeout_seconds
     room = Holding(memory, memory.lists)
@@ -104,7 +104,7 @@ def _require_list(connection: Connection, namespace: NamespaceName, what: str, c
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
-    """None when the client gets an unfiltered list: it asked for one, or filters itself."""
+    """Return None if the client requested an unfiltered list, or filters itself."""
     config = connection.runtime.config
     if not request.HasField("topics_pattern") or not config.enable_broker_side_subscription_pattern_evaluation:
         return None
@@ -119,7 +119,7 @@ def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfN
 
 
 class ConnectionWatcher(TopicWatcher):
-    """Watches for a client, under the id that the client chose."""
+    """The watcher of a client."""
 
     def __init__(self, connection: Connection, watcher_id: int, watched: WatchedTopics) -> None:
         super().__init__(watched)
@@ -144,11 +144,11 @@ class ConnectionWatcher(TopicWatcher):
         self._connection.send(replies.frame(update))
 
     def close_from_broker(self) -> None:
-        # The protocol has no word for it: the client learns it from the answer to its next question for the list.
+        # The protocol has no command for it: the client learns it from the answer to its next request.
         close_watcher(self._connection, self._watcher_id, self)
 
     def answer(self, request: pb.CommandWatchTopicList) -> None:
-        """Send the present list, unless the client has it, and changes from then on."""
+        """Send the list, unless the client has it; later changes follow."""
         reply = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
         response = reply.watchTopicListSuccess
         response.request_id = request.request_id
@@ -162,7 +162,9 @@ class ConnectionWatcher(TopicWatcher):
 
 
 async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> None:
-    """Notify a client of created and deleted topics. A watcher id in use requests its list again, and its pattern is ignored."""
+    """Notify a client of created and deleted topics. For a watcher id in use, send its list again and ignore the
+    pattern.
+    """
     request = command.watchTopicList
     watchers = connection.broker.topic_watchers
     namespace = _namespace(request.namespace)
@@ -170,7 +172,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
     watcher = connection.topic_watchers.get(request.watcher_id)
     if watcher is None:
         if connection.session.state is SessionState.CLOSED:
-            return  # closed before its creation: it would never be closed
+            return  # closed before its creation
         pattern = _watchable_pattern(connection, request.topics_pattern)
         watched = watchers.watched(namespace, pattern)
         watcher = connection.topic_watchers[request.watcher_id] = ConnectionWatcher(
@@ -180,7 +182,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
     try:
         async with _room_for_list(connection, namespace):
             await watchers.load(watcher.watched)
-        # While the list was read the right may have been revoked, or the client may have closed the watcher.
+        # Meanwhile the right may have been revoked, or the client may have closed the watcher.
         _require_watch(connection, namespace)
         if connection.topic_watchers.get(request.watcher_id) is not watcher:
             raise NotAllowedError(f"topic list watcher {request.watcher_id} was closed while its list was read")
@@ -210,14 +212,13 @@ def _watchable_pattern(connection: Connection, text: str) -> TopicsPattern:
 
 
 def close_watcher(connection: Connection, watcher_id: int, watcher: TopicWatcher) -> None:
-    """Send no more updates under this id."""
     if connection.topic_watchers.get(watcher_id) is watcher:
         del connection.topic_watchers[watcher_id]
     connection.broker.topic_watchers.close(watcher)
 
 
 def watch_topic_list_close(connection: Connection, command: pb.BaseCommand) -> None:
-    """A watcher that does not exist is closed already."""
+    """Idempotent."""
     request = command.watchTopicListClose
     watcher = connection.topic_watchers.get(request.watcher_id)
     if watcher is not None:

@@ -1,8 +1,8 @@
 """The transaction commands: to coordinators, and from coordinators of other brokers to topics and subscriptions.
 
-Each has its own response type; ERROR only means that transactions are disabled. With authorization, a transaction belongs to the
-role that opened it: for others it does not exist, as in Pulsar. Beyond Pulsar, a role can only register topics that it may publish
-to, and subscriptions that it may consume from.
+Each has its own response type; ERROR only means that transactions are disabled. With authorization, a transaction
+belongs to the role that opened it and does not exist for others, as in Pulsar. Beyond Pulsar, a role can only register
+topics that it may publish to, and subscriptions that it may consume from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pybroker.transactions.coordinator_state import Transaction
 
 END_WAIT_S = 25.0
-"""How long END_TXN waits for all participants: less than the client's timeout, so the client learns the missing participant."""
+"""END_TXN waits for participants less than the client's timeout, so that the client learns the missing one."""
 NAMES_A_TURN = 256
 _SIGN = 1 << 63
 _LONG = 1 << 64
@@ -44,7 +44,7 @@ class _Identified(Protocol):
 
 
 def _is_refused(connection: Connection, command: pb.BaseCommand, request_id: int) -> bool:
-    """Whether transactions are off, which is answered with ERROR."""
+    """Answer with ERROR if transactions are disabled."""
     try:
         connection.broker.transactions.require_enabled()
     except NotAllowedError as error:
@@ -58,8 +58,6 @@ def _refusal_of(answer: _Answer) -> _Refuse:
 
 
 class _Refuse:
-    """Writes an error into a response."""
-
     def __init__(self, answer: _Answer) -> None:
         self._answer = answer
 
@@ -69,7 +67,7 @@ class _Refuse:
 
 
 def _named(request: _Identified, response: _Identified) -> TxnId:
-    """The id that a request names, which its response repeats."""
+    """Copy the transaction id of the request to its response, and return it."""
     response.request_id = request.request_id
     response.txnid_most_bits = request.txnid_most_bits
     response.txnid_least_bits = request.txnid_least_bits
@@ -77,7 +75,7 @@ def _named(request: _Identified, response: _Identified) -> TxnId:
 
 
 def _require_own(connection: Connection, transaction: Transaction) -> None:
-    """Raises TransactionNotFound for a role that neither opened it nor is a super user."""
+    """Raises TransactionNotFound unless the role opened it or is a super user."""
     if not connection.broker.broker_context.authorization.may_use(transaction.owner, connection.role):
         raise TransactionNotFound(
             f"Client ({connection.role}) is neither the owner of the transaction {transaction.id} nor a super user"
@@ -85,7 +83,7 @@ def _require_own(connection: Connection, transaction: Transaction) -> None:
 
 
 def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
-    """Only a super user speaks for a coordinator. Raises TransactionNotFound."""
+    """Only super users act as coordinators. Raises TransactionNotFound."""
     if not connection.broker.broker_context.authorization.may_all(connection.role):
         raise TransactionNotFound(
             f"TC client ({connection.role}) is not a super user, and is not allowed to operate on transaction {txn_id}"
@@ -93,14 +91,14 @@ def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
 
 
 def _action(request: pb.CommandEndTxn | pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription) -> TxnAction:
-    """Raises NotAllowedError when it is not said: nothing is committed by mistake."""
+    """Raises NotAllowedError without an action, so that nothing is committed by mistake."""
     if not request.HasField("txn_action"):
         raise NotAllowedError("the end of a transaction without txn_action: say COMMIT or ABORT")
     return TxnAction(request.txn_action)
 
 
 async def tc_client_connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Begin a coordinator, or wait until it has read its log."""
+    """Start a coordinator, or wait until it has read its log."""
     request = command.tcClientConnectRequest
     if _is_refused(connection, command, request.request_id):
         return
@@ -112,7 +110,7 @@ async def tc_client_connect(connection: Connection, command: pb.BaseCommand) -> 
 
 
 async def new_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Open a transaction. The field `txn_ttl_seconds` contains milliseconds despite its name."""
+    """Open a transaction. `txn_ttl_seconds` contains milliseconds despite its name."""
     request = command.newTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -123,7 +121,7 @@ async def new_txn(connection: Connection, command: pb.BaseCommand) -> None:
     with answered(connection, reply, _refusal_of(response)):
         broker = connection.broker
         coordinator = await broker.transactions.ready(request.tc_id)
-        # A negative number of a client is a large one here: such a transaction is over at once, as in Pulsar.
+        # A negative number is a large one here. Such a transaction ends at once, as in Pulsar.
         timeout_ms = request.txn_ttl_seconds if request.txn_ttl_seconds < _SIGN else request.txn_ttl_seconds - _LONG
         owner = connection.role if broker.broker_context.authorization.enabled else None
         txn_id = await coordinator.new(timeout_ms, owner, connection.context.holder(connection))
@@ -131,7 +129,7 @@ async def new_txn(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 async def add_partition_to_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Have topics take part, before anything is published to them."""
+    """Register topics, before anything is published to them."""
     request = command.addPartitionToTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -156,7 +154,7 @@ async def add_partition_to_txn(connection: Connection, command: pb.BaseCommand) 
 
 
 async def add_subscription_to_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Have subscriptions take part, before anything is acknowledged on them."""
+    """Register subscriptions, before anything is acknowledged on them."""
     request = command.addSubscriptionToTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -188,7 +186,7 @@ def _note_as_sent(as_sent: dict[str, str], name: TopicName, text: str) -> None:
 
 
 def _require_few(connection: Connection, names: Sequence[object]) -> None:
-    """Raises NotAllowedError before any of them is examined."""
+    """Raises NotAllowedError."""
     limit = connection.runtime.config.max_participants_per_transaction
     if len(names) > limit:
         raise NotAllowedError(
@@ -198,7 +196,7 @@ def _require_few(connection: Connection, names: Sequence[object]) -> None:
 
 
 async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Commit or abort. It continues to its end even if this connection closes."""
+    """Commit or abort. It continues even if this connection closes."""
     request = command.endTxn
     if _is_refused(connection, command, request.request_id):
         return
@@ -221,7 +219,6 @@ async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 async def end_txn_on_partition(connection: Connection, command: pb.BaseCommand) -> None:
-    """A coordinator elsewhere tells a topic how a transaction has ended."""
     request = command.endTxnOnPartition
     reply = pb.BaseCommand(type=pb.BaseCommand.END_TXN_ON_PARTITION_RESPONSE)
     response = reply.endTxnOnPartitionResponse
@@ -231,7 +228,6 @@ async def end_txn_on_partition(connection: Connection, command: pb.BaseCommand) 
 
 
 async def end_txn_on_subscription(connection: Connection, command: pb.BaseCommand) -> None:
-    """A coordinator elsewhere tells a subscription how a transaction has ended."""
     request = command.endTxnOnSubscription
     reply = pb.BaseCommand(type=pb.BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE)
     response = reply.endTxnOnSubscriptionResponse

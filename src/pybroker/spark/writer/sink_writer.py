@@ -143,18 +143,17 @@ class _Writer:
         except WriteFailed as error:  # Spark reports another error, and the next attempt aborts them
             logs.warning("sink.batch_not_aborted", batch=batch, reason=error)
 
-    def _log(self, event: str, messages: list[Any], **fields: object) -> None:
-        sent = [each.written for each in messages if isinstance(each, TaskWritten)]
-        logs.info(
-            event,
-            tasks=len(messages),
-            rows=sum(each.rows for each in sent),
-            entries=sum(each.entries for each in sent),
-            skipped_rows=sum(each.skipped_rows for each in sent),
-            doubled_rows=sum(each.doubled_rows for each in sent),
-            topics=",".join(sorted({topic for each in sent for topic in each.topics})),
-            **fields,
-        )
+
+def _figures(messages: list[Any]) -> dict[str, object]:
+    sent = [each.written for each in messages if isinstance(each, TaskWritten)]
+    return {
+        "tasks": len(messages),
+        "rows": sum(each.rows for each in sent),
+        "entries": sum(each.entries for each in sent),
+        "skipped_rows": sum(each.skipped_rows for each in sent),
+        "doubled_rows": sum(each.doubled_rows for each in sent),
+        "topics": ",".join(sorted({topic for each in sent for topic in each.topics})),
+    }
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -162,12 +161,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._complete(messages)
-        self._log("sink.committed", messages)
+        logs.info("sink.committed", **_figures(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Handle a failed write. Sent rows of successful tasks remain, except in transactions: topics cannot remove messages."""
         self._take_back(0)
-        self._log("sink.aborted", messages)
+        logs.info("sink.aborted", **_figures(messages))
 
 
 class StreamWriter(_Writer, StreamArrowWriter):
@@ -175,9 +174,9 @@ class StreamWriter(_Writer, StreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         self._complete(messages)
-        self._log("sink.committed", messages, batch=batchId)
+        logs.info("sink.committed", batch=batchId, **_figures(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Handle a failed write. Sent rows of successful tasks remain, except in transactions: topics cannot remove messages."""
         self._take_back(batchId)
-        self._log("sink.aborted", messages, batch=batchId)
+        logs.info("sink.aborted", batch=batchId, **_figures(messages))

@@ -1,4 +1,4 @@
-"""Which entries a consumer acknowledges whole, against a set of messages."""
+"""Acknowledgements of whole entries by a consumer, compared with a set of messages."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ def test_an_entry_is_whole_exactly_when_all_its_messages_are_acknowledged(walk: 
             if {each for each in ALL if each.entry_id == entry} <= acknowledged and size
         }
         assert told <= whole
-        # A batch whose rest came by the one and whose beginning by the other is whole at the next call for it.
+        # A batch that is acknowledged partly by cumulative and partly by single calls is complete at its next call.
         assert whole - told <= {message_id.entry_id for message_id in acknowledged}
     assert len(partly) <= len(SIZES)
 

@@ -1,4 +1,4 @@
-"""What a producer packs a consumer unpacks, in batches, alone and in parts; and what others pack badly is refused."""
+"""Consumers unpack the entries of producers: batches, single messages, chunks. Damaged entries are refused."""
 
 import pytest
 from hypothesis import given
@@ -101,7 +101,7 @@ def test_a_part_that_does_not_follow_makes_no_message() -> None:
     chunked = ChunkedMessages()
     for entry in (entries[0], entries[2], entries[2]):
         assert not unpack(received(entry), TOPIC, -1, chunked).messages
-    # It begins anew with its first part.
+    # The first chunk starts the message anew.
     assert [len(unpack(received(entry), TOPIC, -1, chunked).messages) for entry in entries] == [0, 0, 1]
 
 

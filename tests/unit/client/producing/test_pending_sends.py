@@ -1,4 +1,4 @@
-"""What a producer keeps until it is answered."""
+"""Unanswered entries of a producer."""
 
 import pytest
 
@@ -79,12 +79,12 @@ def test_permits_follow_the_size_of_what_comes() -> None:
     assert window.due() == 0
     window.consumed([received(100)] * 64)
     small = window.due()
-    assert small == 256  # it grows by steps
+    assert small == 256  # it grows in steps
     window.consumed([received(1 << 19)] * 3)
     window.consumed([received(1 << 19)] * (small - 3))
     assert window.due() == 2
     window.consumed([received(1)] * 100_000)
-    # What came beyond the permits is made good: the broker sends nothing before that.
+    # Excess messages are compensated: the broker sends nothing before that.
     assert 99_998 < window.due() <= 99_998 + MAX_PERMITS
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from tests.support.fault_disk import FaultDisk
-from tests.unit.local_store.faults import World, world
+from tests.unit.local_store.faults import FaultyStore, faulty_store
 from tests.unit.local_store.stores import DIRECTORY
 
 from pybroker.disk.disk import Disk
@@ -87,7 +87,7 @@ def loaded_or_text(table: CheckpointTable, cursor_id: str) -> Loaded | str:
 
 
 @pytest.mark.parametrize(("seed", "count"), [(2, 100), pytest.param(3, 1500, marks=pytest.mark.long)])
-def test_any_flipped_bit_is_a_refusal_or_costs_nothing(seed: int, count: int, tmp_path: Path) -> None:
+def test_any_flipped_bit_is_refused_or_harmless(seed: int, count: int, tmp_path: Path) -> None:
     stored, facts, extents = fill(tmp_path / "sound.db")
     sound = (tmp_path / "sound.db").read_bytes()
     path = tmp_path / "checkpoint.db"
@@ -128,7 +128,7 @@ def test_any_flipped_bit_is_a_refusal_or_costs_nothing(seed: int, count: int, tm
         ("DROP TRIGGER deltas_insert", "other tables than those of version 2: deltas_insert"),
     ],
 )
-def test_what_is_lost_or_changed_is_told(statement: str, reason: str, tmp_path: Path) -> None:
+def test_lost_or_changed_rows_are_reported(statement: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.db"
     fill(path)
     connection = sqlite3.connect(path)
@@ -139,8 +139,8 @@ def test_what_is_lost_or_changed_is_told(statement: str, reason: str, tmp_path: 
         opened(path)
 
 
-async def test_of_a_damaged_row_only_its_cursor_cannot_be_loaded(caplog: pytest.LogCaptureFixture) -> None:
-    it = await world()
+async def test_damaged_row_costs_only_its_cursor(caplog: pytest.LogCaptureFixture) -> None:
+    it = await faulty_store()
     for cursor_id in ("a", "b", "c"):
         it.store.append_delta(cursor_id, b"delta", None)
     await it.store.flush()
@@ -166,10 +166,10 @@ async def test_of_a_damaged_row_only_its_cursor_cannot_be_loaded(caplog: pytest.
     await third.store.close()
 
 
-async def test_a_cursor_whose_rows_are_not_found_any_more_is_not_taken_for_a_new_one(
+async def test_cursor_with_missing_rows_is_not_treated_as_new(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    it = await world()
+    it = await faulty_store()
     it.store.append_delta("a", b"delta", None)
     await it.store.flush()
     assert await it.store._checkpointer.run()
@@ -201,7 +201,7 @@ def first_version(path: Path) -> None:
     connection.close()
 
 
-def test_a_table_of_the_first_version_is_converted(tmp_path: Path) -> None:
+def test_table_of_first_version_is_converted(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.db"
     first_version(path)
     for _ in range(2):
@@ -215,7 +215,7 @@ def test_a_table_of_the_first_version_is_converted(tmp_path: Path) -> None:
         table.close()
 
 
-def test_a_damaged_table_of_the_first_version_is_refused_and_not_changed(tmp_path: Path) -> None:
+def test_damaged_table_of_first_version_is_refused_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.db"
     first_version(path)
     connection = sqlite3.connect(path, isolation_level=None)
@@ -233,7 +233,7 @@ def test_a_damaged_table_of_the_first_version_is_refused_and_not_changed(tmp_pat
     connection.close()
 
 
-async def test_a_conversion_without_room_changes_nothing_and_succeeds_afterwards(tmp_path: Path) -> None:
+async def test_conversion_without_space_changes_nothing_and_can_be_repeated(tmp_path: Path) -> None:
     first_version(tmp_path / "checkpoint.db")
     disk = FaultDisk()
     disk.open_for_write(DIRECTORY / "checkpoint.db").write_at(
@@ -247,15 +247,15 @@ async def test_a_conversion_without_room_changes_nothing_and_succeeds_afterwards
 
     disk.plan = full
     with pytest.raises(StoreError, match="No space left"):
-        await World(disk).open()
+        await FaultyStore(disk).open()
     disk.plan = None
-    again = await World(disk.after_kill()).open()
+    again = await FaultyStore(disk.after_kill()).open()
     assert await again.store.load("b") == (None, [b"delta"])
     assert await again.store.create_ledger() == 1001
     await again.store.close()
 
 
-def test_the_schema_is_stored_as_it_is_written_here(tmp_path: Path) -> None:
+def test_stored_schema_equals_definition(tmp_path: Path) -> None:
     table = CheckpointTable(Disk(), tmp_path / "checkpoint.db", "")
     found = dict(table._connection.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL").fetchall())
     assert found == SCHEMA

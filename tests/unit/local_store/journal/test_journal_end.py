@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from tests.support.fault_disk import FaultDisk
-from tests.unit.local_store.faults import WRITERS, World, fails, world
+from tests.unit.local_store.faults import WRITERS, FaultyStore, fails, faulty_store
 from tests.unit.local_store.stores import DIRECTORY, SMALL, FilesAtOnce, Listener, read_all
 
 from pybroker.disk.disk import Disk
@@ -37,7 +37,7 @@ def slots(*ends: JournalEnd) -> bytearray:
     return data
 
 
-def test_of_two_slots_the_newer_one_counts_and_of_a_damaged_one_nothing() -> None:
+def test_newer_of_two_sound_slots_counts() -> None:
     older, newer = JournalEnd(7, 3, 5120, 2), JournalEnd(8, 3, 5632, 2)
     assert decode_journal_end(slots(older, newer)) == decode_journal_end(slots(newer, older)) == newer  # type: ignore[arg-type]
     for offset in range(len(JOURNAL_END_LAYOUT.encode(*newer))):
@@ -48,7 +48,7 @@ def test_of_two_slots_the_newer_one_counts_and_of_a_damaged_one_nothing() -> Non
     assert decode_journal_end(b"") is None
 
 
-def test_notes_are_there_without_a_sync_and_after_it_on_the_device(tmp_path: Path) -> None:
+def test_notes_are_readable_before_sync_and_durable_after_it(tmp_path: Path) -> None:
     for disk, directory in ((Disk(), tmp_path), (FaultDisk(), Path("/journal"))):
         end = JournalEndFile(disk, directory, JournalEnd(5, 0, 0, 1))
         assert read_journal_end(disk, directory) == (5, 0, 0, 1)
@@ -68,8 +68,8 @@ def test_notes_are_there_without_a_sync_and_after_it_on_the_device(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENODEV])
-async def test_a_store_works_without_it_where_it_cannot_be_had(number: int) -> None:
-    it = World(FaultDisk())
+async def test_store_works_where_note_file_cannot_be_created(number: int) -> None:
+    it = FaultyStore(FaultDisk())
     it.disk.plan = fails(number, "open", suffix=JOURNAL_END_NAME)
     await it.open()
     ledger_id = await it.store.create_ledger()
@@ -82,10 +82,10 @@ async def test_a_store_works_without_it_where_it_cannot_be_had(number: int) -> N
 
 @pytest.mark.parametrize("writes_direct", WRITERS)
 @pytest.mark.parametrize("kept_bytes", [100, 1000, 30_000])
-async def test_a_torn_tail_is_cut_and_told_with_file_offset_and_bytes(
+async def test_torn_tail_is_cut_and_logged_with_file_and_offset(
     writes_direct: bool, kept_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    it = await world(writes_direct=writes_direct)
+    it = await faulty_store(writes_direct=writes_direct)
     ledger_id = await it.store.create_ledger()
     await it.append(ledger_id, 0, b"a" * 1000)
     it.disk.cut_power_after(0, kept_bytes, of="write_durably")
@@ -191,14 +191,14 @@ Damage = Callable[[Killed], str]
 
 
 @pytest.mark.parametrize("damage", [flip_last, truncate, truncate_to_header, remove, put_older_back])
-async def test_a_journal_that_ends_before_what_was_durable_is_refused(damage: Damage, killed: Killed) -> None:
+async def test_journal_that_ends_before_durable_end_is_refused(damage: Damage, killed: Killed) -> None:
     text = damage(killed)
     for _ in range(2):
         with pytest.raises(DamagedJournal, match=text):
             await opened(killed.directory)
 
 
-async def test_without_a_note_the_tail_is_cut_and_told(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tail_is_cut_and_logged_without_note(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
     flip_last(killed)
     for directory in (killed.directory / "journal", killed.directory):
         (directory / JOURNAL_END_NAME).unlink()
@@ -206,26 +206,26 @@ async def test_without_a_note_the_tail_is_cut_and_told(killed: Killed, caplog: p
     assert "journal.tail_cut" in caplog.messages
 
 
-async def test_a_damaged_note_counts_for_nothing_and_is_told(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
+async def test_damaged_note_is_ignored_and_logged(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
     (killed.directory / JOURNAL_END_NAME).write_bytes(bytes(MARKER_BYTES))
     assert await killed.is_whole()
     assert caplog.messages == []  # the other one says as much
 
 
-async def test_two_damaged_notes_are_told(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
+async def test_two_damaged_notes_are_logged(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
     for directory in (killed.directory / "journal", killed.directory):
         (directory / JOURNAL_END_NAME).write_bytes(bytes(MARKER_BYTES))
     assert await killed.is_whole()
     assert caplog.messages == ["journal.end_damaged"]
 
 
-async def test_a_sound_journal_is_called_sound(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sound_journal_is_reported_as_sound(killed: Killed, caplog: pytest.LogCaptureFixture) -> None:
     assert await killed.is_whole()
     assert await killed.is_whole()
     assert caplog.messages == []
 
 
-def test_less_than_what_was_durable_is_damage_also_without_sync() -> None:
+def test_journal_shorter_than_durable_end_is_damage_without_sync() -> None:
     for is_synced in (False, True):
         order = BatchOrder(5, is_synced=is_synced)
         order.check_end(None, {})

@@ -1,4 +1,4 @@
-"""The world itself: clients, crashes, and that a seed says everything."""
+"""The simulation itself: clients, crashes, and that a seed says everything."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 from tests.simulate.leftovers import after_clients, after_stop
+from tests.simulate.simulation import Simulation
 from tests.simulate.wire import Frame, Wire
-from tests.simulate.world import World
 from tests.support.raw_client import encode, frame
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -19,8 +19,8 @@ Type = pb.BaseCommand
 TOPIC = "persistent://public/default/t"
 
 
-async def opened(world: World) -> Wire:
-    wire = await world.connect()
+async def opened(simulation: Simulation) -> Wire:
+    wire = await simulation.connect()
     wire.send(frame(encode(Type.CONNECT, client_version="test", protocol_version=21)))
     assert (await wire.receive()).command.type == Type.CONNECTED
     return wire
@@ -37,9 +37,9 @@ def message(sequence_id: int, payload: bytes) -> bytes:
     return frame(encode(Type.SEND, producer_id=1, sequence_id=sequence_id), tail)
 
 
-async def publish(world: World, first: int, count: int) -> list[tuple[int, int]]:
+async def publish(simulation: Simulation, first: int, count: int) -> list[tuple[int, int]]:
     """What was receipted, where."""
-    wire = await opened(world)
+    wire = await opened(simulation)
     assert (await asked(wire, Type.PRODUCER, topic=TOPIC, producer_id=1)).command.type == Type.PRODUCER_SUCCESS
     for number in range(first, first + count):
         wire.send(message(number, b"m%d" % number))
@@ -48,8 +48,8 @@ async def publish(world: World, first: int, count: int) -> list[tuple[int, int]]
     return [(each.ledgerId, each.entryId) for each in receipts]
 
 
-async def received(world: World, count: int) -> list[bytes]:
-    wire = await opened(world)
+async def received(simulation: Simulation, count: int) -> list[bytes]:
+    wire = await opened(simulation)
     subscribe = {"topic": TOPIC, "subscription": "s", "subType": pb.CommandSubscribe.Exclusive, "consumer_id": 1}
     answer = await asked(wire, Type.SUBSCRIBE, **subscribe, initialPosition=pb.CommandSubscribe.Earliest)
     assert answer.command.type == Type.SUCCESS
@@ -63,55 +63,58 @@ async def received(world: World, count: int) -> list[bytes]:
     return found
 
 
-async def lives(world: World) -> None:
+async def lives(simulation: Simulation) -> None:
     """Messages, a crash of each kind, and everything is there."""
-    await world.start()
-    places = await publish(world, 0, 20)
-    await world.kill()
-    await world.start()
-    places += await publish(world, 20, 20)
-    await world.power_cut()
-    await world.start()
+    await simulation.start()
+    places = await publish(simulation, 0, 20)
+    await simulation.kill()
+    await simulation.start()
+    places += await publish(simulation, 20, 20)
+    await simulation.power_cut()
+    await simulation.start()
     assert len(set(places)) == 40
-    assert await received(world, 40) == [b"%d" % number for number in range(40)]
-    status, stats = await world.http("GET", "/admin/v2/persistent/public/default/t/stats")
+    assert await received(simulation, 40) == [b"%d" % number for number in range(40)]
+    status, stats = await simulation.http("GET", "/admin/v2/persistent/public/default/t/stats")
     assert status == 200
     assert stats["subscriptions"]["s"]["msgBacklog"] == 40
     await asyncio.sleep(1)
-    assert after_clients(world) == []
-    life = world.life
+    assert after_clients(simulation) == []
+    life = simulation.life
     assert life is not None
-    await world.stop()
+    await simulation.stop()
     assert after_stop(life) == []
 
 
-def test_a_broker_lives_dies_and_comes_back_within_a_world() -> None:
+def test_broker_starts_again_after_kills_and_power_cuts() -> None:
     for seed in range(20):
-        world = World.run(seed, lives)
-        assert not world.bugs
-        assert world.crashes >= 2
+        simulation = Simulation.run(seed, lives)
+        assert not simulation.bugs
+        assert simulation.crashes >= 2
 
 
-def test_what_clients_and_a_broker_leave_behind_is_found() -> None:
-    async def scenario(world: World) -> None:
-        await world.start()
-        wire = await opened(world)
+def test_leftovers_of_clients_and_broker_are_found() -> None:
+    async def scenario(simulation: Simulation) -> None:
+        await simulation.start()
+        wire = await opened(simulation)
         await asked(wire, Type.PRODUCER, topic=TOPIC, producer_id=1)
-        assert any("producer" in line for line in after_clients(world))
-        assert any("connection" in line for line in after_clients(world))
-        assert world.life is not None
-        assert any("task" in line for line in after_stop(world.life))
+        assert any("producer" in line for line in after_clients(simulation))
+        assert any("connection" in line for line in after_clients(simulation))
+        assert simulation.life is not None
+        assert any("task" in line for line in after_stop(simulation.life))
 
-    World.run(1, scenario)
-
-
-def test_a_seed_gives_the_same_bytes_at_the_same_times() -> None:
-    assert World.run(3, lives).digest == World.run(3, lives).digest
-    assert World.run(3, lives).digest != World.run(4, lives).digest
+    Simulation.run(1, scenario)
 
 
-def test_another_process_gives_the_same_bytes_whatever_its_hashes() -> None:
-    command = "from tests.simulate import test_world as t; print(*(t.World.run(s, t.lives).digest for s in range(4)))"
+def test_same_seed_gives_same_bytes_at_same_times() -> None:
+    assert Simulation.run(3, lives).digest == Simulation.run(3, lives).digest
+    assert Simulation.run(3, lives).digest != Simulation.run(4, lives).digest
+
+
+def test_other_process_gives_same_bytes_for_any_hash_seed() -> None:
+    command = (
+        "from tests.simulate.test_simulation import Simulation, lives; "
+        "print(*(Simulation.run(seed, lives).digest for seed in range(4)))"
+    )
     found = [
         subprocess.run(
             [sys.executable, "-c", command],

@@ -1,14 +1,14 @@
-"""A whole broker on a seed: loop, disk, network and clock are the world's, and everything in it follows from the seed.
+"""A whole broker on a seed: loop, disk, network and clock are the simulation's, and everything in it follows from the seed.
 
-    async def scenario(world):
-        await world.start()
-        wire = await world.connect()
+    async def scenario(simulation):
+        await simulation.start()
+        wire = await simulation.connect()
         wire.send(...)
         frame = await wire.receive()
-        await world.kill()
-        await world.start()
+        await simulation.kill()
+        await simulation.start()
 
-    world = World.run(7, scenario)      # world.history, world.digest, world.coverage
+    simulation = Simulation.run(7, scenario)      # simulation.history, simulation.digest, simulation.coverage
 
 What must hold: the same seed and scenario give the same bytes on the network at the same times, in any process. What the broker
 logs as a bug, and what escapes its tasks and callbacks, is in `bugs` and fails nobody by itself: the judge looks there.
@@ -41,7 +41,7 @@ from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.runtime import logs
 from pybroker.wire import pulsar_api_pb2 as pb
 
-Scenario = Callable[["World"], Awaitable[Any]]
+Scenario = Callable[["Simulation"], Awaitable[Any]]
 
 DISK_BYTES = 64 << 20
 LONGEST_S = 24 * 3600.0
@@ -60,7 +60,7 @@ OPTIONS = (
         max_batch_bytes=16 << 10,
         min_free_bytes=256 << 10,
         reserve_bytes=128 << 10,
-        space_poll_s=1,  # most of a world's time nothing happens: looks that find nothing would be most of its work
+        space_poll_s=1,  # most of a simulation's time nothing happens: looks that find nothing would be most of its work
     ),
     LocalStoreOptions(
         journal_file_bytes=32 << 10,
@@ -76,7 +76,7 @@ OPTIONS = (
 
 
 class TooLong(AssertionError):
-    """The scenario has not ended within the time that a world lasts."""
+    """The scenario has not ended within the time that a simulation lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Happened:
         )
 
 
-class World:
+class Simulation:
     """Made by `run`. `settings` are fields of BrokerConfig."""
 
     def __init__(self, seed: int, settings: dict[str, Any]) -> None:
@@ -130,23 +130,23 @@ class World:
         self._is_ending = False
 
     @classmethod
-    def run(cls, seed: int, scenario: Scenario, settings: dict[str, Any] | None = None) -> World:
-        """Play `scenario` to its end and return the world as it was left. Raises what escapes the scenario."""
-        world = cls(seed, settings or {})
-        with _quiet_collector(), world._logs_heard():
-            playing = world.loop.create_task(world._play(scenario))
+    def run(cls, seed: int, scenario: Scenario, settings: dict[str, Any] | None = None) -> Simulation:
+        """Play `scenario` to its end and return the simulation as it was left. Raises what escapes the scenario."""
+        simulation = cls(seed, settings or {})
+        with _quiet_collector(), simulation._logs_heard():
+            playing = simulation.loop.create_task(simulation._play(scenario))
             try:
-                world.result = world.loop.run_until_complete(playing)
+                simulation.result = simulation.loop.run_until_complete(playing)
             finally:
-                world._bury()
-        return world
+                simulation._bury()
+        return simulation
 
     async def _play(self, scenario: Scenario) -> Any:
         ended = asyncio.ensure_future(scenario(self))
         done, _ = await asyncio.wait([ended], timeout=LONGEST_S)
         if not done:
             ended.cancel()
-            raise TooLong(f"{LONGEST_S / 3600:.0f} hours of the world's time")
+            raise TooLong(f"{LONGEST_S / 3600:.0f} hours of the simulation's time")
         return ended.result()
 
     # --- what a scenario uses ----------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class World:
         return self._bytes_heard.hexdigest()
 
     async def sleep(self, seconds: float) -> None:
-        """Let so much of the world's time pass."""
+        """Let so much of the simulation's time pass."""
         await asyncio.sleep(seconds)
 
     def note(self, actor: str, what: str, **facts: Any) -> None:
@@ -241,7 +241,7 @@ class World:
                     raise
                 continue
             life.disk.plan = None
-            self.note("world", "started", number=self.starts)
+            self.note("simulation", "started", number=self.starts)
             return
 
     async def stop(self) -> None:
@@ -249,7 +249,7 @@ class World:
         life = self.life
         assert life is not None
         await life.ask(life.stop())
-        self.note("world", "stopped")
+        self.note("simulation", "stopped")
         self.network.ports.clear()
         self.life = None
 
@@ -265,14 +265,14 @@ class World:
         """No file can grow any more, or all can again."""
         self._is_disk_full = is_full
         self._set_capacity()
-        self.note("world", "disk", full=is_full)
+        self.note("simulation", "disk", full=is_full)
 
     def spoil_disk(self, of: str) -> None:
         """Operations fail now and then, of one kind: `reads` of what is stored, or all of `metadata`; empty: of none any more."""
         life = self.life
         if life is None or life.is_over:
             return
-        self.note("world", "disk", fails=of)
+        self.note("simulation", "disk", fails=of)
         chance = self._disk_chance
 
         def plan(operation: str, name: str) -> None:
@@ -313,7 +313,7 @@ class World:
         if life.is_over:
             return
         self.crashes += 1
-        self.note("world", "power_cut" if is_power_loss else "killed")
+        self.note("simulation", "power_cut" if is_power_loss else "killed")
         life.end()
         life.disk.is_off = True
         self._lost_power = is_power_loss

@@ -1,0 +1,102 @@
+"""`/admin/v3/data-snapshots`: consistent snapshots of the data directory, which `pybroker backup` copies.
+
+Requires a superuser. The path is returned only to clients on the broker's own host, because others cannot read the files.
+"""
+
+# ruff: noqa: N815  (the attributes are the JSON properties)
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.calls.call import Call, json_response, no_content
+from pybroker.admin.calls.routing import route
+from pybroker.backup.data_snapshot import DataSnapshot, DataSnapshots, SnapshotInUse
+from pybroker.errors import AdminError
+
+SNAPSHOTS = "/admin/v3/data-snapshots"
+
+
+class DataSnapshotShown(msgspec.Struct, omit_defaults=True):
+    """A snapshot. It ends after `expiresInMillis`, unless it is renewed."""
+
+    id: str
+    lineage: str
+    createdMillis: int
+    pausedMillis: int
+    expiresInMillis: int
+    path: str | None = None
+
+
+def routes() -> list[Route]:
+    return [
+        route("POST", SNAPSHOTS, create, answers={409: "Another snapshot exists"}),
+        route("GET", SNAPSHOTS, show),
+        route("PUT", SNAPSHOTS + "/{snapshot}", renew),
+        route("DELETE", SNAPSHOTS + "/{snapshot}", release, answers={204: "The snapshot is removed"}),
+    ]
+
+
+async def create(call: Call) -> Response:
+    """Take a snapshot of all stored data. There is one at a time."""
+    snapshots = _snapshots(call)
+    try:
+        return _shown(call, snapshots, await snapshots.create())
+    except SnapshotInUse as error:
+        raise AdminError(409, str(error)) from error
+
+
+async def show(call: Call) -> Response:
+    """The existing snapshot in a list, or an empty list."""
+    snapshots = _snapshots(call)
+    current = snapshots.current
+    return json_response([] if current is None else [_description(call, snapshots, current)])
+
+
+async def renew(call: Call) -> Response:
+    """Start the timeout of a snapshot again."""
+    snapshots = _snapshots(call)
+    name = call.name("snapshot")
+    renewed = snapshots.renew(name)
+    if renewed is None:
+        raise _missing(name)
+    return _shown(call, snapshots, renewed)
+
+
+async def release(call: Call) -> Response:
+    """Remove a snapshot."""
+    name = call.name("snapshot")
+    if not await _snapshots(call).release(name):
+        raise _missing(name)
+    return no_content()
+
+
+def _snapshots(call: Call) -> DataSnapshots:
+    call.require_superuser()
+    snapshots = call.broker.data_snapshots
+    if snapshots is None:
+        raise AdminError(
+            405, "This broker keeps no data in local files (ledgerStore, metadataStore), so there is no snapshot"
+        )
+    return snapshots
+
+
+def _shown(call: Call, snapshots: DataSnapshots, snapshot: DataSnapshot) -> Response:
+    return json_response(_description(call, snapshots, snapshot))
+
+
+def _description(call: Call, snapshots: DataSnapshots, snapshot: DataSnapshot) -> DataSnapshotShown:
+    return DataSnapshotShown(
+        snapshot.snapshot_id,
+        snapshot.lineage,
+        snapshot.created_ms,
+        round(snapshot.paused_ms),
+        round(snapshots.remaining_ms(snapshot)),
+        str(snapshot.directory.absolute()) if call.is_from_this_host else None,
+    )
+
+
+def _missing(name: str) -> AdminError:
+    return AdminError(404, f"Data snapshot {name} does not exist. It has expired, or the broker was restarted")

@@ -1,0 +1,218 @@
+"""The files of a backup directory.
+
+    backup.json                           format, and the lineage: the history of data that all restore points belong to
+    ledgers/<ledger id>.ledger            segment files, shared by the restore points; each only grows
+    ledgers.jsonl                         length and checksum of each copied segment file; the last line of a ledger counts
+    restore-points/<time>-<id>/
+        manifest.json                     the files of the restore point; written last
+        checkpoint.db, metadata.db        as a clean stop at that moment would have left them
+
+A restore point needs the first `length` bytes of each of its segment files. A segment file of a broker only grows until it is
+sealed, so a later copy appends to the file, and earlier restore points stay valid. The broker of another lineage could have another
+content in a ledger with the same id; its backup needs another directory.
+
+Pure, except for the functions that read and write one small file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from pybroker.errors import StoreError
+
+BACKUP_FORMAT = 1
+BACKUP_FILE = "backup.json"
+LEDGERS = "ledgers"
+LEDGER_LINES = "ledgers.jsonl"
+RESTORE_POINTS = "restore-points"
+MANIFEST = "manifest.json"
+DATABASES = ("metadata.db", "checkpoint.db")
+PARTIAL_SUFFIX = ".partial"
+_POINT_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
+_Value = TypeVar("_Value")
+
+
+class BackupError(StoreError):
+    """A backup or a restore failed. The text names the file, and says how to continue."""
+
+
+class BackupHead(msgspec.Struct, frozen=True):
+    """Content of `backup.json`."""
+
+    format: int
+    lineage: str
+
+
+class CopiedLedger(msgspec.Struct, frozen=True):
+    """The first `length` bytes of a segment file, and their CRC32C."""
+
+    ledger: int
+    length: int
+    crc: int
+
+
+class StoredDatabase(msgspec.Struct, frozen=True):
+    """Name, length and CRC32C of a database file."""
+
+    name: str
+    length: int
+    crc: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One restore point. Everything with a receipt before `createdMs` (of the broker's clock) is part of it."""
+
+    format: int
+    lineage: str
+    createdMs: int  # noqa: N815  (a JSON property)
+    brokerVersion: str  # noqa: N815
+    databases: list[StoredDatabase]
+    ledgers: list[CopiedLedger]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.length for file in self.databases) + sum(ledger.length for ledger in self.ledgers)
+
+
+def ledger_file_name(ledger_id: int) -> str:
+    """Return the name of the segment file, the same as in a data directory."""
+    return f"{ledger_id:020d}.ledger"
+
+
+def point_name(created_ms: int, snapshot_id: str) -> str:
+    """Return the directory name of a restore point; the names sort by time."""
+    return f"{datetime.fromtimestamp(created_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{snapshot_id[:8]}"
+
+
+def encode_checked(value: msgspec.Struct) -> bytes:
+    """One line of JSON, and a line with its CRC32C, so that damage is detected."""
+    data = msgspec.json.encode(value)
+    return data + f"\n{crc32c(data):08x}\n".encode()
+
+
+def decode_checked(data: bytes, kind: type[_Value], path: Path) -> _Value:
+    """Decode the content of `path`. Raises BackupError for damage, and for a format of a later version."""
+    body, _, checksum = data.rstrip(b"\n").rpartition(b"\n")
+    try:
+        if int(checksum, 16) != crc32c(body):
+            raise ValueError("wrong checksum")
+        found = json.loads(body).get("format")
+        if isinstance(found, int) and found > BACKUP_FORMAT:
+            raise BackupError(
+                f"{path} has format {found}, and this program knows {BACKUP_FORMAT}: use the version of pybroker that wrote it"
+            )
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, AttributeError, msgspec.DecodeError) as error:
+        raise BackupError(f"{path} is damaged: {error}. Use another restore point, or another backup") from error
+
+
+def encode_ledger_line(copied: CopiedLedger) -> bytes:
+    data = msgspec.json.encode(copied)
+    return data + f" {crc32c(data):08x}\n".encode()
+
+
+def decode_ledger_lines(data: bytes) -> dict[int, CopiedLedger]:
+    """The last line of each ledger. Damaged lines, such as a torn last one, are ignored: their files are copied again."""
+    copied: dict[int, CopiedLedger] = {}
+    for line in data.split(b"\n"):
+        body, _, checksum = line.rpartition(b" ")
+        try:
+            if int(checksum, 16) == crc32c(body):
+                found = msgspec.json.decode(body, type=CopiedLedger)
+                copied[found.ledger] = found
+        except (ValueError, msgspec.DecodeError):
+            continue
+    return copied
+
+
+class CopyTask(msgspec.Struct, frozen=True):
+    """Copy the bytes of a segment file from `offset` to `length`; `crc` covers those before `offset`."""
+
+    ledger: int
+    offset: int
+    length: int
+    crc: int
+
+
+def plan_copies(
+    file_sizes: Mapping[int, int], end_offsets: Mapping[int, int], copied: Mapping[int, CopiedLedger]
+) -> tuple[list[CopyTask], list[CopiedLedger]]:
+    """Return the necessary copies, and the segment files that the backup already contains.
+
+    `file_sizes` are those of the snapshot, `end_offsets` the valid lengths of unsealed ledgers according to its `checkpoint.db`;
+    bytes behind them belong to no checkpoint. Raises BackupError if the backup contains more of a ledger than the snapshot.
+    """
+    tasks, unchanged = [], []
+    for ledger_id, size in sorted(file_sizes.items()):
+        length = end_offsets.get(ledger_id, size)
+        if length > size:
+            raise BackupError(
+                f"{ledger_file_name(ledger_id)} has {size} bytes, and checkpoint.db records {length}. The data directory is"
+                " damaged: `pybroker ledger verify` reports the details"
+            )
+        if not length:
+            continue
+        before = copied.get(ledger_id, CopiedLedger(ledger_id, 0, 0))
+        if before.length > length:
+            raise BackupError(
+                f"the backup contains {before.length} bytes of ledger {ledger_id}, and the broker {length}: the broker has lost"
+                " data since, or its directory was replaced. Use a new backup directory"
+            )
+        if before.length == length:
+            unchanged.append(before)
+        else:
+            tasks.append(CopyTask(ledger_id, before.length, length, before.crc))
+    return tasks, unchanged
+
+
+def ledgers_without_file(file_sizes: Mapping[int, int], end_offsets: Mapping[int, int]) -> list[int]:
+    """Return ledgers whose deletion came between the checkpoint and the links: their rows must go, as a replay would do it."""
+    return [ledger_id for ledger_id, end in end_offsets.items() if end and ledger_id not in file_sizes]
+
+
+def restore_points(directory: Path) -> list[str]:
+    """Names of the complete restore points, the oldest first. Raises OSError."""
+    points = directory / RESTORE_POINTS
+    if not points.is_dir():
+        return []
+    return sorted(
+        entry.name
+        for entry in os.scandir(points)
+        if _POINT_NAME.fullmatch(entry.name) and (Path(entry) / MANIFEST).exists()
+    )
+
+
+def read_head(directory: Path) -> BackupHead:
+    """Raises BackupError if `directory` is no backup, or one of a later version."""
+    path = directory / BACKUP_FILE
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise BackupError(f"{directory} is not a backup directory: {BACKUP_FILE} is missing") from None
+    return decode_checked(data, BackupHead, path)
+
+
+def read_manifest(directory: Path, point: str) -> Manifest:
+    """Raises BackupError."""
+    path = directory / RESTORE_POINTS / point / MANIFEST
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        known = ", ".join(restore_points(directory)) or "none"
+        raise BackupError(f"{directory} has no restore point {point}. Restore points: {known}") from None
+    return decode_checked(data, Manifest, path)
+
+
+def unused_ledgers(manifests: Iterable[Manifest], present: Iterable[int]) -> list[int]:
+    """Return the segment files that no restore point needs."""
+    used = {ledger.ledger for manifest in manifests for ledger in manifest.ledgers}
+    return sorted(set(present) - used)

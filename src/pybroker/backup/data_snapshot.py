@@ -1,0 +1,244 @@
+"""Data snapshots: the content of a running broker's data directory at one moment.
+
+Operation: a checkpoint moves all durable data to segment files and `checkpoint.db`. While the metadata store is paused, read
+transactions fix the content of both databases, and each segment file gets a hard link in `snapshots/<id>/`. Then the broker
+continues, and the databases are copied from the read transactions. A segment file only grows, and its link outlives its
+deletion, so the links keep the content of the moment.
+
+Invariant: the snapshot is a state that a stop at that moment would have left. Everything with a receipt before the request is part
+of it. The order gives this: metadata does not change between the checkpoint's mark and the last link, and a ledger is deleted only
+after metadata no longer needs it.
+
+Limits: one snapshot at a time. It ends when it is released, or after `dataSnapshotTimeoutSeconds` without a renewal. The pause is
+limited by `dataSnapshotPauseTimeoutMs`; a longer one fails the snapshot. A broker that starts removes snapshots of earlier runs.
+
+Concurrency: the event loop; files are linked and copied in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pybroker.config import BrokerConfig
+from pybroker.disk.database import SQLITE_FAILURES, DatabaseSnapshot
+from pybroker.errors import BadVersionError, StoreError
+from pybroker.local_store.local_store import LocalStore
+from pybroker.local_store.segments.segment_writer import parse_segment_name
+from pybroker.local_store.start_up import StoreDirectories
+from pybroker.metadata.metadata_paths import BACKUP_LINEAGE
+from pybroker.metadata.metadata_store import NOT_EXISTING
+from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
+from pybroker.runtime import logs
+from pybroker.runtime.runtime import Runtime
+from pybroker.runtime.tasks import TaskOwner
+
+Result = TypeVar("Result")
+SNAPSHOTS = "snapshots"
+CHECKPOINT_DB = "checkpoint.db"
+METADATA_DB = "metadata.db"
+LEDGERS = "ledgers"
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+
+
+class SnapshotInUse(StoreError):
+    """Another snapshot exists; there is one at a time."""
+
+
+@dataclass(slots=True)
+class DataSnapshot:
+    """One snapshot. `lineage` identifies the history of the data: a restored directory gets a new one."""
+
+    snapshot_id: str
+    directory: Path
+    lineage: str
+    created_ms: int
+    paused_ms: float
+    """How long metadata requests waited."""
+    expires_ms: float
+    """On the monotonic clock."""
+
+
+class DataSnapshots:
+    """Takes and removes the snapshots of one data directory. Owned by the app."""
+
+    def __init__(self, directory: Path, store: LocalStore, metadata: SqliteMetadataStore, runtime: Runtime) -> None:
+        self._directory = directory
+        self._store = store
+        self._metadata = metadata
+        self._runtime = runtime
+        self._config: BrokerConfig = runtime.config
+        self._tasks = TaskOwner("data-snapshots")
+        self._creating = asyncio.Lock()
+        self.current: DataSnapshot | None = None
+
+    async def create(self) -> DataSnapshot:
+        """Take a snapshot. Raises SnapshotInUse, and StoreError if it cannot be taken; then nothing of it is left."""
+        if self._creating.locked() or self.current is not None:
+            raise SnapshotInUse(self._in_use_text())
+        async with self._creating:
+            snapshot_id = f"{self._runtime.random.getrandbits(64):016x}"
+            directory = self._directory / SNAPSHOTS / snapshot_id
+            start_ms = self._runtime.clock.monotonic_ms()
+            try:
+                snapshot = await self._create(snapshot_id, directory)
+            except BaseException as error:
+                await self._tasks.run_to_end(asyncio.to_thread(_remove, directory), "remove")
+                if isinstance(error, (OSError, *SQLITE_FAILURES)):
+                    raise StoreError(_failure_text(directory, error)) from error
+                raise
+            self.current = snapshot
+        took_ms = self._runtime.clock.monotonic_ms() - start_ms
+        logs.info(
+            "data_snapshot.created", snapshot=snapshot_id, took_ms=round(took_ms), paused_ms=round(snapshot.paused_ms)
+        )
+        self._tasks.start(self._expire(snapshot), "expire")
+        return snapshot
+
+    def renew(self, snapshot_id: str) -> DataSnapshot | None:
+        """Start the timeout again. Return None if there is no such snapshot."""
+        snapshot = self.current
+        if snapshot is None or snapshot.snapshot_id != snapshot_id:
+            return None
+        snapshot.expires_ms = self._expiry_ms()
+        return snapshot
+
+    async def release(self, snapshot_id: str) -> bool:
+        """Remove a snapshot. Return False if there is no such snapshot."""
+        snapshot = self.current
+        if snapshot is None or snapshot.snapshot_id != snapshot_id:
+            return False
+        await self._remove(snapshot)
+        logs.info("data_snapshot.released", snapshot=snapshot_id)
+        return True
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        if self.current is not None:
+            await self._remove(self.current)
+
+    def remaining_ms(self, snapshot: DataSnapshot) -> float:
+        """The time until the snapshot expires, unless it is renewed."""
+        return max(0.0, snapshot.expires_ms - self._runtime.clock.monotonic_ms())
+
+    async def _create(self, snapshot_id: str, directory: Path) -> DataSnapshot:
+        lineage = await self._lineage()
+        ledgers = StoreDirectories.below(self._directory).ledgers
+        copied = directory / LEDGERS
+        linked = await self._in_thread(_link_files, ledgers, copied, frozenset())
+        # A first checkpoint, so that the one during the pause has little to write.
+        await self._checkpoint(None)
+        clock = self._runtime.clock
+        with ExitStack() as opened:
+            async with self._metadata.paused():
+                start_ms = clock.monotonic_ms()
+                await self._checkpoint(self._config.data_snapshot_pause_timeout_ms / 1000)
+                created_ms = clock.wall_ms()
+                databases = {}
+                for name in (CHECKPOINT_DB, METADATA_DB):
+                    databases[name] = await self._in_thread(DatabaseSnapshot, self._directory / name)
+                    opened.callback(databases[name].close)
+                await self._in_thread(_link_files, ledgers, copied, linked)
+                paused_ms = clock.monotonic_ms() - start_ms
+            for name, database in databases.items():
+                await self._in_thread(database.copy_to, directory / name)
+        return DataSnapshot(snapshot_id, directory, lineage, created_ms, paused_ms, self._expiry_ms())
+
+    async def _checkpoint(self, timeout_s: float | None) -> None:
+        # In a task of its own: a checkpoint must not be cancelled, and without disk space it does not end.
+        is_made: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        async def make() -> None:
+            result = await self._store.checkpoint()
+            if not is_made.done():
+                is_made.set_result(result)
+
+        self._tasks.start(make(), "checkpoint")
+        try:
+            if await asyncio.wait_for(is_made, timeout_s):
+                return
+        except TimeoutError:
+            raise StoreError(
+                f"a checkpoint took longer than dataSnapshotPauseTimeoutMs ({self._config.data_snapshot_pause_timeout_ms} ms)."
+                " Metadata requests wait for it, so no snapshot was taken. Try again with less load, or increase the timeout"
+            ) from None
+        raise StoreError("the ledger store makes no checkpoint, because it has failed or is closing")
+
+    async def _lineage(self) -> str:
+        """The id of this history of the data, created by the first snapshot."""
+        found = await self._metadata.get(BACKUP_LINEAGE)
+        if found is None:
+            lineage = f"{self._runtime.random.getrandbits(128):032x}"
+            try:
+                await self._metadata.put(BACKUP_LINEAGE, lineage.encode(), NOT_EXISTING)
+            except BadVersionError:
+                return await self._lineage()
+            return lineage
+        return found.value.decode()
+
+    async def _in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run `work` in a thread. A cancelled caller still waits for its end, because the directory is removed next."""
+        return await self._tasks.run_to_end(asyncio.to_thread(work, *arguments), "files")
+
+    async def _expire(self, snapshot: DataSnapshot) -> None:
+        while self.current is snapshot and (remaining_ms := self.remaining_ms(snapshot)):  # noqa: ASYNC110 - renewals move it
+            await asyncio.sleep(remaining_ms / 1000)
+        if self.current is snapshot:
+            await self._remove(snapshot)
+            logs.warning("data_snapshot.expired", snapshot=snapshot.snapshot_id)
+
+    async def _remove(self, snapshot: DataSnapshot) -> None:
+        self.current = None
+        await asyncio.to_thread(_remove, snapshot.directory)
+
+    def _expiry_ms(self) -> float:
+        return self._runtime.clock.monotonic_ms() + self._config.data_snapshot_timeout_seconds * 1000
+
+    def _in_use_text(self) -> str:
+        if self.current is None:
+            return "Another data snapshot is being taken. Retry when it is complete"
+        return (
+            f"Data snapshot {self.current.snapshot_id} exists, and there is one at a time. It expires in"
+            f" {self.remaining_ms(self.current) / 1000:.0f} s unless its backup renews it; to remove it now, use"
+            f" DELETE /admin/v3/data-snapshots/{self.current.snapshot_id}"
+        )
+
+
+def remove_earlier_snapshots(directory: Path) -> None:
+    """Remove snapshots that an earlier run of the broker left in its data directory. Blocking."""
+    _remove(directory / SNAPSHOTS)
+
+
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _link_files(source: Path, target: Path, linked: AbstractSet[str]) -> frozenset[str]:
+    """Make `target` have a link of each segment file in `source`, and no other. `linked` are the existing ones."""
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    present = {entry.name for entry in os.scandir(source) if parse_segment_name(entry.name) is not None}
+    found = set(linked & present)
+    for name in linked - present:
+        (target / name).unlink()
+    for name in present - linked:
+        try:
+            (target / name).hardlink_to(source / name)
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+        found.add(name)
+    return frozenset(found)
+
+
+def _failure_text(directory: Path, error: BaseException) -> str:
+    advice = ""
+    if isinstance(error, OSError) and error.errno in _NO_LINKS:
+        advice = ". The file system of the data directory has no hard links: use its own snapshots instead"
+    return f"the data snapshot in {directory} failed: {error}{advice}"

@@ -1,0 +1,132 @@
+"""Copies of files in chunks: durable, checked, limited in rate, with progress.
+
+Blocking. A written file is synced, dropped from the cache of the system where possible, and read again, so its checksum is that of
+the device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from crc32c import crc32c
+
+from pybroker.backup.backup_layout import BackupError
+from pybroker.disk.database import OWNER_ONLY_FILE
+
+CHUNK_BYTES = 1 << 20
+_DROP = getattr(os, "POSIX_FADV_DONTNEED", None)
+
+
+class Progress(Protocol):
+    """Notified during a long operation; may raise to stop it."""
+
+    def begin(self, total_bytes: int, what: str) -> None: ...
+
+    def copied(self, size_bytes: int) -> None: ...
+
+
+class RateLimit:
+    """Delays the caller so that it copies at most `bytes_per_s` on average; None for no limit."""
+
+    def __init__(
+        self,
+        bytes_per_s: float | None,
+        clock_s: Callable[[], float],
+        sleep_s: Callable[[float], None],
+    ) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._clock_s = clock_s
+        self._sleep_s = sleep_s
+        self._free_at_s = 0.0
+
+    def spend(self, size_bytes: int) -> None:
+        if not self._bytes_per_s:
+            return
+        now_s = self._clock_s()
+        if self._free_at_s > now_s:
+            self._sleep_s(self._free_at_s - now_s)
+            now_s = self._free_at_s
+        self._free_at_s = now_s + size_bytes / self._bytes_per_s
+
+
+class FileCopier:
+    """Copies ranges of files with one rate limit and one progress report."""
+
+    def __init__(self, rate: RateLimit, progress: Progress) -> None:
+        self._rate = rate
+        self._progress = progress
+
+    def copy(self, source: Path, target: Path, offset: int, length: int, crc: int) -> int:
+        """Copy the bytes from `offset` to `length` to the same place in `target`; bytes of `target` behind them are cut off.
+
+        `crc` is the checksum of the bytes before `offset`. Return the one of all `length` bytes, read back from the target.
+        Raises OSError, and BackupError if the source is shorter or the target returns other bytes.
+        """
+        written_crc = crc
+        with open(target, "r+b" if target.exists() else "w+b", opener=private, buffering=0) as to:
+            with source.open("rb", buffering=0) as file:
+                for chunk in _chunks(file.fileno(), offset, length, source):
+                    self._rate.spend(len(chunk))
+                    _write_all(to.fileno(), chunk, offset)
+                    offset += len(chunk)
+                    written_crc = crc32c(chunk, written_crc)
+                    self._progress.copied(len(chunk))
+            to.truncate(length)
+            os.fsync(to.fileno())
+        return written_crc
+
+    def checksum(self, path: Path, offset: int, length: int, crc: int) -> int:
+        """Read the bytes from `offset` to `length` from the device; return `crc` continued over them."""
+        with path.open("rb", buffering=0) as file:
+            if _DROP is not None:
+                os.posix_fadvise(file.fileno(), 0, 0, _DROP)
+            for chunk in _chunks(file.fileno(), offset, length, path):
+                self._rate.spend(len(chunk))
+                crc = crc32c(chunk, crc)
+                self._progress.copied(len(chunk))
+        return crc
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Create or replace a small file atomically and durably. Raises OSError."""
+    partial = path.with_name(path.name + ".new")
+    with open(partial, "wb", opener=private) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make changes of names in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener whose new files only their owner can read: they contain messages."""
+    return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY_FILE)
+
+
+def _chunks(descriptor: int, offset: int, length: int, path: Path) -> Iterator[bytes]:
+    while offset < length:
+        chunk = os.pread(descriptor, min(CHUNK_BYTES, length - offset), offset)
+        if not chunk:
+            raise BackupError(f"{path} ends at {offset}, and {length} bytes are expected")
+        yield chunk
+        offset += len(chunk)
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest = rest[written:]
+        offset += written
