@@ -20,10 +20,13 @@ export NO_PYTHON
 BIN := .venv/bin
 # Also where the environment forbids it: each process of each run would compile and rewrite every test again.
 export PYTHONDONTWRITEBYTECODE :=
+# The theme would print an advertisement for its successor.
+export NO_MKDOCS_2_WARNING := 1
 # Three stages of one environment: what a broker needs, that with the client, the tests and the tools beside it, and with Spark.
 SERVE_STAMP := .venv/.installed-serve
 STAMP := .venv/.installed
 SPARK_STAMP := .venv/.installed-spark
+DOCS_STAMP := .venv/.installed-docs
 # Compiled at installation where there is a C compiler.
 COMPILED := $(wildcard src/pybroker/*/*.c)
 INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable
@@ -51,6 +54,7 @@ help:
 	@echo 'make test-clients          one lane: published clients, the command line, examples'
 	@echo 'make test-analytics        one lane: columns, reading, Spark, lake, pipelines'
 	@echo 'make test-long             the tests of all lanes that take minutes'
+	@echo 'make docs                  the documentation site in build/site, with all links checked'
 	@echo 'make ci                    all lanes, as in CI'
 	@echo 'make test-older-pyspark    the tests with Spark, the long ones left out, with the oldest PySpark that is supported'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
@@ -88,14 +92,19 @@ $(SPARK_STAMP): $(STAMP)
 	$(INSTALL) '.[client,test,dev,spark,tables]'
 	touch $@
 
+# Beside the rest: only the site needs it.
+$(DOCS_STAMP): $(STAMP)
+	$(INSTALL) '.[docs]'
+	touch $@
+
 # Takes the newest versions that pyproject.toml allows.
 .PHONY: lock
 lock:
 	rm -rf .venv
 	echo '$(LOCK_HEAD)' > requirements-dev.lock
-	$(MAKE) $(SPARK_STAMP)
+	$(MAKE) $(SPARK_STAMP) $(DOCS_STAMP)
 	$(BIN)/python -m pip freeze --exclude-editable >> requirements-dev.lock
-	touch $(STAMP) $(SPARK_STAMP)
+	touch $(STAMP) $(SPARK_STAMP) $(DOCS_STAMP)
 
 .PHONY: generate
 generate: $(STAMP)
@@ -138,10 +147,14 @@ test-analytics test-long: $(STAMP)
 	@$(TRY_SPARK)
 	$(LANE) $(@:test-%=%) $(ARGS)
 
+.PHONY: docs
+docs: $(DOCS_STAMP)
+	$(LANE) docs
+
 .PHONY: ci
-ci: $(STAMP)
+ci: $(STAMP) $(DOCS_STAMP)
 	@$(TRY_SPARK)
-	$(LANE) lint unit broker clients analytics simulate long $(ARGS)
+	$(LANE) lint docs unit broker clients analytics simulate long $(ARGS)
 
 # In front of the PySpark of the environment, for Spark's workers too: they take over PYTHONPATH.
 $(OLDER_PYSPARK)/.installed: | $(SPARK_STAMP)

@@ -1,8 +1,9 @@
 """Diagrams of the documentation: box-drawing characters in a page become an SVG picture when the site is built.
 
-A diagram is a fenced block that begins with ```` ```diagram TITLE ````. It is readable as text in an editor; `make docs` checks that
-its lines join and draws it. Each line that leaves a cell must meet a line or an arrowhead in the neighbouring cell, so a box that was
-shifted by an edit fails the build. The pictures have the colours of the page's theme and load nothing.
+A diagram is a fenced block that begins with ```` ```diagram TITLE ````. It is readable as text in an editor; `make docs` checks
+that its lines join and draws it. Each line that leaves a cell must meet a line or an arrowhead in the neighbouring cell, so a box
+that was shifted by an edit fails the build. Only a straight line may end, beside text or at the edge. The pictures have the colours
+of the page's theme and load nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ ARMS = {
     "▲": (DOWN,),
 }
 """The sides of a cell at which the line of a character ends."""
+STRAIGHT = "─│╌╎"
 DASHED = "╌╎"
 ARROWHEADS = "▶◀▼▲"
 
@@ -76,13 +78,20 @@ def check(title: str, lines: list[str]) -> None:
             raise DiagramError(f"{title}, line {row + 1}: {len(line)} columns, at most {MAX_COLUMNS} fit on a page")
         for column, mark in enumerate(line):
             for x, y in ARMS.get(mark, ()):
-                if (-x, -y) not in ARMS.get(_at(lines, column + x, row + y), ()):
+                neighbour = _at(lines, column + x, row + y)
+                is_joined = (-x, -y) in ARMS.get(neighbour, ())
+                # A word is one space away from the line that leads to it.
+                beside = neighbour if neighbour != " " or y else _at(lines, column + 2 * x, row)
+                is_end = mark in STRAIGHT and beside != " " and beside not in ARMS
+                if not is_joined and not is_end:
                     raise DiagramError(f"{title}, line {row + 1}, column {column + 1}: {mark} ends beside a gap")
 
 
 def _at(lines: list[str], column: int, row: int) -> str:
-    is_inside = 0 <= row < len(lines) and 0 <= column < len(lines[row])
-    return lines[row][column] if is_inside else " "
+    """The character of a cell; an empty text above and below the diagram, and left of it."""
+    if row not in range(len(lines)) or column < 0:
+        return ""
+    return lines[row][column] if column < len(lines[row]) else " "
 
 
 _WORDS = re.compile(f"[^ {''.join(ARMS)}]+(?: [^ {''.join(ARMS)}]+)*")
@@ -99,7 +108,8 @@ def _line(column: int, row: int, mark: str) -> str:
     strokes = "".join(
         f"M{x} {y}L{x + across * CELL_WIDTH // 2} {y + down * CELL_HEIGHT // 2}" for across, down in ARMS[mark]
     )
-    line = f'<path d="{strokes}"{" stroke-dasharray=3" if mark in DASHED else ""}/>'
+    dashes = ' stroke-dasharray="3"' if mark in DASHED else ""
+    line = f'<path d="{strokes}"{dashes}/>'
     if mark not in ARROWHEADS:
         return line
     ((across, down),) = ARMS[mark]

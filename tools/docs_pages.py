@@ -16,11 +16,11 @@ from tools.generate_config import read_keys
 
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser, overview
-from pybroker.config.keys import KeyInfo
+from pybroker.config.keys import KeyInfo, Value
 from pybroker.model.findings import Code
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "broker.conf"
-HELP_COLUMNS = 100
+HELP_COLUMNS = 82
 SECTION = re.compile(r"^# =+ (.+) =+\n", re.MULTILINE)
 
 
@@ -29,33 +29,34 @@ def configuration_keys() -> str:
     lines = [
         "# Configuration keys",
         "",
-        "All keys of `conf/broker.conf`, in its order. [Configuration](configuration.md) explains where values come from and how to",
-        "change them. *Dynamic* keys can be changed while the broker runs. The values of *secret* keys are never shown. Keys that are",
-        "known and have no effect are listed [there](configuration.md).",
+        "All keys of `conf/broker.conf`, in its order. [Configuration](configuration.md) explains where values come from and how",
+        "to change them. *Dynamic* keys can be changed while the broker runs. The values of *secret* keys are never shown. Keys",
+        "without effect are not in this list, but in [Configuration](configuration.md#known-keys-without-effect-so-far).",
     ]
     _, *sections = SECTION.split(CONF.read_text(encoding="utf-8"))
     for title, text in zip(sections[::2], sections[1::2], strict=True):
         keys = [info for info in read_keys(text) if info.supported]
         if keys:
-            lines += ["", f"## {title}", "", "| Key | Default | Values | Meaning |", "|---|---|---|---|"]
+            lines += ["", f"## {title}", "", "| Key and default | Meaning and values |", "|---|---|"]
             lines += [_key_row(info) for info in keys]
     return "\n".join(lines) + "\n"
 
 
 def _key_row(info: KeyInfo) -> str:
-    default = ",".join(info.default) if isinstance(info.default, tuple) else info.default
-    shown = (
-        {None: "", "": "", True: "`true`", False: "`false`"}.get(default, f"`{default}`")
-        if not _is_number(default)
-        else f"`{default:,}`".replace(",", "")
-    )
+    default = _default(info.default)
+    shown = f"<br>`{default}`" if default else ""
     flags = [name for name, is_set in (("dynamic", info.dynamic), ("secret", info.secret)) if is_set]
     values = ", ".join([_values(info), *(f"*{flag}*" for flag in flags)])
-    return f"| `{info.key}` | {shown} | {values} | {_cell(info.doc)} |"
+    return f"| `{info.key}`{shown} | {_cell(info.doc)}<br>{values} |"
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _default(value: Value) -> str:
+    """Return a default as it is written in `conf/broker.conf`."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
 
 
 def _values(info: KeyInfo) -> str:
@@ -78,8 +79,8 @@ def cli_options() -> str:
     lines = [
         "# Command line options",
         "",
-        "The output of `pybroker COMMAND --help` for each command. [Command line](cli.md) explains how the commands find a broker, what",
-        "they print, and their exit codes.",
+        "The output of `pybroker COMMAND --help` for each command. [Command line](cli.md) explains how the commands find a broker,",
+        "what they print, and their exit codes.",
     ]
     with mock.patch.dict(os.environ, {"COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1"}):
         for title, parser in _parsers():
@@ -107,9 +108,9 @@ def finding_codes() -> str:
     lines = [
         "# Finding codes",
         "",
-        "The codes that [`explain`](../how-to/explain.md) can report, in the order in which they should be fixed: an earlier one makes",
-        "the later ones irrelevant. A code never changes its meaning, so programs can rely on it. The answer of `explain` contains the",
-        "objects, the figures, and the commands that help.",
+        "The codes that [`explain`](../how-to/explain.md) can report, in the order in which they should be fixed: an earlier one",
+        "makes the later ones irrelevant. A code never changes its meaning, so programs can rely on it. The answer of `explain`",
+        "contains the objects, the figures, and the commands that help.",
     ]
     for code in Code:
         lines += ["", f"## {code.value}", "", code.meaning, "", f"*What to do:* {code.advice}"]

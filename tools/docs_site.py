@@ -21,14 +21,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     try:
         return replace_diagrams(markdown)
     except DiagramError as error:
         raise PluginError(f"{page.file.src_uri}: {error}") from error
 
 
-def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+def on_post_page(output: str, *, page: Page, **_: object) -> str:
     found = LOADS_FROM_ELSEWHERE.search(output)
     if found is not None and 'rel="canonical"' not in found[0]:
         raise PluginError(f"{page.file.src_uri} loads something from another host: {found[0]}")

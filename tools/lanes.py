@@ -51,6 +51,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("ruff", "check", "."),
         ("mypy",),
     ),
+    # The site of the documentation; a link or an anchor that leads nowhere is an error. `make docs` installs MkDocs.
+    "docs": (("python", "-m", "mkdocs", "build", "--strict"),),
     # Always the same seeds, which have all been seen to pass. `make simulate` runs others.
     "simulate": (
         ("python", "-m", "tests.simulate", "--seed", "100000", "--seeds", "600", "--jobs", "{workers}", "--quiet"),

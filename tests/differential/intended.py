@@ -1,4 +1,4 @@
-"""Differences that are meant, each with its reason: the same list that `docs/reference/differences.md` shows.
+"""Differences that are meant, each with its reason: the same list that `docs/contributing/differential.md` shows.
 
 A row names scenario and path by pattern (`fnmatch`; write `[[]0]` for the text `[0]`). Invariant, checked by the run:
 every row of a scenario that ran still explains at least one difference, so that none outlives its reason.

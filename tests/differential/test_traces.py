@@ -85,4 +85,4 @@ def test_every_theme_has_scenarios_and_every_intended_difference_a_reason() -> N
 
 
 def test_the_documentation_shows_the_intended_differences() -> None:
-    assert markdown() in (REPOSITORY / "docs/reference/differences.md").read_text(encoding="utf-8")
+    assert markdown() in (REPOSITORY / "docs/contributing/differential.md").read_text(encoding="utf-8")

@@ -26,6 +26,23 @@ def test_the_code_of_the_page_about_testing_passes(tmp_path: Path) -> None:
     assert f"{tests} passed" in run_pytest(tmp_path)
 
 
+def test_programs_of_the_readme_work(tmp_path: Path) -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    program, test = re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    with BrokerProcess(tmp_path).running() as broker:
+        shown = _succeeds([sys.executable, "-c", program.replace("pulsar://127.0.0.1:6650", broker.url)], tmp_path)
+    assert "received b'hello'" in shown
+    (tmp_path / "test_readme.py").write_text(f"from datetime import timedelta\n\nimport pulsar\n\n\n{test}")
+    assert "1 passed" in run_pytest(tmp_path)
+
+
+def test_program_of_the_asyncio_client_works(tmp_path: Path) -> None:
+    page = (DOCS / "how-to" / "client.md").read_text(encoding="utf-8")
+    program = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
+    with BrokerProcess(tmp_path).running() as broker:
+        _succeeds([sys.executable, "-c", program.replace("pulsar://localhost:6650", broker.url)], tmp_path)
+
+
 def test_the_certificates_of_the_page_about_security_are_taken_by_broker_and_official_client(tmp_path: Path) -> None:
     text = (DOCS / "how-to" / "security.md").read_text(encoding="utf-8")
     section = (

@@ -5,7 +5,7 @@
   python -m tests.pipelines.run --keep DIR            keeps data, tables and logs there
 
 Seeds that are even have Spark in a cluster of two executors. Exit code 1 when something was lost or doubled, a file or a lease was
-left, or the broker's memory grew; see docs/how-to/spark.md.
+left, or the broker's memory grew; see docs/contributing/storm.md.
 """
 
 import argparse

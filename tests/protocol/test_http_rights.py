@@ -16,7 +16,8 @@ from pybroker.auth.authorization import AuthorizationService
 from pybroker.errors import AuthorizationError
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "rest.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+DOCUMENTS = [REFERENCE / "rest.md", REFERENCE / "rest-policies.md", REFERENCE / "rest-details.md"]
 PERMISSIONS = "/admin/v2/namespaces/{}PermissionsOnTopics"
 ON_TOPICS = [{"topic": "persistent://public/default/t", "role": "someone", "actions": ["produce"]}]
 BODIES: dict[str, object] = {PERMISSIONS.format("grant"): ON_TOPICS, PERMISSIONS.format("revoke"): ON_TOPICS}
@@ -126,7 +127,7 @@ def spelled_out(path: str) -> Iterator[str]:
 def documented_rights() -> dict[tuple[str, str], str]:
     """What the document says, by method and path; the method is `any` where it says so, the path of a policy is `<policy>`."""
     found: dict[tuple[str, str], str] = {}
-    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
+    for line in (line for page in DOCUMENTS for line in page.read_text(encoding="utf-8").splitlines()):
         cells = [cell.strip() for cell in line.replace(r"\|", "/").strip("|").split("|")]
         if len(cells) != 4 or not re.fullmatch(r"[SAPLC-]( [SAPLC-])*|`produce`", cells[2]):
             continue

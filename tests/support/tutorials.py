@@ -8,7 +8,7 @@ A page consists of blocks:
 
 A comment in front of a block says more:
 
-- `<!-- run: install -->`: the block installs the environment, which the tests have. Only the commands in `INSTALLATION` are allowed.
+- `<!-- run: install -->`: the block installs the environment, which the tests have. `INSTALLATION` has the allowed commands.
 - `<!-- run: broker -->`, `<!-- run: crash and start -->`: the block starts the broker, after a `kill -9` of the running one.
 - `<!-- run: background -->`: the program keeps running; the test waits for the output of the `text` block.
 - `<!-- run: stop NAME -->`: the background program NAME is stopped after the block.
@@ -37,7 +37,7 @@ BLOCK = re.compile(
     r"(?:^<!-- (?P<comment>[^\n]+) -->\n)?^```(?P<kind>\w+)(?: title=\"(?P<title>[^\n]+)\")?\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
-COMMAND_TIMEOUT_S = 180
+COMMAND_TIMEOUT_S = 300
 OUTPUT_TIMEOUT_S = 30
 
 
@@ -85,23 +85,24 @@ class Reader:
         name, appended, _ = block.title.partition(" (append)")
         assert name.endswith(".py"), f"a program has no file name:\n{block.text}"
         path = self.directory / name
-        before = path.read_text(encoding="utf-8") if appended else ""
+        before = path.read_text(encoding="utf-8") + "\n\n" if appended else ""
         path.write_text(before + self._addressed(block.text), encoding="utf-8")
 
     def _run(self, block: Block) -> None:
         if block.action == "install":
             assert set(block.text.splitlines()) <= INSTALLATION, block.text
         elif block.action in {"broker", "crash and start"}:
-            assert block.text == "pybroker serve --data ./data\n"
-            self._start_broker()
+            self._start_broker(block.text)
         elif block.action == "background":
             self._start_program(block)
         else:
             self._run_commands(block)
 
-    def _start_broker(self) -> None:
+    def _start_broker(self, command: str) -> None:
+        serve, *settings = command.strip().split(" --set ")
+        assert serve == "pybroker serve --data ./data"
         if self.broker is None:
-            self.broker = BrokerProcess(self.directory)
+            self.broker = BrokerProcess(self.directory, dict(setting.split("=") for setting in settings))
             self.broker.start()
         else:
             self.broker.restart_after_kill()
@@ -126,8 +127,7 @@ class Reader:
             ["bash", "-e", "-c", self._addressed(block.text)],
             cwd=self.directory,
             env=self._environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=COMMAND_TIMEOUT_S,
@@ -153,7 +153,8 @@ class Reader:
         """Wait until the output of a background program is `text`."""
         deadline = time.monotonic() + OUTPUT_TIMEOUT_S
         while (shown := self._log_of(name).read_text(encoding="utf-8")) != text:
-            assert time.monotonic() < deadline and text.startswith(shown), f"{name} printed:\n{shown}"
+            assert text.startswith(shown), f"{name} printed:\n{shown}"
+            assert time.monotonic() < deadline, f"{name} printed only:\n{shown}"
             assert self.programs[name].poll() is None, f"{name} has ended:\n{shown}"
             time.sleep(0.02)
 

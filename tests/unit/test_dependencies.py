@@ -38,7 +38,7 @@ EXTRAS = {
     "tools": ("tools",),
 }
 # Extras of users and developers: the package itself need not import what they install.
-NOT_IMPORTED = frozenset({"client", "dev", "test"})
+NOT_IMPORTED = frozenset({"client", "dev", "docs", "test"})
 TYPES_ONLY = "dev"
 
 

@@ -91,6 +91,12 @@ def test_after_the_tests_serving_has_nothing_to_install(clone: Clone) -> None:
     assert clone.installed("serve") == clone.installed("test") == []
 
 
+def test_site_installs_its_tools_beside_those_of_the_tests(clone: Clone) -> None:
+    clone.has_python("python3.11")
+    assert clone.installed("docs") == [*ALL, ".[docs]"]
+    assert clone.installed("docs") == clone.installed("test") == []
+
+
 @pytest.mark.parametrize("changed", ["pyproject.toml", "requirements-dev.lock"])
 def test_changed_requirements_are_installed_by_whoever_comes_first(clone: Clone, changed: str) -> None:
     clone.has_python("python3.11")

@@ -79,7 +79,8 @@ def split(arguments: list[str]) -> tuple[Command | None, list[str], list[str]]:
 
     The command is None if the first word after the connection options and their values is not a command.
     """
-    parser = CommandParser(prog="pybroker", add_help=False)
+    # Without abbreviations: an option of the command, such as --to, is not one of the connection.
+    parser = CommandParser(prog="pybroker", add_help=False, allow_abbrev=False)
     add_broker_options(parser, is_binary=True)
     parser.add_argument("words", nargs=argparse.REMAINDER)
     options, unknown = parser.parse_known_args(arguments)
@@ -127,6 +128,7 @@ def overview() -> argparse.ArgumentParser:
         prog="pybroker",
         description="A message broker that speaks the Apache Pulsar protocol, and commands for it or any other Pulsar broker.",
         epilog=_EPILOG,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"pybroker {__version__}")
     add_broker_options(parser, is_binary=True)

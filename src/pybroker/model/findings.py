@@ -1,7 +1,7 @@
 """Findings of `explain`: reasons why messages wait, as values shared by REST, the command line and the console.
 
-Codes are an interface for programs: their text never changes, and each has one meaning. docs/how-to/explain.md has a row for
-each.
+Codes are an interface for programs: their text never changes, and each has one meaning. The page of finding codes in the
+documentation is generated from them (`tools/docs_pages.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pybroker.model.finding_evidence import evidence_shown
 
-EXPLANATION_PAGE = "docs/how-to/explain.md#codes"
+EXPLANATION_PAGE = "docs/how-to/explain.md"
 """The page that explains all codes."""
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md names what there is: commands, options of the broker, variables, keys of profiles, exit codes."""
+"""docs/reference/cli.md is complete: commands, connection options, variables, profile keys, exit codes. Command lines are valid."""
 
 import re
 import shlex
@@ -8,10 +8,17 @@ import pytest
 
 from pybroker.cli import exit_codes, profiles, which_broker
 from pybroker.cli.command_table import COMMANDS
-from pybroker.cli.program import command_parser
+from pybroker.cli.program import command_parser, split
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-LINES = [line.split("  ")[0] for line in PAGE.splitlines() if line.startswith("pybroker ")]
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+PROMPT = re.compile(r"^(?:\$ )?(pybroker [\w-]+ .*)$", re.MULTILINE)
+LINES = [
+    (str(path.relative_to(DOCS)), line)
+    for path in sorted(DOCS.rglob("*.md"))
+    for block in re.findall(r"^```\w*\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for line in PROMPT.findall(block)
+]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -38,7 +45,12 @@ def test_the_page_has_each_exit_code() -> None:
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)} == codes
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_the_command_lines_of_the_page_are_taken(line: str) -> None:
-    words = shlex.split(re.split(r"[<>#]", line)[0])
-    command_parser(COMMANDS[words[1]]).parse_args(words[2:])
+@pytest.mark.parametrize(("page", "line"), LINES)
+def test_command_lines_of_all_pages_are_valid(page: str, line: str) -> None:
+    command, _, arguments = split(shlex.split(re.split(r" [<>#] ?|  ", line)[0])[1:])
+    assert command is not None
+    command_parser(command).parse_args(arguments[: command.own_arguments])
+
+
+def test_command_lines_are_found_in_several_pages() -> None:
+    assert len({page for page, _ in LINES}) >= 5

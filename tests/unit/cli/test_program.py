@@ -93,6 +93,11 @@ def test_every_option_and_argument_has_a_help_text() -> None:
             assert not without, each.prog
 
 
+def test_option_of_a_command_is_no_abbreviation_of_a_connection_option() -> None:
+    arguments = ["--to", "2026-01-31", "--from", "2026-01-30"]
+    assert split(["--timeout", "5s", "pipeline", *arguments]) == (COMMANDS["pipeline"], ["--timeout", "5s"], arguments)
+
+
 def test_without_a_command_or_with_another_one_the_usage_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["explian"], ["--nosuch"]):
         with pytest.raises(SystemExit) as ended:

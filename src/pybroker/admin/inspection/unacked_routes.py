@@ -46,7 +46,7 @@ async def unacked(call: Call) -> Response:
     `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` are filters; `withProperties=true` shows properties. A page has at
     most `limit` rows (100, at most 1,000); `after` is `next` of the previous page. `total` counts the messages that match the
     filters, except the key if only entries contain it. Exclusive and Failover subscriptions keep no delivery counts, and
-    approximate times (docs/reference/rest.md); their `total` counts entries.
+    approximate times (docs/reference/rest-details.md); their `total` counts entries.
     """
     subscription = await single_subscription(call, "Listing unacknowledged messages")
     limit, key = page_limit(call), key_of(call)
