@@ -386,7 +386,7 @@ class Broker:
         tls: ssl.SSLContext | None = None
         if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
             tls = server_context(config)
-            self._refresher = CertificateRefresher(tls, config)
+            self._refresher = CertificateRefresher(tls, config, self.runtime.stats)
         self.listener = Listener(ServerContext(self.service, command_table()), self._host.new_connection)
         self.http = HttpServer(self.service, tls, self.runtime.clock)
         problems: list[str] = []

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cryptography import x509
+
 from pybroker.auth.provider import PeerCertificate
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.keys import ConfigError, Problems
+from pybroker.model.counters import BrokerStats
 from pybroker.runtime import logs
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -155,12 +158,15 @@ class CertificateRefresher:
     Invariant: unusable files, such as half-written ones, change nothing and are tried again.
     """
 
-    def __init__(self, context: ssl.SSLContext, config: BrokerConfig) -> None:
+    def __init__(self, context: ssl.SSLContext, config: BrokerConfig, stats: BrokerStats) -> None:
+        """`stats` receives the time at which the certificate expires."""
         self._config = config
+        self._stats = stats
         self._current = context
         self._seen = self._marks()
         # Called for every handshake. Loading into the old context would only add authorities, never remove one.
         context.sni_callback = self._use_current
+        self._note_expiry()
 
     async def run(self) -> None:
         """Check the files every tlsCertRefreshCheckDurationSec, until cancelled; return at once if that is 0."""
@@ -181,11 +187,20 @@ class CertificateRefresher:
             logs.warning("tls_certificate.not_refreshed", files=", ".join(changed), reason=str(error))
             return False
         self._seen = present
+        self._note_expiry()
         logs.info("tls_certificate.refreshed", files=", ".join(changed))
         return True
 
     def _use_current(self, ssl_object: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
         ssl_object.context = self._current
+
+    def _note_expiry(self) -> None:
+        try:
+            content = Path(self._config.tls_certificate_file_path).read_bytes()
+            first = x509.load_pem_x509_certificates(content)[0]  # the broker's own; its authorities follow
+        except (OSError, ValueError):
+            return  # the file is being replaced
+        self._stats.certificate_expires_s = first.not_valid_after_utc.timestamp()
 
     def _marks(self) -> list[FileMark]:
         config = self._config

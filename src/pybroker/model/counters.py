@@ -200,6 +200,7 @@ class BrokerStats:
     __slots__ = (
         "active_connections",
         "bugs",
+        "certificate_expires_s",
         "connections_closed",
         "connections_created",
         "connections_displaced",
@@ -253,6 +254,8 @@ class BrokerStats:
         self.topic_load_ms = Buckets(DURATION_BOUNDS_MS)
         self.is_healthy: bool | None = None
         """The result of the last periodic check."""
+        self.certificate_expires_s: float | None = None
+        """End of the validity of the certificate for new TLS handshakes, in seconds since 1970; None without TLS."""
         self.bugs = 0
         self.skipped_damaged_entries = 0
         self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)

@@ -27,6 +27,7 @@ from pybroker.broker.maintenance.periodic_maintenance import Maintenance
 from pybroker.broker.service import BrokerService
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.topic.topic_compaction import CompactionCounters
+from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult
@@ -210,7 +211,7 @@ class FakeDeduplication:
 
 @dataclass(eq=False)
 class FakeTopicTransactions:
-    buffer: None = None
+    buffer: TransactionBuffer | None = None
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ from pybroker.admin.metrics.exposition_text import escape
 from pybroker.admin.metrics.metrics_page import MetricsPage
 from pybroker.admin.stats.rate_sampler import RateSampler
 from pybroker.broker.service import BrokerService
+from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.config import BrokerConfig
 from pybroker.model.policies import BacklogQuota
 from pybroker.model.position import Position
@@ -327,6 +328,29 @@ def test_the_rows_of_a_namespace_hold_what_its_subscriptions_have_no_rows_for() 
     assert scrapes.value("pulsar_subscription_delayed", namespace) == 4
     assert scrapes.value("pulsar_out_messages_total", namespace) == 10
     assert scrapes.value("pulsar_storage_backlog_quota_exceeded_evictions_total", f'{namespace},quota_type="time"') == 0
+
+
+def test_transaction_buffer_of_topic_is_shown() -> None:
+    scrapes = Scrapes()
+    topic = scrapes.broker.add_topic("t")
+    assert "pulsar_txn_tb_" not in scrapes.page()
+    buffer = TransactionBuffer()
+    buffer.committed_total, buffer.aborted_total = 3, 2
+    topic.transactions.buffer = buffer
+    assert scrapes.value("pulsar_txn_tb_active_total", TOPIC) == 0
+    assert scrapes.value("pulsar_txn_tb_committed_total", TOPIC) == 3
+    assert scrapes.value("pulsar_txn_tb_aborted_total", TOPIC) == 2
+
+
+def test_readiness_and_expiry_of_certificate_are_shown() -> None:
+    scrapes = Scrapes()
+    cluster = 'cluster="standalone"'
+    assert scrapes.value("pybroker_ready", cluster) == 1
+    assert "pybroker_tls_certificate" not in scrapes.page()
+    scrapes.broker.presence.is_closing = True
+    scrapes.broker.runtime.stats.certificate_expires_s = 1.8e9
+    assert scrapes.value("pybroker_ready", cluster) == 0
+    assert scrapes.value("pybroker_tls_certificate_expiry_timestamp_seconds", cluster) == 1.8e9
 
 
 async def test_histograms_and_summaries_add_up() -> None:

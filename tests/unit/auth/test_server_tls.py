@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from tests.support.credentials import CertificateAuthority, CertificateFiles
 
 from pybroker.auth.provider import PeerCertificate
@@ -20,6 +21,7 @@ from pybroker.auth.server_tls import (
 )
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.keys import ConfigError
+from pybroker.model.counters import BrokerStats
 
 
 @pytest.fixture
@@ -184,7 +186,7 @@ def server_name(client: ssl.SSLObject) -> object:
 
 def test_new_handshakes_use_renewed_files(config: BrokerConfig, authority: CertificateAuthority) -> None:
     context = server_context(config)
-    refresher = CertificateRefresher(context, config)
+    refresher = CertificateRefresher(context, config, BrokerStats())
     _, before = handshake(context, client_context(authority))
     assert not refresher.refresh()
 
@@ -201,7 +203,7 @@ def test_a_removed_authority_is_trusted_no_more(
     config: BrokerConfig, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     context = server_context(config)
-    refresher = CertificateRefresher(context, config)
+    refresher = CertificateRefresher(context, config, BrokerStats())
     client = client_context(authority, authority.client("app"))
     handshake(context, client)
     newcomer = CertificateAuthority(tmp_path, "newcomer")
@@ -215,7 +217,7 @@ def test_files_that_cannot_be_used_change_nothing_and_are_tried_again(
     config: BrokerConfig, authority: CertificateAuthority
 ) -> None:
     context = server_context(config)
-    refresher = CertificateRefresher(context, config)
+    refresher = CertificateRefresher(context, config, BrokerStats())
     key = Path(config.tls_key_file_path)
     good = key.read_bytes()
     key.write_text("half-writ")
@@ -235,6 +237,24 @@ def test_a_file_has_changed_when_any_of_its_marks_has_and_a_missing_one_has_not(
     assert changed_files(seen[:1], seen) == ["b"]
 
 
+def test_expiry_of_certificate_is_noted_at_start_and_renewal(
+    config: BrokerConfig, authority: CertificateAuthority
+) -> None:
+    stats = BrokerStats()
+    refresher = CertificateRefresher(server_context(config), config, stats)
+    assert stats.certificate_expires_s == expiry_s(Path(config.tls_certificate_file_path))
+    stats.certificate_expires_s = None
+    renewed = authority.server("renewed")
+    renewed.key.replace(config.tls_key_file_path)
+    renewed.certificate.replace(config.tls_certificate_file_path)
+    assert refresher.refresh()
+    assert stats.certificate_expires_s == expiry_s(Path(config.tls_certificate_file_path))
+
+
+def expiry_s(path: Path) -> float:
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+
+
 async def test_without_a_period_nothing_is_watched(config: BrokerConfig) -> None:
     quiet = config.replace(tls_cert_refresh_check_duration_sec=0)
-    await CertificateRefresher(server_context(quiet), quiet).run()
+    await CertificateRefresher(server_context(quiet), quiet, BrokerStats()).run()

@@ -129,6 +129,11 @@ class BrokerLines:
         samples, cache = self._samples, self._broker.ledgers.cache
         for name, value in figures.cache_figures(self._broker, self._rates.broker).items():
             yield from samples.gauge(f"pulsar_{name}", value)
+        reads = self._runtime.memory.reads
+        yield from samples.gauge("pulsar_ml_reads_inflight_bytes", reads.used_bytes)
+        yield from samples.gauge(
+            "pulsar_ml_reads_available_inflight_bytes", max(0, reads.most_bytes - reads.used_bytes)
+        )
         yield from samples.counter("pybroker_cache_hit_entries", cache.hits_total)
         yield from samples.counter("pybroker_cache_missed_reads", cache.misses_total)
 
@@ -151,6 +156,9 @@ class BrokerLines:
     def _internals(self) -> Iterator[str]:
         """Yield metrics that Pulsar does not have."""
         samples, stats, broker = self._samples, self._runtime.stats, self._broker
+        yield from samples.gauge("pybroker_ready", int(broker.unready_reason() is None))
+        if stats.certificate_expires_s is not None:
+            yield from samples.gauge("pybroker_tls_certificate_expiry_timestamp_seconds", stats.certificate_expires_s)
         yield from samples.gauge("pybroker_loop_lag_seconds", stats.loop_lag_ms / MS_PER_S)
         yield from samples.gauge("pybroker_loop_lag_max_seconds", stats.loop_lag_max_ms / MS_PER_S)
         yield from samples.histogram("pybroker_loop_tick_lag_seconds", stats.loop_lags_ms, divisor=MS_PER_S)

@@ -167,6 +167,8 @@ _LEDGERS = {
     "cursor_writeLedgerLogicalSize": "Bytes of the cursor records stored, without copies.",
     "cursor_readLedgerSize": "Bytes of cursor records read while the cursor is open: always 0.",
     "count": "Loaded managed ledgers.",
+    "reads_inflight_bytes": "Memory of entries that are being read or were read ahead for subscriptions.",
+    "reads_available_inflight_bytes": "Memory that reads may take in addition.",
     "cache_used_size": "Bytes of the cache of recent entries.",
     "cache_entries": "Entries in the cache.",
     "cache_inserted_entries_total": "Entries inserted into the cache.",
@@ -259,6 +261,9 @@ _TXN = {
     "aborted_total": "Transactions aborted, time-outs included.",
     "timeout_total": "Transactions aborted because of their time-out.",
     "append_log_total": "Records appended to the transaction log.",
+    "tb_active_total": "Open transactions with messages in the topic.",
+    "tb_committed_total": "Transactions with messages in the topic that were committed since it was loaded.",
+    "tb_aborted_total": "Transactions with messages in the topic that were aborted since it was loaded.",
     **_buckets("execution_latency", "transactions by their time from open to ended", _txn_buckets(_TXN_BOUNDS_MS)),
 }
 _OF_PULSAR = {
@@ -280,6 +285,7 @@ _OF_PULSAR = {
 _OWN_SUBSCRIPTIONS = {
     "look_ahead_bytes": "Memory of entries read ahead that wait for their consumer (Key_Shared, chunks on Shared).",
     "hashes_set_aside": "Parked hashes of a Key_Shared subscription: the look-ahead had no capacity for more of their entries.",
+    "draining_hashes": "Hashes of a Key_Shared subscription that wait until their previous consumer has acknowledged.",
     "oldest_unacked_age_seconds": "Age of the first unacknowledged message; -1 without one or while unknown.",
     "backlog_bytes": "Estimated bytes behind the mark-delete position.",
 }
@@ -350,6 +356,8 @@ _OWN_STORE = {
     "journal_sync_duration_seconds": "Duration of a durable journal write.",
 }
 _OWN = {
+    "ready": "1 while GET /ready answers ok: started, not stopping, with descriptors and disk space.",
+    "tls_certificate_expiry_timestamp_seconds": "Time at which the certificate of the TLS listeners expires, in s since 1970.",
     "connections_limit": "Connections of clients that file descriptors allow (fileDescriptorsReserve).",
     "connections_refused_total": "Connections of clients closed at once because of pybroker_connections_limit.",
     "client_refusals_total": "Refused commands of clients of the binary protocol, by command and cause.",

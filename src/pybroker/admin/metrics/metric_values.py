@@ -61,6 +61,7 @@ class SubscriptionValues(NamedTuple):
     pulsar_subscription_filter_rescheduled_msg_count: int
     pybroker_subscription_look_ahead_bytes: int
     pybroker_subscription_hashes_set_aside: int
+    pybroker_subscription_draining_hashes: int
     pybroker_subscription_oldest_unacked_age_seconds: int
 
 
@@ -90,6 +91,7 @@ def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) ->
         pulsar_subscription_last_mark_delete_advanced_timestamp=counters.last_mark_delete_advanced_ms,
         pybroker_subscription_look_ahead_bytes=snapshot.look_ahead_bytes,
         pybroker_subscription_hashes_set_aside=snapshot.parked_hash_count,
+        pybroker_subscription_draining_hashes=snapshot.draining_hash_count,
         pybroker_subscription_oldest_unacked_age_seconds=snapshot.oldest_unacked_age_s,
         pulsar_subscription_filter_processed_msg_count=counters.filter_processed,
         pulsar_subscription_filter_accepted_msg_count=counters.filter_accepted,

@@ -14,6 +14,7 @@ from pybroker.admin.metrics import metric_values
 from pybroker.admin.metrics.compaction_metrics import COMPACTION_NAMES, compaction_values
 from pybroker.admin.metrics.exposition_text import Number, Samples, Table, escape, is_free_label
 from pybroker.admin.metrics.ledger_metrics import CURSOR_NAMES, LedgerSums, cursor_labels, cursor_values
+from pybroker.admin.metrics.transaction_metrics import BUFFER_NAMES, buffer_values
 from pybroker.broker.snapshots.subscription_snapshot import consumer_snapshot, subscription_snapshot
 from pybroker.broker.snapshots.topic_snapshot import topic_snapshot
 from pybroker.broker.topic.backlog_quota import estimated_backlog_bytes
@@ -79,6 +80,7 @@ class Reading:
         self._producers = Table(metric_values.ProducerValues._fields)
         self._cursors = Table(CURSOR_NAMES)
         self._compactions = Table(COMPACTION_NAMES)
+        self._buffers = Table(BUFFER_NAMES)
         self.namespaces: dict[str, NamespaceSums] = {}
         self.ledgers: dict[str, LedgerSums] = {}  # by namespace and domain
         self._begins: dict[NamespaceName, str] = {}
@@ -181,6 +183,8 @@ class Reading:
             self._topics.add(labels + "}", (*summed, *buckets, *metric_values.single_values(snapshot, rates)))
             if snapshot.ledger is not None and snapshot.compaction is not None and snapshot.compaction.has_run:
                 self._compactions.add(labels + "}", compaction_values(snapshot.compaction, snapshot.ledger.compacted))
+            if snapshot.transactions is not None:
+                self._buffers.add(labels + "}", buffer_values(snapshot.transactions))
             self._add_evictions(labels, (counters.size_evictions, counters.age_evictions))
         else:
             of_namespace.add_rows(buckets, metric_values.delivery_sums(topic.subscriptions.values(), delivered))
@@ -212,6 +216,7 @@ class Reading:
             self._topics,
             self._evictions,
             self._compactions,
+            self._buffers,
             self._subscriptions,
             self._throttled,
             self._out,

@@ -1,4 +1,4 @@
-"""Metrics of transactions, for Pulsar's dashboards: one sample for each started coordinator."""
+"""Metrics of transactions, for Pulsar's dashboards: of each started coordinator, and of topics with transactions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from pybroker.admin.metrics.exposition_text import Samples, type_line
 
 if TYPE_CHECKING:
+    from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
     from pybroker.transactions.coordinator import Coordinator
+
+BUFFER_NAMES = ("pulsar_txn_tb_active_total", "pulsar_txn_tb_committed_total", "pulsar_txn_tb_aborted_total")
 
 
 def transaction_lines(samples: Samples, coordinators: Sequence[Coordinator]) -> Iterator[str]:
@@ -44,6 +47,11 @@ def transaction_lines(samples: Samples, coordinators: Sequence[Coordinator]) -> 
     }
     for name, values in batches.items():
         yield _lines(f"pybroker_txn_{name}", "counter", [f"_total{label}" for label in labels], values)
+
+
+def buffer_values(buffer: TransactionBuffer) -> tuple[int, int, int]:
+    """Return the values of one topic in the order of BUFFER_NAMES."""
+    return len(buffer.open), buffer.committed_total, buffer.aborted_total
 
 
 def _lines(name: str, kind: str, labels: list[str], values: list[int]) -> str:

@@ -72,6 +72,10 @@ class SubscriptionSnapshot(NamedTuple):
         return 0 if self.key_order is None else len(self.key_order.parked)
 
     @property
+    def draining_hash_count(self) -> int:
+        return 0 if self.key_order is None else len(self.key_order.draining)
+
+    @property
     def pending_transaction_acks(self) -> PendingTransactionAcks | None:
         """The acknowledgements of open transactions, or None."""
         return None if self.cursor is None else self.cursor.state.held or None
