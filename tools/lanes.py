@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("python", "-m", "tests.simulate", "--seed", "100000", "--seeds", "600", "--jobs", "{workers}", "--quiet"),
     ),
 }
-MARKERS = {"clients": ("java", "go"), "analytics": ("spark", "java"), LONG: ("spark", "java", "go")}
+MARKERS = {"clients": ("java", "go", "promtool"), "analytics": ("spark", "java"), LONG: ("spark", "java", "go")}
 """The markers of tests in each lane that need programs which a machine may lack. Other lanes have none."""
 NO_TEST_SELECTED = 5
 COUNTED = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected)\b")
@@ -116,6 +116,8 @@ def missing_programs(markers: Collection[str], jars: Path) -> dict[str, str]:
             missing["spark"] = f"Java {LEAST_JAVA} or newer is not on the PATH"
     if "java" in markers and not jars.exists():
         missing["java"] = f"the jars of the Java client are not there: {jars} (baseline setup)"
+    if "promtool" in markers and shutil.which("promtool") is None:
+        missing["promtool"] = "the promtool command of Prometheus is not on the PATH"
     if "go" in markers:
         if shutil.which("go") is None:
             missing["go"] = "the go command is not on the PATH"
