@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cryptography import x509
-
 from pybroker.auth.provider import PeerCertificate
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.keys import ConfigError, Problems
@@ -195,6 +193,8 @@ class CertificateRefresher:
         ssl_object.context = self._current
 
     def _note_expiry(self) -> None:
+        from cryptography import x509  # noqa: PLC0415  (slow: only brokers with TLS wait for it)
+
         try:
             content = Path(self._config.tls_certificate_file_path).read_bytes()
             first = x509.load_pem_x509_certificates(content)[0]  # the broker's own; its authorities follow
