@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import check_configuration as check_authorization
@@ -32,6 +33,7 @@ def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems
         _check_tls,
         _check_addresses,
         _check_names,
+        _check_collector,
     ]
     for each in checks:
         with found.noted():
@@ -63,6 +65,15 @@ def _check_names(config: BrokerConfig) -> None:
         with problems.noted():
             _parse_namespace(text)
     problems.raise_any()
+
+
+def _check_collector(config: BrokerConfig) -> None:
+    endpoint = urlsplit(config.otel_exporter_otlp_endpoint)
+    if config.otel_exporter_otlp_endpoint and (endpoint.scheme not in {"http", "https"} or not endpoint.hostname):
+        raise ConfigError(
+            f"otelExporterOtlpEndpoint cannot be {config.otel_exporter_otlp_endpoint!r}: it must be a URL such as"
+            " http://127.0.0.1:4318"
+        )
 
 
 def _parse_namespace(text: str) -> NamespaceName:

@@ -110,6 +110,7 @@ def test_all_that_is_wrong_with_a_configuration_is_told_at_once(
         "bootstrapNamespaces=a/b,c",
         "advertisedListeners=x,y:pulsar://h:1,z",
         "internalListenerName=q",
+        "otelExporterOtlpEndpoint=collector:4318",
         "nonsense",
         "maxMesageSize=1",
     )
@@ -129,6 +130,7 @@ def test_all_that_is_wrong_with_a_configuration_is_told_at_once(
         "advertisedListeners has 'z'",
         "clusterName cannot be 'a/b'",
         "bootstrapNamespaces cannot have 'c'",
+        "otelExporterOtlpEndpoint cannot be 'collector:4318'",
         "unknown configuration keys: maxMesageSize (did you mean maxMessageSize?)",
     ]
     assert len(found) == len(wanted), found

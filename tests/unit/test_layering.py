@@ -274,6 +274,7 @@ PURE = (
     "admin.metrics.help_texts",
     "admin.metrics.exposition_text",
     "admin.metrics.ledger_metrics",
+    "admin.metrics.otlp_document",
     "admin.metrics.schema_metrics",
     "admin.explain.headline",
     "admin.time_text",

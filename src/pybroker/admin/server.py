@@ -131,8 +131,8 @@ class HttpServer:
         broker.consumer_rates = self.rates.consumer
         self._tasks = TaskOwner("http")
         config = broker.runtime.config
-        page = MetricsPage(broker, self.rates, self._figures)
-        self._page = SharedPage(page, self._tasks, broker.runtime)
+        self._figures_page = MetricsPage(broker, self.rates, self._figures)
+        self._page = SharedPage(self._figures_page, self._tasks, broker.runtime)
         metrics, stats = MetricsRoutes(self._page, config, broker.runtime.memory), TopicStatsRoutes(self.rates)
         nouns = [route for noun in NOUNS for route in noun.routes()]
         broker_stats = BrokerStatsRoutes(self.rates)
@@ -227,6 +227,12 @@ class HttpServer:
         if config.health_check_metrics_update_time_in_seconds > 0:
             self._tasks.start(
                 measure_health(self._broker, config.health_check_metrics_update_time_in_seconds), "health metric"
+            )
+        if config.otel_exporter_otlp_endpoint:
+            from pybroker.admin.metrics.otlp_exporter import OtlpExporter  # noqa: PLC0415  (only for its users)
+
+            self._tasks.start(
+                OtlpExporter(self._figures_page, self._runtime, self._broker.presence).run(), "OpenTelemetry"
             )
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 

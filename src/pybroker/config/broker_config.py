@@ -355,6 +355,8 @@ class BrokerConfig(Settings):
     metrics_max_concurrent_requests: int = setting("metricsMaxConcurrentRequests", default=16, doc="Requests for /metrics that are answered at once; others wait.", minimum=1)
     metrics_max_pending_requests: int = setting("metricsMaxPendingRequests", default=64, doc="Requests for /metrics that wait for their turn at once; more are answered 503.", minimum=0)
     metrics_buffer_response: bool = setting("metricsBufferResponse", default=False, doc="Keep the answer to /metrics for several requests. Nothing to set: see metricsPageIntervalMs.", supported=False)
+    otel_exporter_otlp_endpoint: str = setting("otelExporterOtlpEndpoint", default="", doc="Address of an OpenTelemetry collector that receives the figures of /metrics, by OTLP over HTTP in JSON; /v1/metrics is appended to it. Empty: none are sent.")
+    otel_export_interval_seconds: int = setting("otelExportIntervalSeconds", default=60, doc="Seconds between two times at which the figures are sent to otelExporterOtlpEndpoint.", minimum=1)
     health_check_metrics_update_time_in_seconds: int = setting("healthCheckMetricsUpdateTimeInSeconds", default=-1, doc="How often the health metric is measured; -1: never.")
     expose_custom_topic_metric_labels_enabled: bool = setting("exposeCustomTopicMetricLabelsEnabled", default=False, doc="Topic properties as labels: those that the namespace's policy allowedTopicPropertyKeysForMetrics names.")
     web_socket_service_enabled: bool = setting("webSocketServiceEnabled", default=False, doc="Serve the WebSocket API on the web port.", supported=False)
