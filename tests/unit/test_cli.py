@@ -18,7 +18,7 @@ class FakeApp(ModuleType):
         super().__init__("pybroker.app")
         self.calls: list[tuple[BrokerConfig, Path | None, list[str]]] = []
 
-    def run(self, config: BrokerConfig, ready_file: Path | None, warnings: list[str]) -> int:
+    def run(self, config: BrokerConfig, ready_file: Path | None, warnings: list[str], **_: object) -> int:
         self.calls.append((config, ready_file, warnings))
         return 7
 
