@@ -63,7 +63,9 @@ def source_files(source: Path) -> set[str]:
     return {
         path.as_posix()
         for path in paths
-        if path.suffix not in NOT_PACKAGED and not path.parts[0].endswith(".egg-info") and "__pycache__" not in path.parts
+        if path.suffix not in NOT_PACKAGED
+        and not path.parts[0].endswith(".egg-info")
+        and "__pycache__" not in path.parts
     }
 
 
@@ -76,7 +78,7 @@ def has_compiler() -> bool:
 def is_test(name: str) -> bool:
     """Whether a file of the wheel is a test, or belongs to no package of this project."""
     top, *_ = path = PurePosixPath(name).parts
-    return top not in PACKAGES and not top.startswith("pybroker-") or "tests" in path or path[-1] == "conftest.py"
+    return (top not in PACKAGES and not top.startswith("pybroker-")) or "tests" in path or path[-1] == "conftest.py"
 
 
 def check_wheel(wheel: Path, expected: Collection[str], *, is_compiled: bool) -> int:
@@ -145,7 +147,14 @@ def running_broker(programs: Path, directory: Path) -> Iterator[str]:
     """Run the installed broker with the installed configuration, and yield its HTTP address. Raises PackageError."""
     ready_file, log = directory / "ready.json", directory / "broker.log"
     configuration = programs.parent / "share" / "pybroker" / "broker.conf"
-    command: list[str | Path] = [programs / "pybroker", "serve", "--config", configuration, "--data", directory / "data"]
+    command: list[str | Path] = [
+        programs / "pybroker",
+        "serve",
+        "--config",
+        configuration,
+        "--data",
+        directory / "data",
+    ]
     command += ["--port", "0", "--http-port", "0", "--ready-file", ready_file]
     with (
         log.open("wb") as output,

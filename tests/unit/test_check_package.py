@@ -36,7 +36,9 @@ def test_compiled_parts_are_needed_only_with_a_compiler(tmp_path: Path) -> None:
     assert check_wheel(wheel, EXPECTED, is_compiled=False) == len(COMPLETE) - len(COMPILED)
 
 
-@pytest.mark.parametrize("name", ["tests/unit/test_x.py", "pybroker/tests/__init__.py", "pybroker/conftest.py", "tools/lanes.py"])
+@pytest.mark.parametrize(
+    "name", ["tests/unit/test_x.py", "pybroker/tests/__init__.py", "pybroker/conftest.py", "tools/lanes.py"]
+)
 def test_wheel_with_tests_or_tools_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(PackageError, match=name):
         check_wheel(wheel_of(tmp_path, *COMPLETE, name), EXPECTED, is_compiled=True)

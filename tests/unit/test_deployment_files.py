@@ -1,4 +1,4 @@
-"""Files for installing a broker: container, Compose, Kubernetes, systemd, and the versions with hashes that a container is made of."""
+"""Files for installing a broker: container, Compose, Kubernetes, systemd, and the locked versions with hashes."""
 
 import copy
 import re
@@ -159,6 +159,8 @@ def test_kubernetes_pod_stores_data_on_the_claim_and_advertises_its_own_name() -
 
 def test_settings_in_deployment_files_are_known_keys() -> None:
     files = [DOCKER / "Dockerfile", DOCKER / "compose.yaml", DOCKER / "kubernetes" / "broker.yaml"]
-    named = {name for file in files for name in re.findall(rf"\b{PREFIX}(\w+)(?=[=:]|$)", file.read_text(), re.MULTILINE)}
+    named = {
+        name for file in files for name in re.findall(rf"\b{PREFIX}(\w+)(?=[=:]|$)", file.read_text(), re.MULTILINE)
+    }
     assert {"advertisedAddress", "advertisedListeners", "dataDirectory", "logFormat"} <= named
     assert named <= set(KEYS)
