@@ -118,11 +118,12 @@ def run(command: list[str | Path], directory: Path, environment: dict[str, str] 
     return done.stdout
 
 
-def build(target: Path) -> Path:
-    """Build the sdist, and the wheel from the sdist. Return the wheel."""
+def build(target: Path, directory: Path) -> Path:
+    """Build the sdist into `target`, and the wheel from the sdist. Return the wheel."""
     for old in (*target.glob("pybroker-*.whl"), *target.glob("pybroker-*.tar.gz")):
         old.unlink()
-    run([sys.executable, "-m", "build", "--outdir", target, ROOT], ROOT)
+    # Not in the root of the checkout, where `build` may be a directory.
+    run([sys.executable, "-m", "build", "--outdir", target, ROOT], directory)
     wheels, sources = list(target.glob("pybroker-*.whl")), list(target.glob("pybroker-*.tar.gz"))
     if len(wheels) != 1 or len(sources) != 1:
         raise PackageError(f"{target} does not have one wheel and one sdist")
@@ -219,7 +220,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pybroker-package-") as name:
         directory = Path(name)
         try:
-            wheel = build(DIST)
+            wheel = build(DIST, directory)
             count = check_wheel(wheel, source_files(ROOT / "src"), is_compiled=is_compiled)
             parts = "with the compiled parts" if is_compiled else "without compiled parts: there is no C compiler"
             print(f"built      {wheel.name}, {count} files, {parts}", flush=True)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pybroker.config import KEYS
+from pybroker.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -155,6 +156,12 @@ def test_kubernetes_pod_stores_data_on_the_claim_and_advertises_its_own_name() -
     assert settings[f"{PREFIX}dataDirectory"].startswith(mounts[claim["metadata"]["name"]] + "/")
     host, service, *_ = settings[f"{PREFIX}advertisedAddress"].split(".")
     assert (host, service) == ("$(POD_NAME)", STATEFUL_SET["spec"]["serviceName"])
+
+
+def test_files_and_guide_name_the_image_of_this_version() -> None:
+    assert CONTAINER["image"] == f"pybroker:{__version__}"
+    guide = (ROOT / "docs" / "how-to" / "install.md").read_text()
+    assert set(re.findall(r"\bpybroker:(\d[\w.]*)", guide)) == {__version__}
 
 
 def test_settings_in_deployment_files_are_known_keys() -> None:
