@@ -35,6 +35,7 @@ OLDER_PYSPARK := .venv/older-pyspark/4.0.0
 # Tests in parallel; two processes are enough for a small machine.
 WORKERS ?= 2
 LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this file as a constraint. Renewed by `make lock`.
+CONTAINER_LOCK_HEAD := \# Exact versions and hashes of a broker in a container. Written by `make lock` and `make lock-container`.
 ARGS ?=
 SEED ?= 1
 PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
@@ -45,7 +46,8 @@ help:
 	@echo 'make serve                 run a broker on 127.0.0.1:6650 and 127.0.0.1:8080, data in ./data'
 	@echo 'make test                  all lanes of tests but the long one'
 	@echo 'make .venv                 the environment alone, with all that tests and tools need'
-	@echo 'make lock                  renew the exact versions that .venv is made of'
+	@echo 'make lock                  renew the exact versions that .venv and a container are made of'
+	@echo 'make lock-container        the versions of a container with their hashes, from those of .venv'
 	@echo 'make generate              what is generated from proto/ and conf/'
 	@echo 'make format                format and fix what the linter can fix'
 	@echo 'make check                 format, lint, types, unit tests of the broker: before each commit'
@@ -55,6 +57,7 @@ help:
 	@echo 'make test-analytics        one lane: columns, reading, Spark, lake, pipelines'
 	@echo 'make test-long             the tests of all lanes that take minutes'
 	@echo 'make docs                  the documentation site in build/site, with all links checked'
+	@echo 'make package               sdist and wheel in dist, installed into an empty environment and used'
 	@echo 'make ci                    all lanes, as in CI'
 	@echo 'make test-older-pyspark    the tests with Spark, the long ones left out, with the oldest PySpark that is supported'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
@@ -105,6 +108,15 @@ lock:
 	$(MAKE) $(SPARK_STAMP) $(DOCS_STAMP)
 	$(BIN)/python -m pip freeze --exclude-editable >> requirements-dev.lock
 	touch $(STAMP) $(SPARK_STAMP) $(DOCS_STAMP)
+	$(MAKE) lock-container
+
+# With the hashes of all platforms, and with what builds the package.
+.PHONY: lock-container
+lock-container: $(STAMP)
+	echo '$(CONTAINER_LOCK_HEAD)' > docker/requirements.lock
+	$(BIN)/python -m piptools compile --quiet --no-header --no-annotate --generate-hashes --strip-extras --all-build-deps --allow-unsafe \
+	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --constraint requirements-dev.lock --output-file - pyproject.toml \
+	    >> docker/requirements.lock
 
 .PHONY: generate
 generate: $(STAMP)
@@ -151,10 +163,14 @@ test-analytics test-long: $(STAMP)
 docs: $(DOCS_STAMP)
 	$(LANE) docs
 
+.PHONY: package
+package: $(STAMP)
+	$(LANE) package
+
 .PHONY: ci
 ci: $(STAMP) $(DOCS_STAMP)
 	@$(TRY_SPARK)
-	$(LANE) lint docs unit broker clients analytics simulate long $(ARGS)
+	$(LANE) lint docs package unit broker clients analytics simulate long $(ARGS)
 
 # In front of the PySpark of the environment, for Spark's workers too: they take over PYTHONPATH.
 $(OLDER_PYSPARK)/.installed: | $(SPARK_STAMP)

@@ -20,6 +20,7 @@ from pybroker.config.keys import KeyInfo, Value
 from pybroker.model.findings import Code
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "broker.conf"
+SECURITY = CONF.parents[1] / "SECURITY.md"
 HELP_COLUMNS = 82
 SECTION = re.compile(r"^# =+ (.+) =+\n", re.MULTILINE)
 
@@ -117,8 +118,16 @@ def finding_codes() -> str:
     return "\n".join(lines) + "\n"
 
 
+def threat_model() -> str:
+    """SECURITY.md, with links that are relative to its place in the site."""
+    return (
+        SECURITY.read_text(encoding="utf-8").replace("](docs/", "](../").replace("# Security\n", "# Threat model\n", 1)
+    )
+
+
 GENERATED_PAGES: Mapping[str, Callable[[], str]] = {
     "reference/configuration-keys.md": configuration_keys,
     "reference/cli-options.md": cli_options,
     "reference/finding-codes.md": finding_codes,
+    "explanation/threat-model.md": threat_model,
 }

@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     # The site of the documentation; a link or an anchor that leads nowhere is an error. `make docs` installs MkDocs.
     "docs": (("python", "-m", "mkdocs", "build", "--strict"),),
+    "package": (("python", "-m", "tools.check_package"),),
     # Always the same seeds, which have all been seen to pass. `make simulate` runs others.
     "simulate": (
         ("python", "-m", "tests.simulate", "--seed", "100000", "--seeds", "600", "--jobs", "{workers}", "--quiet"),

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from tools.docs_diagrams import DiagramError, draw, replace_diagrams
-from tools.docs_pages import GENERATED_PAGES, configuration_keys
+from tools.docs_pages import GENERATED_PAGES, SECURITY, configuration_keys
 from tools.generate_config import CONF, read_keys
 
 from pybroker.cli.command_table import COMMANDS
@@ -76,3 +76,11 @@ def test_command_line_page_has_the_help_of_each_command() -> None:
 def test_finding_page_has_each_code_with_its_meaning() -> None:
     page = GENERATED_PAGES["reference/finding-codes.md"]()
     assert re.findall(r"^## (.+)\n\n(.+)$", page, re.MULTILINE) == [(code.value, code.meaning) for code in Code]
+
+
+def test_threat_model_has_the_tables_and_links_of_the_security_page() -> None:
+    page = GENERATED_PAGES["explanation/threat-model.md"]()
+    assert page.startswith("# Threat model\n")
+    assert "](../how-to/security.md)" in page
+    assert "](docs/" not in page
+    assert page.count("\n|") == SECURITY.read_text(encoding="utf-8").count("\n|") > 40

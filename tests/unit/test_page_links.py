@@ -14,7 +14,7 @@ WITH_NAMES = ("src", "tests", "tools", "benchmarks", "conf", "docs")
 
 
 def test_links_of_pages_and_readme_lead_to_files() -> None:
-    pages = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    pages = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
     assert len(pages) > 20
     absent = {
         (str(page.relative_to(ROOT)), target)
@@ -26,7 +26,7 @@ def test_links_of_pages_and_readme_lead_to_files() -> None:
 
 
 def test_pages_that_files_name_exist() -> None:
-    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "Makefile"]
+    files = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", ROOT / "Makefile"]
     for directory in WITH_NAMES:
         files += [path for path in (ROOT / directory).rglob("*") if path.suffix in {".py", ".js", ".c", ".conf", ".md"}]
     absent = {
