@@ -209,7 +209,11 @@ def read_manifest(directory: Path, point: str) -> Manifest:
     except FileNotFoundError:
         known = ", ".join(restore_points(directory)) or "none"
         raise BackupError(f"{directory} has no restore point {point}. Restore points: {known}") from None
-    return decode_checked(data, Manifest, path)
+    manifest = decode_checked(data, Manifest, path)
+    # Names become paths below the data directory, so no others are accepted from a backup that came from elsewhere.
+    if sorted(database.name for database in manifest.databases) != sorted(DATABASES):
+        raise BackupError(f"{path} is damaged: it names other databases than {', '.join(DATABASES)}")
+    return manifest
 
 
 def unused_ledgers(manifests: Iterable[Manifest], present: Iterable[int]) -> list[int]:

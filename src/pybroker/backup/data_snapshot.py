@@ -130,6 +130,10 @@ class DataSnapshots:
         return max(0.0, snapshot.expires_ms - self._runtime.clock.monotonic_ms())
 
     async def _create(self, snapshot_id: str, directory: Path) -> DataSnapshot:
+        if (reason := self._store.refusal()) is not None:
+            raise StoreError(
+                f"the broker has no disk space ({reason}), so no checkpoint can end. Free disk space, then try again"
+            )
         lineage = await self._lineage()
         ledgers = StoreDirectories.below(self._directory).ledgers
         copied = directory / LEDGERS

@@ -23,6 +23,7 @@ from pybroker.backup.backup_layout import (
     plan_copies,
     point_name,
     read_head,
+    read_manifest,
     restore_points,
     unused_ledgers,
 )
@@ -129,6 +130,16 @@ def test_names_of_restore_points_sort_by_time(tmp_path: Path) -> None:
         (tmp_path / "restore-points" / name / "manifest.json").touch()
     (tmp_path / "restore-points" / "20231114T221321Z-01234567").mkdir()  # without a manifest
     assert restore_points(tmp_path) == sorted(names)
+
+
+def test_manifest_with_other_paths_is_refused(tmp_path: Path) -> None:
+    point = tmp_path / "restore-points" / "20231114T221320Z-01234567"
+    point.mkdir(parents=True)
+    databases = [StoredDatabase("metadata.db", 1, 1), StoredDatabase("../../.ssh/authorized_keys", 1, 1)]
+    manifest = Manifest(BACKUP_FORMAT, "l", 1, "1", databases, [])
+    (point / "manifest.json").write_bytes(encode_checked(manifest))
+    with pytest.raises(BackupError, match="names other databases than"):
+        read_manifest(tmp_path, point.name)
 
 
 def test_directory_without_head_is_no_backup(tmp_path: Path) -> None:

@@ -165,6 +165,13 @@ async def test_store_without_checkpoints_takes_no_snapshot(tmp_path: Path, monke
             await stores.snapshots.create()
 
 
+async def test_full_disk_refuses_snapshot_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as stores:
+        monkeypatch.setattr(stores.store, "refusal", lambda: "no space left")
+        with pytest.raises(StoreError, match=r"no disk space \(no space left\).*Free disk space"):
+            await stores.snapshots.create()
+
+
 def test_start_removes_earlier_snapshots(tmp_path: Path) -> None:
     (tmp_path / "snapshots" / "left" / "ledgers").mkdir(parents=True)
     remove_earlier_snapshots(tmp_path)
