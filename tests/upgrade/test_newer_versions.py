@@ -1,0 +1,188 @@
+"""A broker refuses data of a newer version of pybroker with a text that names the version, and changes nothing.
+
+Each test opens the newest sample after one version number in it was raised by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from tests.crash.stored_topics import ROOT, Stores
+from tests.support.broker_process import BrokerProcess
+from tests.support.rest import call
+from tests.upgrade.sample_content import DELAYED, PLAIN, SENT, TYPED
+from tests.upgrade.samples import SETTINGS, SOURCES, unpack
+
+from pybroker.broker.transactions import transaction_buffer
+from pybroker.dispatch.delayed import delayed_record
+from pybroker.errors import StoreError
+from pybroker.local_store.checkpoint.checkpoint_rows import TABLE_VERSION, row_checksum
+from pybroker.managed_ledger import cursor_record, ledger_list, managed_ledger_info
+from pybroker.managed_ledger.managed_ledger_info import TRANSACTIONS_CURSOR, decode_info, delayed_record_id
+from pybroker.metadata.sqlite_table import LAYOUT_VERSION
+from pybroker.storage_format.journal_layout import JOURNAL_VERSION
+from pybroker.storage_format.segment_layout import SEGMENT_VERSION, TRAILER_BYTES
+from pybroker.transactions import records
+
+NEWEST = max(SOURCES)
+VERSION_OFFSET = 8
+"""Of the header of a journal file or segment."""
+
+
+# --- versions of the whole directory -----------------------------------------------------------------------------------
+
+
+def _raise_checkpoint(data: Path) -> str:
+    _change(
+        data / "checkpoint.db",
+        f"UPDATE facts SET value = {TABLE_VERSION + 1}, checksum = {row_checksum('version', TABLE_VERSION + 1)}"
+        " WHERE name = 'version'",
+    )
+    return f"checkpoint.db has version {TABLE_VERSION + 1}, this program knows {TABLE_VERSION}"
+
+
+def _change_tables_of_checkpoint(data: Path) -> str:
+    """A newer version has other tables."""
+    _change(data / "checkpoint.db", "ALTER TABLE extents ADD COLUMN origin INTEGER NOT NULL DEFAULT 0")
+    return _raise_checkpoint(data)
+
+
+def _raise_metadata(data: Path) -> str:
+    _change(data / "metadata.db", f"PRAGMA user_version = {LAYOUT_VERSION + 1}")
+    return f"it has layout {LAYOUT_VERSION + 1}, and this version reads {LAYOUT_VERSION} at most"
+
+
+def _raise_journal(data: Path) -> str:
+    path = max((data / "journal").glob("*.journal"))
+    _raise_at(path, VERSION_OFFSET)
+    return f"{path.name}: journal file has version {JOURNAL_VERSION + 1}, this program knows {JOURNAL_VERSION}"
+
+
+def _change(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def _raise_at(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] += 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "raise_version", [_raise_checkpoint, _change_tables_of_checkpoint, _raise_metadata, _raise_journal]
+)
+def test_start_refuses_directory_of_newer_version(raise_version: Callable[[Path], str], tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, SETTINGS)
+    unpack(NEWEST, "killed", broker.data)
+    text = raise_version(broker.data)
+    before = _contents(broker.data)
+    with pytest.raises(RuntimeError) as refused:
+        broker.start()
+    assert text in str(refused.value)
+    assert "written by a newer pybroker" in str(refused.value)
+    assert "ledger repair" not in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+    assert _contents(broker.data) == before
+
+
+def _contents(data: Path) -> dict[str, str]:
+    """The digests of the files with stored data. SQLite may rewrite its index of the log."""
+    return {
+        str(path.relative_to(data)): sha256(path.read_bytes()).hexdigest()
+        for path in sorted(data.rglob("*"))
+        if path.suffix in (".db", ".db-wal", ".journal", ".ledger") and path.stat().st_size
+    }
+
+
+# --- versions of one topic ---------------------------------------------------------------------------------------------
+
+
+async def _raise_info(stores: Stores) -> None:
+    await _change_info(stores, TYPED, ("version",), managed_ledger_info.FORMAT_VERSION + 1)
+
+
+async def _raise_ledger_list(stores: Stores) -> None:
+    await _change_info(stores, TYPED, ("ledgers", "version"), ledger_list.FORMAT_VERSION + 1)
+
+
+async def _change_info(stores: Stores, topic: str, keys: tuple[str, ...], version: int) -> None:
+    found = await stores.metadata.get(ROOT + topic)
+    assert found is not None
+    document = inner = json.loads(found.value)
+    for key in keys[:-1]:
+        inner = inner[key]
+    assert inner[keys[-1]] == version - 1
+    inner[keys[-1]] = version
+    await stores.metadata.put(ROOT + topic, json.dumps(document).encode())
+
+
+async def _raise_cursor(stores: Stores) -> None:
+    cursor_id = await _cursor_id(stores, PLAIN, "individual")
+    await _append(stores, cursor_id, bytes([cursor_record.FORMAT_VERSION + 1, 0]))
+
+
+async def _raise_delayed(stores: Stores) -> None:
+    cursor_id = await _cursor_id(stores, DELAYED, "s")
+    await _append(stores, delayed_record_id(cursor_id), bytes([delayed_record.FORMAT_VERSION + 1]).ljust(64, b"\0"))
+
+
+async def _raise_transaction_snapshot(stores: Stores) -> None:
+    cursor_id = await _cursor_id(stores, SENT, TRANSACTIONS_CURSOR)
+    record = b"\x91" + bytes([transaction_buffer.FORMAT_VERSION + 1])  # an array of one number in MessagePack
+    await _append(stores, delayed_record_id(cursor_id), record)
+
+
+async def _cursor_id(stores: Stores, topic: str, name: str) -> str:
+    found = await stores.metadata.get(ROOT + topic)
+    assert found is not None
+    return decode_info(ROOT + topic, found.value).cursors[name].id
+
+
+async def _append(stores: Stores, cursor_id: str, record: bytes) -> None:
+    done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+    stores.store.append_delta(cursor_id, record, done.set_result)
+    assert await done is None
+
+
+async def _open_and(change: Callable[[Stores], Awaitable[None]], data: Path) -> None:
+    stores = await Stores.open(data)
+    await change(stores)
+    await stores.close()
+
+
+def _knows(version: int) -> str:
+    return f"version {version + 1}, this broker reads up to {version}"
+
+
+@pytest.mark.parametrize(
+    ("change", "topic", "text"),
+    [
+        (_raise_info, TYPED, _knows(managed_ledger_info.FORMAT_VERSION)),
+        (_raise_ledger_list, TYPED, _knows(ledger_list.FORMAT_VERSION)),
+        (_raise_cursor, PLAIN, _knows(cursor_record.FORMAT_VERSION)),
+        (_raise_delayed, DELAYED, _knows(delayed_record.FORMAT_VERSION)),
+        (_raise_transaction_snapshot, SENT, _knows(transaction_buffer.FORMAT_VERSION)),
+    ],
+)
+def test_topic_of_newer_version_is_refused_and_others_serve(
+    change: Callable[[Stores], Awaitable[None]], topic: str, text: str, tmp_path: Path
+) -> None:
+    broker = BrokerProcess(tmp_path, SETTINGS)
+    unpack(NEWEST, "stopped", broker.data)
+    asyncio.run(_open_and(change, broker.data))
+    with broker.running():
+        refused = call(f"{broker.http_url}/admin/v2/persistent/public/default/{topic}/subscription/new", "PUT")
+        assert refused.status >= 500
+        served = call(f"{broker.http_url}/admin/v2/persistent/public/default/parts-partition-0/stats")
+        assert served.status == 200, served
+    assert text in broker.log.read_text()
+    assert "newer" in broker.log.read_text()
