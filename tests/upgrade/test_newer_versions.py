@@ -9,17 +9,21 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
+import pulsar
 import pytest
+from tests.clients.conftest import assert_nothing_arrives, new_client, until
 from tests.crash.stored_topics import ROOT, Stores
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
 from tests.upgrade.sample_content import DELAYED, PLAIN, SENT, TYPED
-from tests.upgrade.samples import SETTINGS, SOURCES, unpack
+from tests.upgrade.samples import SETTINGS, SOURCES, load, unpack
 
 from pybroker.broker.transactions import transaction_buffer
+from pybroker.cli import main
 from pybroker.dispatch.delayed import delayed_record
 from pybroker.errors import StoreError
 from pybroker.local_store.checkpoint.checkpoint_rows import TABLE_VERSION, row_checksum
@@ -33,6 +37,8 @@ from pybroker.transactions import records
 NEWEST = max(SOURCES)
 VERSION_OFFSET = 8
 """Of the header of a journal file or segment."""
+TRAILER_VERSION_OFFSET = 4
+"""Of the trailer of a segment."""
 
 
 # --- versions of the whole directory -----------------------------------------------------------------------------------
@@ -44,24 +50,22 @@ def _raise_checkpoint(data: Path) -> str:
         f"UPDATE facts SET value = {TABLE_VERSION + 1}, checksum = {row_checksum('version', TABLE_VERSION + 1)}"
         " WHERE name = 'version'",
     )
-    return f"checkpoint.db has version {TABLE_VERSION + 1}, this program knows {TABLE_VERSION}"
+    return f"checkpoint.db cannot be opened: it has version {TABLE_VERSION + 1}, {_reads(TABLE_VERSION)}"
 
 
 def _change_tables_of_checkpoint(data: Path) -> str:
     """A newer version has other tables."""
-    _change(data / "checkpoint.db", "ALTER TABLE extents ADD COLUMN origin INTEGER NOT NULL DEFAULT 0")
+    _change(data / "checkpoint.db", "ALTER TABLE unsealed ADD COLUMN origin INTEGER NOT NULL DEFAULT 0")
     return _raise_checkpoint(data)
 
 
 def _raise_metadata(data: Path) -> str:
     _change(data / "metadata.db", f"PRAGMA user_version = {LAYOUT_VERSION + 1}")
-    return f"it has layout {LAYOUT_VERSION + 1}, and this version reads {LAYOUT_VERSION} at most"
+    return f"metadata.db cannot be opened: it has layout {LAYOUT_VERSION + 1}, {_reads(LAYOUT_VERSION)}"
 
 
-def _raise_journal(data: Path) -> str:
-    path = max((data / "journal").glob("*.journal"))
-    _raise_at(path, VERSION_OFFSET)
-    return f"{path.name}: journal file has version {JOURNAL_VERSION + 1}, this program knows {JOURNAL_VERSION}"
+def _reads(version: int) -> str:
+    return f"this version of pybroker reads up to {version}: it was written by a newer one"
 
 
 def _change(path: Path, statement: str) -> None:
@@ -77,9 +81,7 @@ def _raise_at(path: Path, offset: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "raise_version", [_raise_checkpoint, _change_tables_of_checkpoint, _raise_metadata, _raise_journal]
-)
+@pytest.mark.parametrize("raise_version", [_raise_checkpoint, _change_tables_of_checkpoint, _raise_metadata])
 def test_start_refuses_directory_of_newer_version(raise_version: Callable[[Path], str], tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
     unpack(NEWEST, "killed", broker.data)
@@ -88,19 +90,41 @@ def test_start_refuses_directory_of_newer_version(raise_version: Callable[[Path]
     with pytest.raises(RuntimeError) as refused:
         broker.start()
     assert text in str(refused.value)
-    assert "written by a newer pybroker" in str(refused.value)
     assert "ledger repair" not in str(refused.value)
     assert "Traceback" not in str(refused.value)
     assert _contents(broker.data) == before
 
 
+def test_start_refuses_journal_file_of_newer_version(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, SETTINGS)
+    unpack(NEWEST, "killed", broker.data)
+    path = max((broker.data / "journal").glob("*.journal"))
+    right = path.read_bytes()
+    _raise_at(path, VERSION_OFFSET)
+    newer = path.read_bytes()
+    with pytest.raises(RuntimeError) as refused:
+        broker.start()
+    known = f"journal file has version {JOURNAL_VERSION + 1}, this program knows {JOURNAL_VERSION}"
+    assert f"{path.name} cannot be read: {known}: it was written by a newer one" in str(refused.value)
+    assert path.read_bytes() == newer
+    # The start has replayed the files before it. It continues when it can read this one.
+    path.write_bytes(right)
+    with BrokerProcess(tmp_path, SETTINGS).running_well():
+        pass
+    assert main(["ledger", "verify", str(broker.data)]) == 0
+
+
 def _contents(data: Path) -> dict[str, str]:
-    """The digests of the files with stored data. SQLite may rewrite its index of the log."""
-    return {
-        str(path.relative_to(data)): sha256(path.read_bytes()).hexdigest()
-        for path in sorted(data.rglob("*"))
-        if path.suffix in (".db", ".db-wal", ".journal", ".ledger") and path.stat().st_size
+    """The digests of the files with stored data, and of the rows of databases: SQLite may merge their logs."""
+    contents = {
+        path.name: sha256(path.read_bytes()).hexdigest()
+        for path in data.rglob("*")
+        if path.suffix in (".journal", ".ledger")
     }
+    for path in data.glob("*.db"):
+        with closing(sqlite3.connect(path)) as connection:
+            contents[path.name] = "\n".join(connection.iterdump())
+    return contents
 
 
 # --- versions of one topic ---------------------------------------------------------------------------------------------
@@ -128,11 +152,6 @@ async def _change_info(stores: Stores, topic: str, keys: tuple[str, ...], versio
 async def _raise_cursor(stores: Stores) -> None:
     cursor_id = await _cursor_id(stores, PLAIN, "individual")
     await _append(stores, cursor_id, bytes([cursor_record.FORMAT_VERSION + 1, 0]))
-
-
-async def _raise_delayed(stores: Stores) -> None:
-    cursor_id = await _cursor_id(stores, DELAYED, "s")
-    await _append(stores, delayed_record_id(cursor_id), bytes([delayed_record.FORMAT_VERSION + 1]).ljust(64, b"\0"))
 
 
 async def _raise_transaction_snapshot(stores: Stores) -> None:
@@ -169,7 +188,6 @@ def _knows(version: int) -> str:
         (_raise_info, TYPED, _knows(managed_ledger_info.FORMAT_VERSION)),
         (_raise_ledger_list, TYPED, _knows(ledger_list.FORMAT_VERSION)),
         (_raise_cursor, PLAIN, _knows(cursor_record.FORMAT_VERSION)),
-        (_raise_delayed, DELAYED, _knows(delayed_record.FORMAT_VERSION)),
         (_raise_transaction_snapshot, SENT, _knows(transaction_buffer.FORMAT_VERSION)),
     ],
 )
@@ -186,3 +204,57 @@ def test_topic_of_newer_version_is_refused_and_others_serve(
         assert served.status == 200, served
     assert text in broker.log.read_text()
     assert "newer" in broker.log.read_text()
+
+
+# --- versions of single records and files ------------------------------------------------------------------------------
+
+
+async def _raise_transaction_log(stores: Stores) -> None:
+    """Append a record to the log of the first coordinator."""
+    log = await stores.factory.open("/managed-ledgers/pulsar/system/persistent/__transaction_log_0")
+    payload = json.dumps({"v": records.FORMAT_VERSION + 1, "kind": "new", "least": 1, "last": 1}).encode()
+    log.append([payload], [1], len(payload), None)
+
+
+def test_coordinator_with_log_of_newer_version_serves_no_transactions(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, SETTINGS)
+    unpack(NEWEST, "stopped", broker.data)
+    asyncio.run(_open_and(_raise_transaction_log, broker.data))
+    with broker.running():
+        until(lambda: _knows(records.FORMAT_VERSION) in broker.log.read_text())
+        assert call(f"{broker.http_url}/admin/v2/persistent/public/default/{PLAIN}/stats").status == 200
+
+
+async def _raise_delayed(stores: Stores) -> None:
+    cursor_id = await _cursor_id(stores, DELAYED, "s")
+    await _append(stores, delayed_record_id(cursor_id), bytes([delayed_record.FORMAT_VERSION + 1]).ljust(64, b"\0"))
+
+
+def test_delayed_index_of_newer_version_is_rebuilt_from_the_messages(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, SETTINGS)
+    unpack(NEWEST, "stopped", broker.data)
+    asyncio.run(_open_and(_raise_delayed, broker.data))
+    subscription = load(NEWEST, "stopped").subscription(DELAYED, "s")
+    with broker.running():
+        client = new_client(broker.url)
+        consumer = client.subscribe(DELAYED, "s", pulsar.ConsumerType.Shared)
+        texts = {consumer.receive(30_000).data().decode() for _ in subscription.left[:-1]}
+        assert texts < set(subscription.left)
+        assert_nothing_arrives(consumer)
+        client.close()
+    assert _knows(delayed_record.FORMAT_VERSION) in broker.log.read_text()
+
+
+def test_start_refuses_segment_of_newer_version(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, SETTINGS)
+    unpack(NEWEST, "stopped", broker.data)
+    ledger_id = int(load(NEWEST, "stopped").messages[PLAIN][0].id.partition(":")[0])
+    path = broker.data / "ledgers" / f"{ledger_id:020}.ledger"
+    _raise_at(path, VERSION_OFFSET)
+    _raise_at(path, path.stat().st_size - TRAILER_BYTES + TRAILER_VERSION_OFFSET)
+    before = _contents(broker.data)
+    with pytest.raises(RuntimeError) as refused:
+        broker.start()
+    version = f"version {SEGMENT_VERSION + 1}, this program knows {SEGMENT_VERSION}: it was written by a newer one"
+    assert f"the segment of ledger {ledger_id} has {version}" in str(refused.value)
+    assert _contents(broker.data) == before

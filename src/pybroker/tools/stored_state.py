@@ -20,11 +20,13 @@ from pybroker.local_store.checkpoint.checkpoint_rows import (
     FIRST_VERSION,
     TABLE_VERSION,
     DamagedTable,
+    NewerTable,
     TableCheck,
     first_version_checksum,
     read_digest,
     read_rows,
     schema_version,
+    version_text,
 )
 from pybroker.local_store.checkpoint.checkpoint_table import NAMES_NOT_CERTAIN, Facts, missing_facts
 from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry, merge
@@ -171,6 +173,8 @@ class StoredState:
                     self._load_cursors(connection, name)
             finally:
                 connection.close()
+        except NewerTable as error:
+            raise NotUsable(f"{name} cannot be opened: {error}") from error
         except (*SQLITE_FAILURES, DamagedTable) as error:
             self._lose_facts(name, f"cannot be read: {error}")
         if self._is_table_damaged:
@@ -190,9 +194,7 @@ class StoredState:
     def _salvage(self, name: str) -> None:
         found = self._salvaged = SalvagedTable(self._files.content_of(name), self._files.log_of(name))
         if (version := found.facts.get("version", TABLE_VERSION)) > TABLE_VERSION:
-            raise NotUsable(
-                f"{name} has version {version}, but this program supports {TABLE_VERSION}: use a newer pybroker"
-            )
+            raise NotUsable(f"{name} cannot be opened: {version_text(version)}")
         for fact, value in found.facts.items():
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
@@ -215,9 +217,7 @@ class StoredState:
         for fact, value in self._rows(connection, name, "facts"):
             found.add(fact)
             if fact == "version" and value != self._version:
-                raise NotUsable(
-                    f"{name} has version {value}, but this program supports {TABLE_VERSION}: use a newer pybroker"
-                )
+                raise NotUsable(f"{name} cannot be opened: {version_text(value)}")
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
         if found and "first_named_ledger_id" not in found:
