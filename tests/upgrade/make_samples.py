@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from tests.support.broker_process import BrokerProcess
 from tests.upgrade.sample_content import create
-from tests.upgrade.samples import SAMPLES, SETTINGS, SOURCES, STATES, Promised, SampleSource, save
+from tests.upgrade.samples import KILLED, SAMPLES, SETTINGS, SOURCES, STATES, Promised, SampleSource, save
 
 from pybroker.local_store.data_directory import DIRECTORY_MARK_NAME
 
@@ -54,7 +54,7 @@ def make(name: str, source: SampleSource, tree: Path, directory: Path) -> None:
         try:
             create(broker, source.features, promised, run)
         finally:
-            if state == "killed":
+            if state == KILLED:
                 broker.kill()
             else:
                 broker.stop()

@@ -55,14 +55,14 @@ READ_BACK = (
 SCHEMAS = f"schemas/public/default/{TYPED}/schemas"
 
 
-class Order(Record):  # type: ignore[misc]
+class Order(Record):
     """The second version of the schema of `typed`."""
 
     number = String()
     note = String(required_default=True)
 
 
-class FirstOrder(Record):  # type: ignore[misc]
+class FirstOrder(Record):
     """The first version of the schema of `typed`."""
 
     number = String()

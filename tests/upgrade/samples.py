@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "samples"
-STATES = ("stopped", "killed")
+STATES = STOPPED, KILLED = ("stopped", "killed")
 SETTINGS = {
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
     "defaultRetentionSizeInMB": "-1",

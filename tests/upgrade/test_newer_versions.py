@@ -59,13 +59,20 @@ def _change_tables_of_checkpoint(data: Path) -> str:
     return _raise_checkpoint(data)
 
 
+def _add_fact_to_checkpoint(data: Path) -> str:
+    """A newer version stores one more number."""
+    _change(data / "checkpoint.db", f"INSERT INTO facts VALUES ('future', 7, {row_checksum('future', 7)})")
+    known = "this version of pybroker does not know its fact future: start the newer version that wrote it"
+    return f"checkpoint.db cannot be opened: {known}"
+
+
 def _raise_metadata(data: Path) -> str:
     _change(data / "metadata.db", f"PRAGMA user_version = {LAYOUT_VERSION + 1}")
     return f"metadata.db cannot be opened: it has layout {LAYOUT_VERSION + 1}, {_reads(LAYOUT_VERSION)}"
 
 
 def _reads(version: int) -> str:
-    return f"this version of pybroker reads up to {version}: it was written by a newer one"
+    return f"this version of pybroker reads up to {version}: start the newer version that wrote it"
 
 
 def _change(path: Path, statement: str) -> None:
@@ -81,7 +88,10 @@ def _raise_at(path: Path, offset: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("raise_version", [_raise_checkpoint, _change_tables_of_checkpoint, _raise_metadata])
+@pytest.mark.parametrize(
+    "raise_version",
+    [_raise_checkpoint, _change_tables_of_checkpoint, _add_fact_to_checkpoint, _raise_metadata],
+)
 def test_start_refuses_directory_of_newer_version(raise_version: Callable[[Path], str], tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
     unpack(NEWEST, "killed", broker.data)
@@ -105,7 +115,7 @@ def test_start_refuses_journal_file_of_newer_version(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as refused:
         broker.start()
     known = f"journal file has version {JOURNAL_VERSION + 1}, this program knows {JOURNAL_VERSION}"
-    assert f"{path.name} cannot be read: {known}: it was written by a newer one" in str(refused.value)
+    assert f"{path.name} cannot be read: {known}: start the newer version that wrote it" in str(refused.value)
     assert path.read_bytes() == newer
     # The start has replayed the files before it. It continues when it can read this one.
     path.write_bytes(right)
@@ -203,7 +213,7 @@ def test_topic_of_newer_version_is_refused_and_others_serve(
         served = call(f"{broker.http_url}/admin/v2/persistent/public/default/parts-partition-0/stats")
         assert served.status == 200, served
     assert text in broker.log.read_text()
-    assert "newer" in broker.log.read_text()
+    assert "start the newer version that wrote it" in broker.log.read_text()
 
 
 # --- versions of single records and files ------------------------------------------------------------------------------
@@ -255,6 +265,8 @@ def test_start_refuses_segment_of_newer_version(tmp_path: Path) -> None:
     before = _contents(broker.data)
     with pytest.raises(RuntimeError) as refused:
         broker.start()
-    version = f"version {SEGMENT_VERSION + 1}, this program knows {SEGMENT_VERSION}: it was written by a newer one"
+    version = (
+        f"version {SEGMENT_VERSION + 1}, this program knows {SEGMENT_VERSION}: start the newer version that wrote it"
+    )
     assert f"the segment of ledger {ledger_id} has {version}" in str(refused.value)
     assert _contents(broker.data) == before

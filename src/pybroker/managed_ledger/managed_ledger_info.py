@@ -89,6 +89,6 @@ def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
     if info.version > FORMAT_VERSION:
         raise StoreError(
             f"metadata of {path} has version {info.version}, this broker reads up to {FORMAT_VERSION}: "
-            "it was written by a newer one"
+            "start the newer version that wrote it"
         )
     return info

@@ -59,7 +59,7 @@ def prepare(connection: sqlite3.Connection) -> Totals:
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found > LAYOUT_VERSION:
         raise StoreError(
-            f"it has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: it was written by a newer one"
+            f"it has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start the newer version that wrote it"
         )
     if found == LAYOUT_VERSION:
         return check(connection)

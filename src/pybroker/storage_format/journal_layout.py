@@ -157,7 +157,9 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
     if version != JOURNAL_VERSION:
         text = f"journal file has version {version}, this program knows {JOURNAL_VERSION}"
         if version > JOURNAL_VERSION:
-            raise UnknownVersion(f"{text}: it was written by a newer one, or its header is damaged")
+            raise UnknownVersion(
+                f"{text}: start the newer version that wrote it. If there was none, the header is damaged"
+            )
         raise LayoutError(text)
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
     if checksum != crc32c(data[: _FILE_HEADER.size]):

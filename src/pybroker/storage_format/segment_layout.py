@@ -217,7 +217,7 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
     if magic != _HEADER_MAGIC:
         raise LayoutError("not a segment file")
     if version != SEGMENT_VERSION:
-        cause = ": it was written by a newer one" if version > SEGMENT_VERSION else ""
+        cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
             f"the segment of ledger {ledger_id} has version {version}, this program knows {SEGMENT_VERSION}{cause}"
         )

@@ -120,7 +120,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 
 def version_text(version: int) -> str:
-    cause = ": it was written by a newer one" if version > TABLE_VERSION else ""
+    cause = ": start the newer version that wrote it" if version > TABLE_VERSION else ""
     return f"it has version {version}, this version of pybroker reads up to {TABLE_VERSION}{cause}"
 
 

@@ -178,6 +178,11 @@ class CheckpointTable:
             self._check(checksum, row_checksum(name, value), f"fact {name}")
             if name == "version" and value != TABLE_VERSION:
                 raise StoreError(f"{self._path.name} cannot be opened: {version_text(value)}")
+            if not hasattr(facts, name):
+                raise StoreError(
+                    f"{self._path.name} cannot be opened: this version of pybroker does not know its fact {name}: "
+                    "start the newer version that wrote it"
+                )
             setattr(facts, name, value)
             found.add(name)
         if not found and what_is_there:
