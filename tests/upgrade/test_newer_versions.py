@@ -103,6 +103,8 @@ def test_start_refuses_directory_of_newer_version(raise_version: Callable[[Path]
     assert "ledger repair" not in str(refused.value)
     assert "Traceback" not in str(refused.value)
     assert _contents(broker.data) == before
+    main(["ledger", "repair", str(broker.data), "--apply", "--accept-loss"])
+    assert _contents(broker.data) == before, "a repair discards nothing"
 
 
 def test_start_refuses_journal_file_of_newer_version(tmp_path: Path) -> None:
@@ -111,12 +113,15 @@ def test_start_refuses_journal_file_of_newer_version(tmp_path: Path) -> None:
     path = max((broker.data / "journal").glob("*.journal"))
     right = path.read_bytes()
     _raise_at(path, VERSION_OFFSET)
-    newer = path.read_bytes()
+    batch, newer_batch = (b"PJBT" + version.to_bytes(2, "little") for version in (JOURNAL_VERSION, JOURNAL_VERSION + 1))
+    newer = path.read_bytes().replace(batch, newer_batch)
+    path.write_bytes(newer)
     with pytest.raises(RuntimeError) as refused:
         broker.start()
     known = f"journal file has version {JOURNAL_VERSION + 1}, this program knows {JOURNAL_VERSION}"
     assert f"{path.name} cannot be read: {known}: start the newer version that wrote it" in str(refused.value)
-    assert path.read_bytes() == newer
+    assert main(["ledger", "repair", str(broker.data), "--apply", "--accept-loss"]) == 2
+    assert path.read_bytes() == newer, "a repair discards nothing"
     # The start has replayed the files before it. It continues when it can read this one.
     path.write_bytes(right)
     with BrokerProcess(tmp_path, SETTINGS).running_well():

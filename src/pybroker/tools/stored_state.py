@@ -33,7 +33,7 @@ from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry, merg
 from pybroker.local_store.journal.journal_end import JOURNAL_END_NAME, latest_end, read_journal_end
 from pybroker.local_store.journal.journal_recovery import BatchOrder, DamagedJournal, scan_file
 from pybroker.local_store.start_up import known_ends
-from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.fields import LayoutError, UnknownVersion
 from pybroker.storage_format.journal_end_layout import JournalEnd
 from pybroker.storage_format.journal_layout import (
     AppendRecord,
@@ -269,7 +269,10 @@ class StoredState:
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
     def read_journal(self) -> Iterator[LiveBatch]:
-        """Apply and yield every live batch. Payloads are valid until the next file is read."""
+        """Apply and yield every live batch. Payloads are valid until the next file is read.
+
+        Raises NotUsable for a journal file of a newer version.
+        """
         order = BatchOrder(self.facts.sequence, is_synced=True)
         for generation, name in self.live_journal().items():
             data = self._read(name)
@@ -278,6 +281,9 @@ class StoredState:
             except LayoutError as error:
                 self._report(Finding(name, 0, "", str(error)))
                 repaired = with_new_header(data, generation)
+                if repaired is None and isinstance(error, UnknownVersion):
+                    # Not damage: the batches are not of this version either.
+                    raise NotUsable(f"{name} cannot be read: {error}") from error
                 if repaired is None:
                     self.lacks_journal = True
                     continue
