@@ -19,7 +19,7 @@ from tests.clients.conftest import assert_nothing_arrives, new_client, until
 from tests.crash.stored_topics import ROOT, Stores
 from tests.support.broker_process import BrokerProcess
 from tests.support.rest import call
-from tests.upgrade.sample_content import DELAYED, PLAIN, SENT, TYPED
+from tests.upgrade.sample_content import DELAYED, ONCE, PARTS, PLAIN, SENT, TYPED
 from tests.upgrade.samples import SETTINGS, SOURCES, load, unpack
 
 from pybroker.broker.transactions import transaction_buffer
@@ -145,14 +145,6 @@ def _contents(data: Path) -> dict[str, str]:
 # --- versions of one topic ---------------------------------------------------------------------------------------------
 
 
-async def _raise_info(stores: Stores) -> None:
-    await _change_info(stores, TYPED, ("version",), managed_ledger_info.FORMAT_VERSION + 1)
-
-
-async def _raise_ledger_list(stores: Stores) -> None:
-    await _change_info(stores, TYPED, ("ledgers", "version"), ledger_list.FORMAT_VERSION + 1)
-
-
 async def _change_info(stores: Stores, topic: str, keys: tuple[str, ...], version: int) -> None:
     found = await stores.metadata.get(ROOT + topic)
     assert found is not None
@@ -197,28 +189,37 @@ def _knows(version: int) -> str:
     return f"version {version + 1}, this broker reads up to {version}"
 
 
-@pytest.mark.parametrize(
-    ("change", "topic", "text"),
-    [
-        (_raise_info, TYPED, _knows(managed_ledger_info.FORMAT_VERSION)),
-        (_raise_ledger_list, TYPED, _knows(ledger_list.FORMAT_VERSION)),
-        (_raise_cursor, PLAIN, _knows(cursor_record.FORMAT_VERSION)),
-        (_raise_transaction_snapshot, SENT, _knows(transaction_buffer.FORMAT_VERSION)),
-    ],
-)
-def test_topic_of_newer_version_is_refused_and_others_serve(
-    change: Callable[[Stores], Awaitable[None]], topic: str, text: str, tmp_path: Path
-) -> None:
+async def _raise_versions_of_topics(stores: Stores) -> None:
+    await _change_info(stores, TYPED, ("version",), managed_ledger_info.FORMAT_VERSION + 1)
+    await _change_info(stores, ONCE, ("ledgers", "version"), ledger_list.FORMAT_VERSION + 1)
+    await _raise_cursor(stores)
+    await _raise_transaction_snapshot(stores)
+
+
+TOPICS = {
+    TYPED: managed_ledger_info.FORMAT_VERSION,
+    ONCE: ledger_list.FORMAT_VERSION,
+    PLAIN: cursor_record.FORMAT_VERSION,
+    SENT: transaction_buffer.FORMAT_VERSION,
+}
+"""Topics with data of a newer version, and the versions that the broker knows."""
+
+
+def test_topics_of_newer_versions_are_refused_and_others_serve(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, SETTINGS)
     unpack(NEWEST, "stopped", broker.data)
-    asyncio.run(_open_and(change, broker.data))
+    asyncio.run(_open_and(_raise_versions_of_topics, broker.data))
     with broker.running():
-        refused = call(f"{broker.http_url}/admin/v2/persistent/public/default/{topic}/subscription/new", "PUT")
-        assert refused.status >= 500
-        served = call(f"{broker.http_url}/admin/v2/persistent/public/default/parts-partition-0/stats")
+        topics = f"{broker.http_url}/admin/v2/persistent/public/default"
+        for topic in TOPICS:
+            refused = call(f"{topics}/{topic}/subscription/new", "PUT")
+            assert refused.status >= 500, topic
+        served = call(f"{topics}/{PARTS}-partition-0/stats")
         assert served.status == 200, served
-    assert text in broker.log.read_text()
-    assert "start the newer version that wrote it" in broker.log.read_text()
+    log = broker.log.read_text()
+    for topic, version in TOPICS.items():
+        refusals = [line for line in log.splitlines() if topic in line and _knows(version) in line]
+        assert any("start the newer version that wrote it" in line for line in refusals), topic
 
 
 # --- versions of single records and files ------------------------------------------------------------------------------
