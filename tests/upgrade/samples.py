@@ -121,8 +121,7 @@ def text_of(payload: bytes) -> str:
 
 def save(promised: Promised, name: str, state: str) -> None:
     (SAMPLES / name).mkdir(parents=True, exist_ok=True)
-    encoded = msgspec.json.format(msgspec.json.encode(promised, order="deterministic"), indent=1)
-    (SAMPLES / name / f"{state}.json").write_bytes(encoded + b"\n")
+    (SAMPLES / name / f"{state}.json").write_bytes(msgspec.json.encode(promised, order="deterministic") + b"\n")
 
 
 def load(name: str, state: str) -> Promised:
