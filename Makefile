@@ -64,6 +64,7 @@ help:
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make backup-drills ARGS=... backups under load, loss of the disk, restore, comparison with every receipt; ARGS="--drills 50"'
+	@echo 'make sample-directories    sample data directories that do not exist yet, made by the brokers of their commits'
 	@echo 'make storm ARGS=...        official clients do everything at once; ARGS="--reference" beside the reference broker'
 	@echo 'make simulate SEEDS=n      a whole broker, its clients and its crashes in one process, n times from SEED on; what failed is made small'
 	@echo 'make pipelines ARGS=...    a query of Spark and lakes are killed at random; what they wrote is judged; ARGS="--seconds 600"'
@@ -197,6 +198,10 @@ churn: $(STAMP)
 .PHONY: backup-drills
 backup-drills: $(STAMP)
 	$(BIN)/python -m tests.crash.backup_drill --seed $(SEED) $(ARGS)
+
+.PHONY: sample-directories
+sample-directories: $(STAMP)
+	$(BIN)/python -m tests.upgrade.make_samples $(ARGS)
 
 .PHONY: storm
 storm: $(STAMP)

@@ -36,7 +36,7 @@ LANES: dict[str, tuple[str, ...]] = {
         "tests/fuzz_server",
     ),
     "broker": ("tests/protocol", "tests/crash", "tests/fuzz", "tests/simulate", "tests/embedding"),
-    "clients": ("tests/clients", "tests/console", "tests/examples"),
+    "clients": ("tests/clients", "tests/upgrade", "tests/console", "tests/examples"),
     "analytics": (*ANALYTICS_UNITS, "tests/pipelines", "tests/spark", "tests/tables"),
 }
 """The directories of each lane of tests. A directory of another lane inside of one of these belongs to that lane."""

@@ -48,7 +48,7 @@ from pybroker.local_store.segments.segment_writer import parse_segment_name, seg
 from pybroker.local_store.store_counters import StoreStats
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.runtime import logs
-from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.fields import LayoutError, UnknownVersion
 from pybroker.storage_format.journal_end_layout import JournalEnd
 from pybroker.storage_format.journal_layout import RecordType, ledger_changes
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, LedgerExtent, SegmentIndex
@@ -379,6 +379,8 @@ def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, d
     """Apply the valid batches of one file. Return whether there are any."""
     try:
         scanned = scan_file(data, generation, order.next_sequence)
+    except UnknownVersion as error:
+        raise DamagedJournal(f"{name} cannot be read: {error}") from error
     except LayoutError as error:
         raise DamagedJournal(f"{name} is damaged at offset 0: {error}") from error
     for offset in scanned.covered_damage:

@@ -88,6 +88,7 @@ def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
         raise StoreError(f"metadata of {path} is damaged: {error}") from error
     if info.version > FORMAT_VERSION:
         raise StoreError(
-            f"metadata of {path} has version {info.version}, this broker reads versions up to {FORMAT_VERSION}"
+            f"metadata of {path} has version {info.version}, this broker reads up to {FORMAT_VERSION}: "
+            "start the newer version that wrote it"
         )
     return info

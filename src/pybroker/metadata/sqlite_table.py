@@ -58,7 +58,9 @@ def prepare(connection: sqlite3.Connection) -> Totals:
     """Create the tables, convert those of an earlier layout, or check them. Raises StoreError for damage."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found > LAYOUT_VERSION:
-        raise StoreError(f"it has layout {found}, and this version reads {LAYOUT_VERSION} at most")
+        raise StoreError(
+            f"it has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start the newer version that wrote it"
+        )
     if found == LAYOUT_VERSION:
         return check(connection)
     with transaction(connection):

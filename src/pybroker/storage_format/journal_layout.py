@@ -43,7 +43,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from pybroker.storage_format.fields import LayoutError, pack_u32s
+from pybroker.storage_format.fields import LayoutError, UnknownVersion, pack_u32s
 
 JOURNAL_VERSION = 1
 FILE_HEADER_BYTES = 4096
@@ -155,7 +155,12 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
         raise LayoutError("not a journal file")
     # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
-        raise LayoutError(f"journal file has version {version}, this program knows {JOURNAL_VERSION}")
+        text = f"journal file has version {version}, this program knows {JOURNAL_VERSION}"
+        if version > JOURNAL_VERSION:
+            raise UnknownVersion(
+                f"{text}: start the newer version that wrote it. If there was none, the header is damaged"
+            )
+        raise LayoutError(text)
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
     if checksum != crc32c(data[: _FILE_HEADER.size]):
         raise LayoutError("journal file header has a wrong checksum")

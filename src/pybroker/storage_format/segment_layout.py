@@ -217,7 +217,10 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
     if magic != _HEADER_MAGIC:
         raise LayoutError("not a segment file")
     if version != SEGMENT_VERSION:
-        raise UnknownVersion(f"segment has version {version}, this program knows {SEGMENT_VERSION}")
+        cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
+        raise UnknownVersion(
+            f"the segment of ledger {ledger_id} has version {version}, this program knows {SEGMENT_VERSION}{cause}"
+        )
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(f"segment header is damaged, or of ledger {found_id} instead of {ledger_id}")
 

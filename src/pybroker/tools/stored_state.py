@@ -20,18 +20,20 @@ from pybroker.local_store.checkpoint.checkpoint_rows import (
     FIRST_VERSION,
     TABLE_VERSION,
     DamagedTable,
+    NewerTable,
     TableCheck,
     first_version_checksum,
     read_digest,
     read_rows,
     schema_version,
+    version_text,
 )
 from pybroker.local_store.checkpoint.checkpoint_table import NAMES_NOT_CERTAIN, Facts, missing_facts
 from pybroker.local_store.checkpoint.cursor_registry import CursorRegistry, merge
 from pybroker.local_store.journal.journal_end import JOURNAL_END_NAME, latest_end, read_journal_end
 from pybroker.local_store.journal.journal_recovery import BatchOrder, DamagedJournal, scan_file
 from pybroker.local_store.start_up import known_ends
-from pybroker.storage_format.fields import LayoutError
+from pybroker.storage_format.fields import LayoutError, UnknownVersion
 from pybroker.storage_format.journal_end_layout import JournalEnd
 from pybroker.storage_format.journal_layout import (
     AppendRecord,
@@ -171,6 +173,8 @@ class StoredState:
                     self._load_cursors(connection, name)
             finally:
                 connection.close()
+        except NewerTable as error:
+            raise NotUsable(f"{name} cannot be opened: {error}") from error
         except (*SQLITE_FAILURES, DamagedTable) as error:
             self._lose_facts(name, f"cannot be read: {error}")
         if self._is_table_damaged:
@@ -190,9 +194,7 @@ class StoredState:
     def _salvage(self, name: str) -> None:
         found = self._salvaged = SalvagedTable(self._files.content_of(name), self._files.log_of(name))
         if (version := found.facts.get("version", TABLE_VERSION)) > TABLE_VERSION:
-            raise NotUsable(
-                f"{name} has version {version}, but this program supports {TABLE_VERSION}: use a newer pybroker"
-            )
+            raise NotUsable(f"{name} cannot be opened: {version_text(version)}")
         for fact, value in found.facts.items():
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
@@ -215,9 +217,7 @@ class StoredState:
         for fact, value in self._rows(connection, name, "facts"):
             found.add(fact)
             if fact == "version" and value != self._version:
-                raise NotUsable(
-                    f"{name} has version {value}, but this program supports {TABLE_VERSION}: use a newer pybroker"
-                )
+                raise NotUsable(f"{name} cannot be opened: {version_text(value)}")
             if hasattr(self.facts, fact):
                 setattr(self.facts, fact, value)
         if found and "first_named_ledger_id" not in found:
@@ -269,7 +269,10 @@ class StoredState:
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
     def read_journal(self) -> Iterator[LiveBatch]:
-        """Apply and yield every live batch. Payloads are valid until the next file is read."""
+        """Apply and yield every live batch. Payloads are valid until the next file is read.
+
+        Raises NotUsable for a journal file of a newer version.
+        """
         order = BatchOrder(self.facts.sequence, is_synced=True)
         for generation, name in self.live_journal().items():
             data = self._read(name)
@@ -278,6 +281,9 @@ class StoredState:
             except LayoutError as error:
                 self._report(Finding(name, 0, "", str(error)))
                 repaired = with_new_header(data, generation)
+                if repaired is None and isinstance(error, UnknownVersion):
+                    # Not damage: the batches are not of this version either.
+                    raise NotUsable(f"{name} cannot be read: {error}") from error
                 if repaired is None:
                     self.lacks_journal = True
                     continue

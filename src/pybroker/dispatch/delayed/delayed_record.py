@@ -88,7 +88,7 @@ def _valid(records: Sequence[bytes]) -> Sequence[bytes]:
         if _HEADER.unpack_from(record)[0] > FORMAT_VERSION:
             raise StoreError(
                 f"a record of delayed entries has format version {record[0]}, this broker reads up to "
-                f"{FORMAT_VERSION}: it was written by a newer one"
+                f"{FORMAT_VERSION}: start the newer version that wrote it"
             )
     whole = [index for index, record in enumerate(records) if record[1] == _WHOLE]
     return records[whole[-1] if whole else 0 :]

@@ -50,6 +50,10 @@ class DamagedTable(StoreError):
     """The tables are damaged, or of an unknown version."""
 
 
+class NewerTable(StoreError):
+    """A newer version of pybroker wrote the tables: they are not damaged, and stay as they are."""
+
+
 def _trigger(table: str, event: str) -> tuple[str, str]:
     added = "" if event == "DELETE" else "NEW"
     removed = "" if event == "INSERT" else "OLD"
@@ -101,7 +105,7 @@ def _checksum_of(values: tuple[object, ...], checksum: int) -> int:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """Return 0 without tables. Raises DamagedTable for unknown ones, and sqlite3.Error."""
+    """Return 0 without tables. Raises NewerTable, DamagedTable for unknown ones, and sqlite3.Error."""
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     if not found:
         return 0
@@ -109,8 +113,29 @@ def schema_version(connection: sqlite3.Connection) -> int:
         return TABLE_VERSION
     if found.keys() == _TABLES.keys() - {"digests"}:
         return FIRST_VERSION
+    if (version := _newer_version(connection)) is not None:
+        raise NewerTable(version_text(version))
     wrong = sorted(name for name in found.keys() | SCHEMA.keys() if found.get(name) != SCHEMA.get(name))
     raise DamagedTable(f"it has other tables than those of version {TABLE_VERSION}: {', '.join(wrong)}")
+
+
+def version_text(version: int) -> str:
+    cause = ": start the newer version that wrote it" if version > TABLE_VERSION else ""
+    return f"it has version {version}, this version of pybroker reads up to {TABLE_VERSION}{cause}"
+
+
+def _newer_version(connection: sqlite3.Connection) -> int | None:
+    """Return the version that a newer version of pybroker stored; None if there is none, or it has a wrong checksum.
+
+    So every version stores this row in the same way.
+    """
+    try:
+        row = connection.execute("SELECT value, checksum FROM facts WHERE name = 'version'").fetchone()
+    except sqlite3.Error:
+        return None
+    if row is None or row[1] != row_checksum("version", row[0]) or row[0] <= TABLE_VERSION:
+        return None
+    return int(row[0])
 
 
 def create_tables(connection: sqlite3.Connection) -> None:

@@ -30,6 +30,7 @@ from pybroker.local_store.checkpoint.checkpoint_rows import (
     DIGESTED_TABLES,
     TABLE_VERSION,
     DamagedTable,
+    NewerTable,
     TableCheck,
     convert_first_version,
     create_tables,
@@ -37,6 +38,7 @@ from pybroker.local_store.checkpoint.checkpoint_rows import (
     read_rows,
     row_checksum,
     schema_version,
+    version_text,
 )
 from pybroker.runtime import logs
 from pybroker.storage_format.segment_layout import LedgerExtent
@@ -130,6 +132,9 @@ class CheckpointTable:
         except SQLITE_FAILURES as error:
             self.abandon()
             raise StoreError(f"{path.name} cannot be opened: {error}") from error
+        except NewerTable as error:
+            self.abandon()
+            raise StoreError(f"{path.name} cannot be opened: {error}") from error
         except DamagedTable as error:
             self.abandon()
             raise self._damaged(str(error)) from error
@@ -172,7 +177,12 @@ class CheckpointTable:
         for name, value, checksum in self._query("SELECT name, value, checksum FROM facts"):
             self._check(checksum, row_checksum(name, value), f"fact {name}")
             if name == "version" and value != TABLE_VERSION:
-                raise StoreError(f"{self._path.name} has version {value}, this program knows {TABLE_VERSION}")
+                raise StoreError(f"{self._path.name} cannot be opened: {version_text(value)}")
+            if not hasattr(facts, name):
+                raise StoreError(
+                    f"{self._path.name} cannot be opened: this version of pybroker does not know its fact {name}: "
+                    "start the newer version that wrote it"
+                )
             setattr(facts, name, value)
             found.add(name)
         if not found and what_is_there:
