@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,11 @@ class SetClock(Clock):
         return self.now_ms
 
 
-@dataclass
 class Listener(AppendListener):
     """Waits for appends."""
 
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         assert error is None

@@ -82,7 +82,7 @@ def test_finding_has_headline_sentence_table_why_and_numbered_actions() -> None:
         "  silent after  1m 1s",
         "",
         "  Why: A key moved to another consumer, which waits until the previous consumer",
-        "  has acknowledged its messages of the key. See docs/how-to/explain.md#codes",
+        "  has acknowledged its messages of the key. See docs/how-to/explain.md",
         "",
         "  What to do: Make the holder acknowledge its messages of these keys. If it",
         "  cannot, disconnect it: other consumers then receive them.",
