@@ -72,7 +72,7 @@ def test_nothing_is_lost_without_a_confirmation(run: Run, monkeypatch: pytest.Mo
     for answer in ("no\n", "\n", "", "y\n"):
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         ran = run(*command)
-        assert (ran.code, "nothing was done" in ran.err) == (1, True), ran
+        assert (ran.code, "nothing was changed" in ran.err) == (1, True), ran
     assert backlog(run, "asked") == before
 
 
@@ -126,7 +126,7 @@ def test_connection_options_stand_before_commands_that_have_commands(
 ) -> None:
     monkeypatch.delenv("PULSAR_ADMIN_URL")
     assert run("--url", broker.admin_url, "policies", "get", "public/default", "retention").code == 0
-    assert run("--url", broker.admin_url, "transactions", "list").out == "No transaction is open.\n"
+    assert run("--url", broker.admin_url, "transactions", "list").out == "No open transactions.\n"
     assert run("--url", broker.admin_url, "api", "get", "/admin/v2/clusters").code == 0
 
 

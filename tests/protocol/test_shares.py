@@ -183,7 +183,7 @@ async def test_sink_is_opened_by_no_role_that_may_not_commit_it() -> None:
         assert (await http(broker, "honest", "POST", f"{SINKS}/s/commit", {"batch": 0})).status == 200
         for call_name, body in (("open", {"batch": 1}), ("commit", {"batch": 1})):
             other = await http(broker, "weak", "POST", f"{SINKS}/s/{call_name}", body)
-            assert (other.status, "another role's" in other.text) == (403, True), call_name
+            assert (other.status, "another role" in other.text) == (403, True), call_name
             # Of the same coordinator as s, which has no place for another one.
             full = await http(broker, "honest", "POST", f"{SINKS}/{same_home('s')}/{call_name}", body)
             assert (full.status, "maxTransactionSinksPerCoordinator" in full.text) == (429, True), call_name

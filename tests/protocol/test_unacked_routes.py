@@ -327,7 +327,7 @@ async def test_what_cannot_be_meant_is_refused_with_the_reason(broker: MemoryBro
         ("after=%ff", "is not what `next`"),
         ("after=WyJkcmFpbmluZyIsMV0", "is not what `next`"),
         ("key=a&keyBase64=YQ==", "one of them"),
-        ("keyBase64=%21", "no Base64"),
+        ("keyBase64=%21", "not Base64"),
         ("hash=5", "only Key_Shared has hashes"),
     ):
         answer = await broker.rest("GET", f"{AT}/unacked?{query}")

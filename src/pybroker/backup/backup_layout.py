@@ -37,7 +37,7 @@ RESTORE_POINTS = "restore-points"
 MANIFEST = "manifest.json"
 DATABASES = ("metadata.db", "checkpoint.db")
 PARTIAL_SUFFIX = ".partial"
-_POINT_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
+_POINT_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{8}")
 _Value = TypeVar("_Value")
 
 
@@ -90,7 +90,8 @@ def ledger_file_name(ledger_id: int) -> str:
 
 def point_name(created_ms: int, snapshot_id: str) -> str:
     """Return the directory name of a restore point; the names sort by time."""
-    return f"{datetime.fromtimestamp(created_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{snapshot_id[:8]}"
+    seconds, milliseconds = divmod(created_ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{milliseconds:03d}Z-{snapshot_id[:8]}"
 
 
 def encode_checked(value: msgspec.Struct) -> bytes:

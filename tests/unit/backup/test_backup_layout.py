@@ -122,18 +122,18 @@ def test_ledger_of_no_restore_point_is_unused() -> None:
 
 
 def test_names_of_restore_points_sort_by_time(tmp_path: Path) -> None:
-    names = [point_name(time_ms, "0123456789abcdef") for time_ms in (1_700_000_000_000, 999_000_000_000)]
-    assert names == ["20231114T221320Z-01234567", "20010828T120000Z-01234567"]
+    names = [point_name(time_ms, "0123456789abcdef") for time_ms in (1_700_000_000_007, 999_000_000_000)]
+    assert names == ["20231114T221320.007Z-01234567", "20010828T120000.000Z-01234567"]
     assert restore_points(tmp_path) == []
     for name in (*names, names[0] + ".partial", "other"):
         (tmp_path / "restore-points" / name).mkdir(parents=True)
         (tmp_path / "restore-points" / name / "manifest.json").touch()
-    (tmp_path / "restore-points" / "20231114T221321Z-01234567").mkdir()  # without a manifest
+    (tmp_path / "restore-points" / "20231114T221321.000Z-01234567").mkdir()  # without a manifest
     assert restore_points(tmp_path) == sorted(names)
 
 
 def test_manifest_with_other_paths_is_refused(tmp_path: Path) -> None:
-    point = tmp_path / "restore-points" / "20231114T221320Z-01234567"
+    point = tmp_path / "restore-points" / "20231114T221320.007Z-01234567"
     point.mkdir(parents=True)
     databases = [StoredDatabase("metadata.db", 1, 1), StoredDatabase("../../.ssh/authorized_keys", 1, 1)]
     manifest = Manifest(BACKUP_FORMAT, "l", 1, "1", databases, [])

@@ -13,7 +13,7 @@ from pybroker.cli.text_tables import moment, size
 
 EXAMPLES = """
 pybroker restore /backups/broker-1 --data data
-pybroker restore /backups/broker-1 --data data --point 20261127T060000Z-0123abcd
+pybroker restore /backups/broker-1 --data data --point 20261127T060000.000Z-0123abcd
 pybroker serve --data data                           afterwards
 """
 
