@@ -120,7 +120,7 @@ def test_a_message_is_delivered_again_and_clients_are_disconnected(run: Run, cli
     producer.send(b"x")
     at = consumer.receive(30_000).message_id()
     given = f"{at.ledger_id()}:{at.entry_id()}"
-    assert run("redeliver", "again", "s", given).out == f"{given} to be delivered again\n"
+    assert run("redeliver", "again", "s", given).out == f"{given} will be delivered again\n"
     assert consumer.receive(30_000).redelivery_count() == 1
     assert run("disconnect", "again", "s", "--consumer", "c").code == 0
     assert consumer.receive(30_000).data() == b"x"  # its client came back
