@@ -133,7 +133,10 @@ class ChunkedMessages:
         return self._completed(known, asked.end) if is_complete else None
 
     def may_begin_at(self, begin: Mark, asked: LookBack) -> bool:
-        """Return whether a chunk 0 at `begin` would be within the limits."""
+        """Return whether a message that begins at `begin` and ends with the chunk of `asked` would be within the limits.
+
+        If not, searching before `begin` cannot find a chunk 0 that completes the message.
+        """
         return begin.is_within(self._max_entries, self._max_bytes, asked.end)
 
     def _completed(self, known: _Sequence, end: Mark) -> list[Chunk] | None:

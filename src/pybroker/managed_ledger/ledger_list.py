@@ -196,12 +196,12 @@ class LedgerList:
 
     @property
     def first_position(self) -> Position:
-        """The first entry, or the position of the first one to come."""
+        """The position of the oldest entry; without entries, the position that the next entry will have."""
         return self.normalize(EARLIEST)
 
     @property
     def last_position(self) -> Position:
-        """The newest entry, or entry -1 of the first ledger."""
+        """The position of the newest entry; without entries, entry id -1 of the first ledger, or `EARLIEST` without ledgers."""
         for ledger in reversed(self._ledgers):
             if ledger.entry_count:
                 return Position(ledger.ledger_id, ledger.entry_count - 1)
@@ -209,7 +209,7 @@ class LedgerList:
 
     @property
     def end_position(self) -> Position:
-        """Just behind the last entry; `normalize` makes it the next one as soon as that exists."""
+        """The position after the newest entry. If the next entry is in a later ledger, `normalize` returns its position."""
         last = self.last_position
         return Position(last.ledger_id, last.entry_id + 1)
 

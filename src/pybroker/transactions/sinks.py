@@ -128,13 +128,17 @@ class Marks:
         self._hold(sink, holder)
 
     def held_by(self, sink: str, name: str) -> None:
-        """Unless a role owns the mark. The log does not contain holders that are addresses."""
+        """Count the mark for the holder `name`, unless a role owns it or its holder is known.
+
+        `put` cannot set such a holder, because the records of the log contain roles, but no addresses.
+        """
         mark = self._marks.get(sink)
         if mark is not None and mark.owner is None and self._holders[sink] == UNKNOWN.name:
             self._drop(sink)
             self._hold(sink, name)
 
     def of(self, name: str) -> list[str]:
+        """Return the sinks whose marks count for the holder `name`."""
         return [sink for sink, holder in self._holders.items() if holder == name]
 
     def remove(self, sink: str) -> None:
@@ -154,7 +158,10 @@ class Marks:
 
 
 class OpenOfSinks:
-    """By run of a writer, so a run with thousands of transactions only examines those of others."""
+    """The open transactions of each sink, grouped by writer and run.
+
+    A run with thousands of transactions can find those of other runs without examining its own.
+    """
 
     def __init__(self) -> None:
         self._by_sink: dict[str, dict[tuple[str, str], dict[int, None]]] = {}
@@ -173,11 +180,11 @@ class OpenOfSinks:
             del self._by_sink[label.sink]
 
     def of(self, sink: str) -> list[int]:
-        """Return their `least`, the oldest first."""
+        """Return the open transactions of `sink`, the oldest first, as the low halves (`least`) of their ids."""
         return sorted(least for leasts in self._by_sink.get(sink, {}).values() for least in leasts)
 
     def of_others(self, label: Label) -> list[int]:
-        """The same without those of this run of this writer."""
+        """As `of`, without the transactions of the writer and run of `label`."""
         own = (label.writer, label.run)
         runs = self._by_sink.get(label.sink, {})
         return sorted(least for run, leasts in runs.items() if run != own for least in leasts)

@@ -163,8 +163,9 @@ async def explain_topic(call: Call) -> Response:
 
 
 def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return summaries of these subscriptions, without those deleted meanwhile. One may take a while, and so may many without
-    waiting messages.
+    """Return summaries of the named subscriptions. Deleted ones are left out.
+
+    Yields after each subscription, because many take long, and within one, because a single one can take long.
     """
     listed: list[dict[str, Any]] = []
     for name in names:

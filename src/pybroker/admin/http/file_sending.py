@@ -1,7 +1,8 @@
 """Sends parts of files by the kernel, in a thread.
 
 Invariants: while a thread sends, no other code writes to the connection; the end of the request ends the thread. The
-thread has its own descriptor of the socket, so it never writes into another connection after this one is closed.
+thread has its own descriptor of the socket: after the connection is closed, it cannot write to another connection that
+reuses the number of the old descriptor.
 docs/contributing/benchmarks.md has the comparison with copies through the event loop.
 """
 
@@ -30,7 +31,10 @@ _POLL_MS = 200
 
 
 class _Sent:
-    """Sent bytes, for h11's account of the body."""
+    """Stand-in for body bytes that were already sent to the socket.
+
+    h11 uses only its length, to check Content-Length.
+    """
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -40,7 +44,7 @@ class _Sent:
 
 
 class FileSender:
-    """Owned by a connection."""
+    """Sends parts of files as bodies of one connection's responses. Owned by the connection."""
 
     def __init__(self, transport: asyncio.Transport, connection: h11.Connection) -> None:
         self._transport = transport
@@ -64,7 +68,7 @@ class FileSender:
             writer.release()
 
     def sent(self, size_bytes: int) -> None:
-        """Count sent bytes of the answer's body. Raises ClientGone."""
+        """Report to h11 that `size_bytes` of the response body were sent. Raises ClientGone."""
         if self._transport.is_closing():
             raise ClientGone
         self._connection.send_with_data_passthrough(h11.Data(data=_Sent(size_bytes)))  # type: ignore[arg-type]
@@ -73,7 +77,7 @@ class FileSender:
 class SocketWriter:
     """A descriptor that a thread writes to. `send` runs in the thread, `release` on the event loop.
 
-    Invariant: the later one of both closes the descriptor, and never while the other uses it.
+    Invariant: the descriptor is closed once, by the call that ends last, so never while the thread uses it.
     """
 
     def __init__(self, descriptor: int, timeout_s: float) -> None:
@@ -84,7 +88,7 @@ class SocketWriter:
         self._released = threading.Event()
 
     def send(self, offset: int, length: int, file: LedgerFile) -> None:
-        """Raises ClientGone when the client has disconnected, or has read nothing for the timeout."""
+        """Send a part of `file`. Raises ClientGone when the client has disconnected, or has read nothing for the timeout."""
         with self._lock:
             if self._released.is_set():
                 raise ClientGone

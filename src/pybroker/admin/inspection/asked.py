@@ -90,7 +90,7 @@ def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
 
 
 def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
-    """Return a key as text, or in Base64 under another name; empty for None."""
+    """Return the JSON member of a message key: `{name: text}`, `{nameBase64: ...}` if it is not UTF-8, or `{}` for None."""
     if key is None:
         return {}
     try:

@@ -49,19 +49,19 @@ async def _found(call: Call) -> tuple[Topic, CursorState]:
 
 
 async def get_pending_ack_stats(call: Call) -> Response:
-    """How many transactions hold acknowledgements; `lowWaterMarks=true` adds those of coordinators."""
+    """The number of transactions with pending acks; `lowWaterMarks=true` adds the low-water marks of the coordinators."""
     topic, state = await _found(call)
     return json_response(pending_ack_stats(topic, state.held, with_low_water_marks=call.flag("lowWaterMarks")))
 
 
 async def get_transaction_in_pending_ack(call: Call) -> Response:
-    """Up to where an open transaction has acknowledged cumulatively, if it has."""
+    """The position of the cumulative acknowledgement of an open transaction; empty if it has none."""
     _, state = await _found(call)
     return json_response(transaction_in_pending_ack(state.held, txn_id_of(call)))
 
 
 async def get_position_in_pending_ack(call: Call) -> Response:
-    """Whether a transaction holds an entry, or with `batchIndex` a message of its batch."""
+    """Whether an entry, or with `batchIndex` a message of its batch, has a pending ack of a transaction."""
     _, state = await _found(call)
     position = Position(call.integer("ledger"), call.integer("entry"))
     batch_index = None if call.query("batchIndex") is None else call.query_integer("batchIndex", 0)
@@ -69,6 +69,6 @@ async def get_position_in_pending_ack(call: Call) -> Response:
 
 
 async def get_pending_ack_internal_stats(call: Call) -> Response:
-    """Nothing: pending acknowledgements have no log of their own here, they stand in the cursor."""
+    """Always empty: pending acks are stored in the cursor, not in a log of their own."""
     await _found(call)
     return json_response({})

@@ -174,7 +174,11 @@ def _stuck(
 
 
 def stuck_since_ms(code: Code, consumer: Consumer) -> int:
-    """Return the start of the condition. Only a delivery uses up permits or reaches the limit, and no delivery follows that one."""
+    """Return when the condition `code` of `consumer` began.
+
+    A connection that the client does not read has recorded the time. The other conditions began with the last delivery: it
+    used the last permits or reached the limit, and nothing was delivered after it.
+    """
     if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
         return wall_ms(consumer.peer.full_since_ms, consumer.subscription.runtime.clock)
     return consumer.counters.last_consumed_ms or consumer.connected_since_ms

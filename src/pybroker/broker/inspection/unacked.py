@@ -47,7 +47,10 @@ class Wanted:
 
 
 class UnackedEntry(NamedTuple):
-    """None and 0 where the subscription type does not keep a value."""
+    """An entry with unacknowledged messages, and its last delivery.
+
+    For Exclusive and Failover the hash is always 0, and the time is approximate. The time is None if it is not known.
+    """
 
     position: Position
     consumer: Consumer | None

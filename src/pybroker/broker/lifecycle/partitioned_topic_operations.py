@@ -1,12 +1,12 @@
 """Creation, extension, and deletion of partitioned topics: the stored metadata, and the partitions, which are topics.
 
 Invariants:
-- There is one change of a partitioned topic at a time, in order of arrival. Meanwhile no topic without partitions is created under
-  its name, and clients that need it, or a partition that does not exist yet, wait.
+- Changes of one partitioned topic run one at a time, in order of arrival. During a change, requests for the topic or for a missing
+  partition wait, and no topic without partitions is created under its name.
 - A partitioned topic whose creation was confirmed is durable. Partitions that are missing after a crash are created when a client
-  names them, or by `create_missing`.
-- New partitions have the subscriptions of the first partition before any client can know of them, so no subscription misses a
-  message. A crash before that leaves partitions that no client sees; the next attempt uses them.
+  requests them, or by `create_missing`.
+- New partitions get the subscriptions of the first partition before the stored number of partitions is raised, so no subscription
+  misses a message. A crash in between leaves partitions that no client sees; the next extension uses them.
 - A deletion first marks the metadata: from then on no partition is loaded or created for a client. `finish_deletions` completes
   interrupted deletions after a restart.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pybroker.metadata.partitioned_topics import PartitionedTopics
 
 MADE_AT_ONCE = 64
-"""Created together: the metadata store writes them in one batch."""
+"""The number of partitions that are created concurrently: the metadata store writes them in one batch."""
 
 
 class PartitionedTopicOperations:
@@ -57,7 +57,7 @@ class PartitionedTopicOperations:
     # --- make --------------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        """Create a partitioned topic with its partitions. It is complete on return, also if the call is refused because it exists.
+        """Create a partitioned topic with its partitions. A refusal because it exists is returned after its creation is complete.
 
         Raises AdminError 400 and 409, NotAllowedError above the namespace's limit, TopicNotFound without the namespace,
         TooManyRequests.
@@ -195,7 +195,7 @@ class PartitionedTopicOperations:
                 continue
 
     async def _left_over(self, name: TopicName, count: int) -> list[int]:
-        """After an interrupted extension, perhaps with gaps between them."""
+        """Return the indexes of partitions that an interrupted extension created. There may be gaps between them."""
         found: list[int] = []
         index = count
         while index < (found[-1] + 1 if found else count) + MADE_AT_ONCE:
@@ -229,7 +229,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.deleted", topic=name, reason="no partition exists")
 
     async def finish_deletions(self) -> None:
-        """A failure is logged, and the topic can be deleted again."""
+        """Complete interrupted deletions. A failure is logged; the deletion can be requested again."""
         for name in self._partitioned.being_deleted():
             try:
                 await self.delete(name, force=True)

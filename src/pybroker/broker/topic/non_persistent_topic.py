@@ -111,7 +111,9 @@ class NonPersistentTopic(TopicBase):
         yield
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Raises NotAllowedError at the limit of subscriptions, and the errors of the base class."""
+        """As in the base class. Also raises NotAllowedError at the limit of subscriptions, and ServiceNotReady if another
+        subscription of this name exists now.
+        """
         assert isinstance(subscription, NonPersistentSubscription)
         present = self.subscriptions.get(subscription.name)
         if present is None:

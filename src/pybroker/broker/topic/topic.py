@@ -328,7 +328,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self.registry.lock(subscription, purpose)
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Raises SubscriptionNotFound if it was deleted, and the errors of the base class."""
+        """As in the base class. Also raises SubscriptionNotFound if the subscription was deleted."""
         if self.subscriptions.get(subscription.name) is not subscription:
             self.require_open()
             raise SubscriptionNotFound(f"Subscription {subscription.name} was deleted during the request")

@@ -115,7 +115,7 @@ class PartitionConsumer(ConnectionUser):
     # --- attaching
 
     async def attach(self) -> None:
-        """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+        """Attach to the partition. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         await self._client.retried(self._attach_once)
 
     async def _attach_once(self) -> None:

@@ -102,7 +102,11 @@ class ProducerState(Enum):
 
 
 class Producer(ConnectionUser, ClientPart):
-    """`send` waits for capacity and returns a future of the receipt. Created by `open_producer`."""
+    """Asynchronous producer of one topic or partition. Created by `open_producer`.
+
+    `send` waits until the queue of pending entries has capacity, and returns a future that resolves to the entry id of the
+    receipt.
+    """
 
     def __init__(self, client: Client, topic: TopicName, settings: ProducerSettings) -> None:
         self.topic = topic
@@ -265,7 +269,7 @@ class Producer(ConnectionUser, ClientPart):
     # --- attaching
 
     async def attach(self) -> None:
-        """Raises the reason if that fails."""
+        """Attach to the topic. After a failure the producer is closed, and the reason is raised."""
         busy_until = time.monotonic() + self._settings.busy_patience_s
         try:
             while True:

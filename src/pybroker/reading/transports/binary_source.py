@@ -292,7 +292,7 @@ class _RangeReading:
                     ) from None
 
     async def _is_passed(self, consumer: Consumer) -> bool:
-        """Whether the broker has moved the cursor past the range: it acknowledges markers when it reaches them."""
+        """Return whether the cursor has passed the range. The broker acknowledges the markers that it reaches."""
         if self._next > 0:
             await consumer.acknowledge_up_to(Position(self._entries.ledger_id, self._next - 1))
         stands = (await consumer.ends()).mark_delete
@@ -317,10 +317,11 @@ class _RangeReading:
         return consumer
 
     async def _is_stored_to_its_end(self) -> bool:
-        """Whether the topic has the last entry of the range, although the last entry for readers is before it.
+        """Return whether the last entry of the range is stored, although GET_LAST_MESSAGE_ID returns an earlier one.
 
-        The planned range may contain markers and messages of aborted transactions. A cursor opened behind all entries of a
-        ledger is at the ledger's last one. The consumer requests no entries, so the cursor does not move.
+        This is the case if the range ends with markers or messages of aborted transactions, which consumers never receive.
+        To find out, open a cursor after all entries of the ledger: the broker moves its mark-delete position to the last
+        stored entry of the ledger. The consumer requests no entries, so the cursor stays there.
         """
         ledger_id = self._entries.ledger_id
         behind = Subscribing(_reader_name(), start=Position(ledger_id, NO_ENTRY_ID), is_from_earliest=False)
@@ -337,7 +338,10 @@ class _RangeReading:
         )
 
     async def _ended_before(self, beyond: ReceivedEntry) -> None:
-        """Handle an entry behind the range. Missing entries at the range's end are never sent to readers, or are lost."""
+        """Handle `beyond`, an entry after the range that arrived before the last entry of the range.
+
+        The missing entries are either markers or aborted messages, which consumers never receive, or lost. Raises DataLoss.
+        """
         self._is_done = True
         if self._next >= self._end:
             return

@@ -1,4 +1,4 @@
-"""Spark read tasks. The partition contains everything that a task needs."""
+"""Spark read tasks. A `ReadTask` is pickled and sent to a worker, and contains everything that the task needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENTRY, _BATCH_INDEX = "__entryId", "__batchIndex"
 
 @dataclass(frozen=True)
 class ReadTask(InputPartition):
-    """Ranges of entries, in order, and the form of their rows."""
+    """One Spark partition: the entry ranges that a task reads, in order, and the form of the rows that it returns."""
 
     source: SourceOptions
     reading: TypedReading
