@@ -57,7 +57,7 @@ def test_a_subscription_without_consumers_waits_and_explain_says_so_with_its_exi
     assert (document.code, document.json["waiting"], document.json["findings"][0]["code"]) == (3, True, "no-consumers")
     topic = run("explain", "lonely")
     assert topic.code == 3
-    assert topic.lines[-1].split()[:3] == ["s", "yes", "no-consumers"]
+    assert "s             stuck" in topic.out
 
 
 def test_what_a_consumer_holds_is_listed_and_acknowledged_one_by_one(run: Run, client: pulsar.Client) -> None:

@@ -127,7 +127,7 @@ def test_a_job_that_writes_exactly_once_and_is_repeated_has_written_once(
         ({"delivery": "exactly-once", "jobId": "j"}, "select 'a' as value", "admin.url"),
         ({"delivery": "maybe"}, "select 'a' as value", "delivery"),
         ({"topik": "x"}, "select 'a' as value", "did you mean topic"),
-        ({}, "select 'a' as value, current_timestamp() as __publishTime", "drop it"),
+        ({}, "select 'a' as value, current_timestamp() as __publishTime", "drop the column"),
         ({}, "select 'a' as value, 1 as __key", "__key"),
     ],
 )
