@@ -291,3 +291,23 @@ async def test_every_path_but_metrics_and_what_probes_ask_needs_credentials(tmp_
             assert (path, answer.status) == (path, 200)
     async with served(authenticate_metrics_endpoint=True, **settings) as http:
         assert (await http.call("GET", "/metrics")).status == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "site", "status"),
+    [
+        ("POST", "cross-site", 403),
+        ("DELETE", "same-site", 403),
+        ("PUT", "anything", 403),
+        ("POST", "same-origin", 404),
+        ("POST", "none", 404),
+        ("GET", "cross-site", 404),
+    ],
+)
+async def test_page_of_another_site_may_not_change_the_broker(
+    http: Served, method: str, site: str, status: int
+) -> None:
+    head = f"{method} /admin/v2/absent HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n"
+    answer = await exchange(http, f"{head}Sec-Fetch-Site: {site}\r\n\r\n".encode())
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
+    assert (b"another site" in answer) == (status == 403)

@@ -56,6 +56,8 @@ ANONYMOUS = Identity(None, "none", None)
 
 # A request by a proxy may name the server before the path.
 _ABSOLUTE = re.compile(r"^https?://[^/]*", re.IGNORECASE)
+_READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES = frozenset({"same-origin", "none"})
 
 
 class Application:
@@ -85,6 +87,7 @@ class Application:
                 if self._limit is not None:
                     self._limit.take(_client_address(scope), self._runtime.clock.monotonic_ms())
                 self._check_header_size(scope)
+                _check_site(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
                 authorization, role = self._broker.broker_context.authorization, scope[IDENTITY_KEY].role
@@ -154,6 +157,20 @@ class Application:
                 self._runtime.stats.bugs += 1
                 logs.error("http.failed", method=scope["method"], path=scope["path"], exc_info=error)
                 return _reason(500, f"Internal error: {type(error).__name__}; the broker's log has the details")
+
+
+def _check_site(scope: Scope) -> None:
+    """Refuse changes that a page of another site makes in a browser, with the rights of the browser's user. Raises AdminError 403.
+
+    Browsers add the header to each request to a trustworthy address (HTTPS, or on the same machine), and pages cannot change it. Other
+    programs do not send it.
+    """
+    site = Headers(scope=scope).get("sec-fetch-site", "none")
+    if scope["method"] not in _READING_METHODS and site not in _OWN_SITES:
+        raise AdminError(
+            403,
+            f"A web page of another site ({site}) may not change this broker: use its console, or a program without a browser",
+        )
 
 
 class _Answer:
