@@ -162,8 +162,8 @@ class Application:
 def _check_site(scope: Scope) -> None:
     """Refuse changes that a page of another site makes in a browser, with the rights of the browser's user. Raises AdminError 403.
 
-    Browsers add the header to each request to a trustworthy address (HTTPS, or on the same machine), and pages cannot change it. Other
-    programs do not send it.
+    Browsers add the header to each request to a trustworthy address (HTTPS, or on the same machine), and pages cannot change
+    it. Other programs do not send it.
     """
     site = Headers(scope=scope).get("sec-fetch-site", "none")
     if scope["method"] not in _READING_METHODS and site not in _OWN_SITES:
