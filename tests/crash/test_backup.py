@@ -71,7 +71,9 @@ def test_drill_under_load_loses_no_receipt(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_drills_under_load_lose_no_receipt(tmp_path: Path) -> None:
     for seed in (11, 12):
-        run_drill(tmp_path / str(seed), seed)
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        run_drill(directory, seed)
 
 
 @pytest.mark.long
