@@ -213,7 +213,7 @@ def _is_about(line: str, fault: str) -> bool:
         return f"/{undone[1]}, {undone[2]}: " in line
     if missing := re.fullmatch(r"(\w+) has no entry \((\d+), (\d+)\)", fault):
         ledger_id, entry_id = int(missing[2]), int(missing[3])
-        behind = re.search(rf"/{missing[1]}, perhaps all entries after ledger (\d+):", line)
+        behind = re.search(rf"/{missing[1]}, perhaps all entries after ledger (\d+),", line)
         if behind and ledger_id > int(behind[1]):
             return True
         for first, last in re.findall(

@@ -147,7 +147,7 @@ def _names(line: str, fault: Wrong, promised: Promised) -> bool:
         return "perhaps all acknowledgements" in line or "some of its" in line or _covers(line, *fault.place)
     if "its list of ledgers" in line and f"{path}: " in line:
         return True
-    if behind := re.search(rf"{path}, perhaps all entries after ledger (\d+):", line):
+    if behind := re.search(rf"{path}, perhaps all entries after ledger (\d+),", line):
         return ledger_id > int(behind[1])
     if LAST_RECORDS in line and "is not there" in fault.text:
         return True
