@@ -26,7 +26,7 @@ class _NoTransport:
 
 
 class DirectHttp:
-    """The routes of one broker, made when somebody asks for the first time: most simulations have no administrator."""
+    """The routes of one broker, created by the first request: most simulations have no administrator."""
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service

@@ -28,6 +28,7 @@ import msgspec
 from crc32c import crc32c
 
 from pybroker.errors import StoreError
+from pybroker.local_store.segments.segment_writer import segment_path
 
 BACKUP_FORMAT = 1
 BACKUP_FILE = "backup.json"
@@ -81,11 +82,6 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         return sum(file.length for file in self.databases) + sum(ledger.length for ledger in self.ledgers)
-
-
-def ledger_file_name(ledger_id: int) -> str:
-    """Return the name of the segment file, the same as in a data directory."""
-    return f"{ledger_id:020d}.ledger"
 
 
 def point_name(created_ms: int, snapshot_id: str) -> str:
@@ -157,7 +153,7 @@ def plan_copies(
         length = end_offsets.get(ledger_id, size)
         if length > size:
             raise BackupError(
-                f"{ledger_file_name(ledger_id)} has {size} bytes, and checkpoint.db records {length}. The data directory is"
+                f"{segment_path(Path(), ledger_id)} has {size} bytes, and checkpoint.db records {length}. The data directory is"
                 " damaged: `pybroker ledger verify` reports the details"
             )
         if not length:

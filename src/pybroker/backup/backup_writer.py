@@ -38,7 +38,6 @@ from pybroker.backup.backup_layout import (
     decode_ledger_lines,
     encode_checked,
     encode_ledger_line,
-    ledger_file_name,
     ledgers_without_file,
     plan_copies,
     point_name,
@@ -47,11 +46,12 @@ from pybroker.backup.backup_layout import (
     restore_points,
     unused_ledgers,
 )
-from pybroker.backup.file_copies import FileCopier, Progress, RateLimit, private, sync_directory, write_durably
+from pybroker.backup.file_copies import FileCopier, Progress, RateLimit, private, write_durably
 from pybroker.disk.database import SQLITE_FAILURES, DatabaseSnapshot
 from pybroker.disk.disk import Disk
 from pybroker.local_store.checkpoint.checkpoint_table import CheckpointTable, TableChange
-from pybroker.local_store.segments.segment_writer import parse_segment_name
+from pybroker.local_store.segments.segment_writer import segment_path
+from pybroker.local_store.start_up import segment_sizes
 from pybroker.metadata.metadata_paths import BACKUP_LINEAGE
 from pybroker.metadata.metadata_store import NOT_EXISTING
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
@@ -103,7 +103,7 @@ def delete_restore_points(target: Path, keep: int) -> list[str]:
         for name in deleted:
             directory = target / RESTORE_POINTS / name
             (directory / MANIFEST).unlink()  # first, so an interrupted deletion leaves no half restore point
-            sync_directory(directory)
+            Disk().sync_directory(directory)
             shutil.rmtree(directory)
         ledgers = target / LEDGERS
         unused = unused_ledgers(manifests, _segment_sizes(ledgers) if ledgers.is_dir() else ())
@@ -112,7 +112,7 @@ def delete_restore_points(target: Path, keep: int) -> list[str]:
             left = [copied for ledger_id, copied in lines.items() if ledger_id not in set(unused)]
             write_durably(target / LEDGER_LINES, b"".join(map(encode_ledger_line, left)))
             for ledger_id in unused:
-                (ledgers / ledger_file_name(ledger_id)).unlink()
+                (segment_path(ledgers, ledger_id)).unlink()
         return deleted
 
 
@@ -146,7 +146,7 @@ class _Writer:
         )
         write_durably(partial / MANIFEST, encode_checked(manifest))
         partial.rename(points / name)
-        sync_directory(points)
+        Disk().sync_directory(points)
         copied_bytes += sum(database.length for database in databases)
         return BackupResult(name, manifest.size_bytes, copied_bytes, len(copied), copied_ledgers)
 
@@ -173,14 +173,14 @@ class _Writer:
                 index.write(encode_ledger_line(copied[-1]))
                 index.flush()
             os.fsync(index.fileno())
-        sync_directory(target)
+        Disk().sync_directory(target)
         return sorted(copied, key=lambda each: each.ledger), copied_bytes, len(tasks)
 
     def _copy_ledger(self, source: Path, target: Path, task: CopyTask) -> CopiedLedger:
-        name = ledger_file_name(task.ledger)
-        crc = self._copier.copy(source / name, target / name, task.offset, task.length, task.crc)
-        if self._copier.checksum(target / name, task.offset, task.length, task.crc) != crc:
-            raise BackupError(f"{target / name} does not contain the bytes that were written to it: check that disk")
+        path = segment_path(target, task.ledger)
+        crc = self._copier.copy(segment_path(source, task.ledger), path, task.offset, task.length, task.crc)
+        if self._copier.checksum(path, task.offset, task.length, task.crc) != crc:
+            raise BackupError(f"{path} does not contain the bytes that were written to it: check that disk")
         return CopiedLedger(task.ledger, task.length, crc)
 
     @staticmethod
@@ -218,12 +218,7 @@ def _finish_checkpoint_db(path: Path, file_sizes: dict[int, int]) -> dict[int, i
 
 
 def _segment_sizes(directory: Path) -> dict[int, int]:
-    sizes = {}
-    for entry in os.scandir(directory):
-        ledger_id = parse_segment_name(entry.name)
-        if ledger_id is not None:
-            sizes[ledger_id] = entry.stat().st_size
-    return sizes
+    return segment_sizes(Disk().file_sizes(directory))
 
 
 def _read_ledger_lines(target: Path) -> dict[int, CopiedLedger]:

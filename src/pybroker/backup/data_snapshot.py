@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pybroker.backup.backup_layout import DATABASES, LEDGERS
 from pybroker.config import BrokerConfig
 from pybroker.disk.database import SQLITE_FAILURES, DatabaseSnapshot
 from pybroker.errors import BadVersionError, StoreError
@@ -43,9 +44,6 @@ from pybroker.runtime.tasks import TaskOwner
 
 Result = TypeVar("Result")
 SNAPSHOTS = "snapshots"
-CHECKPOINT_DB = "checkpoint.db"
-METADATA_DB = "metadata.db"
-LEDGERS = "ledgers"
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
@@ -147,7 +145,7 @@ class DataSnapshots:
                 await self._checkpoint(self._config.data_snapshot_pause_timeout_ms / 1000)
                 created_ms = clock.wall_ms()
                 databases = {}
-                for name in (CHECKPOINT_DB, METADATA_DB):
+                for name in DATABASES:
                     databases[name] = await self._in_thread(DatabaseSnapshot, self._directory / name)
                     opened.callback(databases[name].close)
                 await self._in_thread(_link_files, ledgers, copied, linked)

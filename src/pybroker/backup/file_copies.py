@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from pybroker.backup.backup_layout import BackupError
 from pybroker.disk.database import OWNER_ONLY_FILE
+from pybroker.disk.disk import Disk
 
 CHUNK_BYTES = 1 << 20
 _DROP = getattr(os, "POSIX_FADV_DONTNEED", None)
@@ -98,16 +99,7 @@ def write_durably(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make changes of names in `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    Disk().sync_directory(path.parent)
 
 
 def private(path: str, flags: int) -> int:

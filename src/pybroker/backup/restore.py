@@ -20,17 +20,18 @@ from pybroker.backup.backup_layout import (
     RESTORE_POINTS,
     BackupError,
     Manifest,
-    ledger_file_name,
     read_head,
     read_manifest,
     restore_points,
 )
-from pybroker.backup.file_copies import FileCopier, Progress, RateLimit, sync_directory, write_durably
+from pybroker.backup.file_copies import FileCopier, Progress, RateLimit, write_durably
+from pybroker.disk.disk import Disk
 from pybroker.local_store.data_directory import (
     INCOMPLETE_RESTORE_NAME,
     LOCK_FILE_NAME,
     DataDirectoryLock,
 )
+from pybroker.local_store.segments.segment_writer import segment_path
 from pybroker.metadata.metadata_paths import BACKUP_LINEAGE
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 
@@ -68,11 +69,11 @@ def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Pro
         ledgers = data / LEDGERS
         ledgers.mkdir(mode=0o700, exist_ok=True)
         for ledger in manifest.ledgers:
-            name = ledger_file_name(ledger.ledger)
-            _copy(copier, backup / LEDGERS / name, ledgers / name, ledger.length, ledger.crc, progress)
-        sync_directory(ledgers)
+            source, target = (segment_path(each, ledger.ledger) for each in (backup / LEDGERS, ledgers))
+            _copy(copier, source, target, ledger.length, ledger.crc, progress)
+        Disk().sync_directory(ledgers)
         marker.unlink()
-        sync_directory(data)
+        Disk().sync_directory(data)
     finally:
         lock.release()
     return RestoreResult(point, manifest.createdMs, manifest.size_bytes, len(manifest.ledgers))
@@ -113,7 +114,7 @@ def verify_backup(backup: Path, rate: RateLimit, progress: Progress) -> tuple[in
         path = backup / RESTORE_POINTS / name / database.name
         problems += _problems(copier, path, {database.length: database.crc})
     for ledger_id, checksums in sorted(lengths.items()):
-        problems += _problems(copier, backup / LEDGERS / ledger_file_name(ledger_id), checksums)
+        problems += _problems(copier, segment_path(backup / LEDGERS, ledger_id), checksums)
     return len(names), problems
 
 

@@ -13,9 +13,10 @@ from pybroker.cli.admin_rest import AdminRest, path_of, subscription_path
 from pybroker.cli.exit_codes import EXIT_OK, EXIT_WAITS, CommandFailed, WrongUsage
 from pybroker.cli.explain_text import ExplainText, Line
 from pybroker.cli.output import DIM, RED, Output, add_json_option, output_of
-from pybroker.cli.parsed_arguments import GivenId, base64_bytes, count, message_id, seconds, topic
+from pybroker.cli.parsed_arguments import GivenId, base64_bytes, count, message_id, topic
 from pybroker.cli.parsing import described
 from pybroker.cli.text_tables import moment, printable
+from pybroker.cli.watching import add_watch_option
 from pybroker.cli.which_broker import SameBroker, add_broker_options, broker_of, same_broker
 from pybroker.model.names import TopicName
 
@@ -35,8 +36,6 @@ pybroker explain orders billing || echo "stuck"  exit code 3: something is stuck
 Document = dict[str, Any]
 DEFAULT_LIMIT = 100
 DEFAULT_WIDTH = 80
-DEFAULT_PAUSE_S = 2.0
-LEAST_PAUSE_S = 0.1
 CLEAR = "\x1b[H\x1b[2J"
 """Move to the first line and clear the screen; the lines that have scrolled away stay."""
 MAX_PAGE = 500
@@ -68,14 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--consumer", metavar="C", help="why this consumer receives no messages")
     what.add_argument("--producer", metavar="P", help="why this producer cannot publish")
-    parser.add_argument(
-        "--watch",
-        nargs="?",
-        type=_pause,
-        const=DEFAULT_PAUSE_S,
-        metavar="SECONDS",
-        help=f"refresh every SECONDS ({DEFAULT_PAUSE_S:g}) until Ctrl-C; after the names, or as --watch=SECONDS",
-    )
+    add_watch_option(parser)
     add_json_option(
         parser, "the complete document; a list of documents for a partitioned topic; with --watch, one line each time"
     )
@@ -190,19 +182,6 @@ def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Docu
         found += answer["topics"]
         if not answer["topics"] or len(found) >= min(limit, answer["matching"]):
             return {**answer, "topics": found}
-
-
-def _pause(text: str) -> float:
-    """Parse the value of --watch, and reject a topic name that follows it."""
-    try:
-        pause_s = seconds(text)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(
-            "expected a time such as 2s; write --watch behind the names, or as --watch=2s"
-        ) from None
-    if pause_s < LEAST_PAUSE_S:
-        raise argparse.ArgumentTypeError(f"expected at least {LEAST_PAUSE_S:g}s")
-    return pause_s
 
 
 def _query(options: argparse.Namespace) -> dict[str, object]:
