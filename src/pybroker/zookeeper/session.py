@@ -1,0 +1,351 @@
+"""The rules of one ZooKeeper session, without IO: bytes and times in, bytes and events out. `client.py` drives it.
+
+A session lives in the servers and moves between connections. The server forgets it when it has received nothing for the
+negotiated time-out, and deletes its ephemeral nodes. A client without a connection is never told, so it must decide by its
+own clock, and must decide earlier than the server.
+
+Deadline: `confirmed_ms` is the time at which the newest *answered* request was sent. The server received that request
+later, so it keeps the session at least until `confirmed_ms` + time-out. The session counts as lost at 5/6 of the time-out
+after it. The time of the answer would be wrong: after a freeze of this process, an old answer may lie in the socket's buffer.
+
+    CONNECTING --> CONNECTED <--> SUSPENDED        SUSPENDED, CONNECTED --> LOST (by the clock, or by the server's word)
+                       ^------------- LOST         any state --> CLOSED
+
+Invariants: answers belong to requests in their order; a request is either answered, or returned by `disconnected`; once LOST
+is reported, nothing of the former session is used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
+
+from pybroker.zookeeper.errors import DamagedAnswer
+from pybroker.zookeeper.jute import Reader, pack_buffer
+from pybroker.zookeeper.operations import NodeEvent, Operation, read_event
+
+PING_SHARE: Final = 1 / 6
+"""Share of the time-out after which an idle connection sends a ping."""
+SILENCE_SHARE: Final = 1 / 2
+"""Share of the time-out after which a connection with an unanswered request is given up; another server is tried."""
+LOST_SHARE: Final = 5 / 6
+"""Share of the time-out after which the session counts as lost. The value of Java brokers."""
+MAX_FRAME_BYTES: Final = 1 << 30
+"""A longer frame can only be the start of something that is not ZooKeeper."""
+
+_CONNECT = Struct(">iqiq")  # protocol version, last zxid, time-out, session id; then password and read-only flag
+_CONNECTED = Struct(">iiq")  # protocol version, time-out, session id; then password
+_REQUEST = Struct(">iii")  # length, xid, operation
+_ANSWER = Struct(">iqi")  # xid, zxid, error code
+_LENGTH = Struct(">i")
+_NO_PASSWORD = bytes(16)
+_XID_EVENT = -1
+_XID_PING = -2
+_XID_AUTH = -4
+_XID_SET_WATCHES = -8
+_SPECIAL_XIDS: Final = {
+    Operation.PING: _XID_PING,
+    Operation.AUTH: _XID_AUTH,
+    Operation.SET_WATCHES: _XID_SET_WATCHES,
+}
+_MAX_XID = (1 << 31) - 1
+
+
+class SessionState(Enum):
+    """See the diagram above."""
+
+    CONNECTING = "connecting"
+    """There was no session yet."""
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """There is a session and no connection."""
+    LOST = "lost"
+    """The session is over. The client asks for another one."""
+    CLOSED = "closed"
+
+
+class SessionEvent(Enum):
+    """A change that listeners hear of. The package describes each."""
+
+    SUSPENDED = "suspended"
+    RECONNECTED = "reconnected"
+    LOST = "lost"
+    RENEWED = "renewed"
+
+
+class Answer(NamedTuple):
+    """`body` is None if the answer was larger than the limit, and was dropped. `token` is that of the request."""
+
+    token: object
+    code: int
+    body: bytes | None
+
+
+class Established(NamedTuple):
+    """The server accepted the connection. `event` is None for the first session."""
+
+    event: SessionEvent | None
+
+
+class Refused(NamedTuple):
+    """The server knows the session no more; the next connection asks for another one. `event` is None if it was lost before."""
+
+    event: SessionEvent | None
+
+
+class AuthAnswered(NamedTuple):
+    """The answer to one of the credentials. The server closes the connection if it does not accept them."""
+
+    is_accepted: bool
+
+
+Received: TypeAlias = Answer | NodeEvent | Established | Refused | AuthAnswered | SessionEvent
+
+
+class Due(Enum):
+    """What `due` asks for."""
+
+    NOTHING = "nothing"
+    PING = "ping"
+    GIVE_UP_CONNECTION = "give up connection"
+
+
+class FrameReader:
+    """Cuts received bytes into frames. Of a frame above the limit only the first bytes are kept."""
+
+    KEPT_BYTES = _ANSWER.size
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._buffer = b""
+        self._head = b""
+        self._bytes_to_drop = 0
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bool]]:
+        """Return each complete frame, and whether it was cut. Raises DamagedAnswer for an impossible length."""
+        frames: list[tuple[bytes, bool]] = []
+        data = self._buffer + data if self._buffer else data
+        position, end = 0, len(data)
+        while True:
+            if self._bytes_to_drop:
+                dropped = min(self._bytes_to_drop, end - position)
+                position += dropped
+                self._bytes_to_drop -= dropped
+                if self._bytes_to_drop:
+                    break
+                frames.append((self._head, True))
+            if end - position < 4:
+                break
+            (size,) = _LENGTH.unpack_from(data, position)
+            if not 0 <= size <= MAX_FRAME_BYTES:
+                raise DamagedAnswer(
+                    f"a frame of {size} bytes: the peer is not a ZooKeeper server, or its answer is damaged"
+                )
+            start = position + 4
+            if size > self._max_bytes:
+                if end - start < self.KEPT_BYTES:
+                    break
+                self._head = data[start : start + self.KEPT_BYTES]
+                position, self._bytes_to_drop = start + self.KEPT_BYTES, size - self.KEPT_BYTES
+                continue
+            if end - start < size:
+                break
+            frames.append((data[start : start + size], False))
+            position = start + size
+        self._buffer = data[position:]
+        return frames
+
+
+class Session:
+    """One client's session and its current connection."""
+
+    def __init__(self, timeout_ms: int, max_answer_bytes: int) -> None:
+        self._requested_timeout_ms = timeout_ms
+        self._max_answer_bytes = max_answer_bytes
+        self.state = SessionState.CONNECTING
+        self.session_id = 0
+        self.timeout_ms = timeout_ms
+        """The negotiated time-out, once there was a session."""
+        self.last_zxid = 0
+        self.confirmed_ms = 0.0
+        self._password = _NO_PASSWORD
+        self._next_xid = 1
+        self._had_session = False
+        # Of the current connection.
+        self._frames = FrameReader(max_answer_bytes)
+        self._is_connecting = False
+        self._connect_sent_ms = 0.0
+        self._last_sent_ms = 0.0
+        self._pending: deque[tuple[int, float, object]] = deque()  # xid, sent, token
+        self._pings: deque[float] = deque()
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def connect(self, now_ms: float) -> bytes:
+        """Begin a connection: return its first bytes. They ask for the present session, or for another one without any."""
+        assert not self._pending, "disconnected comes first"
+        assert self.state is not SessionState.CONNECTED
+        self._frames = FrameReader(self._max_answer_bytes)
+        self._is_connecting = True
+        self._connect_sent_ms = self._last_sent_ms = now_ms
+        body = (
+            _CONNECT.pack(0, self.last_zxid, self._requested_timeout_ms, self.session_id)
+            + pack_buffer(self._password)
+            + b"\0"
+        )
+        return _LENGTH.pack(len(body)) + body
+
+    def disconnected(self) -> tuple[list[object], SessionEvent | None]:
+        """The connection ended. Return the tokens of unanswered requests, and SUSPENDED if that is news."""
+        tokens = [token for _, _, token in self._pending]
+        self._pending.clear()
+        self._pings.clear()
+        self._is_connecting = False
+        if self.state is not SessionState.CONNECTED:
+            return tokens, None
+        self.state = SessionState.SUSPENDED
+        return tokens, SessionEvent.SUSPENDED
+
+    def request(self, operation: Operation, body: bytes, token: object, now_ms: float) -> bytes:
+        """Return the bytes of a request. Pings, authentication and watches that are set again have no token."""
+        assert self.state is SessionState.CONNECTED
+        self._last_sent_ms = now_ms
+        xid = _SPECIAL_XIDS.get(operation)
+        if xid is None:
+            xid = self._next_xid
+            self._next_xid = 1 if xid == _MAX_XID else xid + 1
+            self._pending.append((xid, now_ms, token))
+        elif operation is Operation.PING:
+            self._pings.append(now_ms)
+        return _REQUEST.pack(len(body) + 8, xid, operation) + body
+
+    @staticmethod
+    def farewell() -> bytes:
+        """Return a request that ends the connection's session, for a session that this side has given up."""
+        return _REQUEST.pack(8, 0, Operation.CLOSE_SESSION)
+
+    def close(self) -> None:
+        """The client wants no session any more."""
+        self.state = SessionState.CLOSED
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    # --- received bytes ----------------------------------------------------------------------------------------------
+
+    def received(self, data: bytes, now_ms: float) -> list[Received]:
+        """Return what the bytes mean. After LOST the rest is dropped, and the caller must end the connection.
+
+        Raises DamagedAnswer, after which the connection cannot be used.
+        """
+        lost = self.check(now_ms)
+        if lost is not None:
+            return [lost]
+        if self.state is SessionState.CLOSED:
+            return []
+        results: list[Received] = []
+        for frame, is_cut in self._frames.feed(data):
+            if self._is_connecting:
+                results.append(self._handshake(frame))
+                if isinstance(results[-1], Refused):
+                    break
+            else:
+                self._take(frame, is_cut, results)
+        return results
+
+    def _handshake(self, frame: bytes) -> Received:
+        reader = Reader(frame)
+        _, timeout_ms, session_id = reader.unpack(_CONNECTED)
+        password = reader.buffer()
+        self._is_connecting = False
+        if timeout_ms <= 0:
+            was_lost = self.state is SessionState.LOST
+            return Refused(None if was_lost or not self.session_id else self._lose())
+        is_same = session_id == self.session_id
+        self.session_id, self._password, self.timeout_ms = session_id, password, timeout_ms
+        self.confirmed_ms = self._connect_sent_ms
+        self.state = SessionState.CONNECTED
+        had_session, self._had_session = self._had_session, True
+        if not had_session:
+            return Established(None)
+        return Established(SessionEvent.RECONNECTED if is_same else SessionEvent.RENEWED)
+
+    def _take(self, frame: bytes, is_cut: bool, results: list[Received]) -> None:
+        reader = Reader(frame)
+        xid, zxid, code = reader.unpack(_ANSWER)
+        if zxid > 0 and xid != _XID_EVENT:
+            self.last_zxid = max(self.last_zxid, zxid)
+        if xid == _XID_EVENT:
+            event = None if is_cut else read_event(reader)
+            if event is not None:
+                results.append(event)
+        elif xid == _XID_PING:
+            if self._pings:
+                self._confirm(self._pings.popleft())
+        elif xid == _XID_AUTH:
+            results.append(AuthAnswered(code == 0))
+        elif xid == _XID_SET_WATCHES:
+            if code:
+                raise DamagedAnswer(f"the server refused to set the watches again: error {code}")
+        else:
+            if not self._pending or self._pending[0][0] != xid:
+                raise DamagedAnswer(f"an answer to request {xid}, which is not the oldest one without an answer")
+            _, sent_ms, token = self._pending.popleft()
+            self._confirm(sent_ms)
+            results.append(Answer(token, code, None if is_cut else frame[_ANSWER.size :]))
+
+    def _confirm(self, sent_ms: float) -> None:
+        self.confirmed_ms = max(self.confirmed_ms, sent_ms)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_session(self) -> bool:
+        return self.state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+
+    @property
+    def lost_at_ms(self) -> float:
+        return self.confirmed_ms + self.timeout_ms * LOST_SHARE
+
+    def holds(self, now_ms: float) -> bool:
+        """Return whether the session certainly exists at `now_ms`."""
+        return self.has_session and now_ms < self.lost_at_ms
+
+    def check(self, now_ms: float) -> SessionEvent | None:
+        """Return LOST if the session's time is over: then the connection, if there is one, must end."""
+        return self._lose() if self.has_session and now_ms >= self.lost_at_ms else None
+
+    def due(self, now_ms: float) -> Due:
+        """Return what the connection needs at `now_ms`. `check` comes first."""
+        if self.state is not SessionState.CONNECTED:
+            return Due.NOTHING
+        oldest_ms = self._oldest_unanswered_ms()
+        if oldest_ms is not None and now_ms >= oldest_ms + self.timeout_ms * SILENCE_SHARE:
+            return Due.GIVE_UP_CONNECTION
+        return Due.PING if now_ms >= self._last_sent_ms + self.timeout_ms * PING_SHARE else Due.NOTHING
+
+    def next_check_ms(self) -> float | None:
+        """Return the earliest time at which `check` or `due` may have news; None without a session."""
+        if not self.has_session:
+            return None
+        if self.state is SessionState.SUSPENDED:
+            return self.lost_at_ms
+        times = [self.lost_at_ms, self._last_sent_ms + self.timeout_ms * PING_SHARE]
+        oldest_ms = self._oldest_unanswered_ms()
+        if oldest_ms is not None:
+            times.append(oldest_ms + self.timeout_ms * SILENCE_SHARE)
+        return min(times)
+
+    def _oldest_unanswered_ms(self) -> float | None:
+        sent = [self._pending[0][1]] if self._pending else []
+        if self._pings:
+            sent.append(self._pings[0])
+        return min(sent, default=None)
+
+    def _lose(self) -> SessionEvent:
+        self.state = SessionState.LOST
+        self.session_id, self._password = 0, _NO_PASSWORD
+        return SessionEvent.LOST
