@@ -195,6 +195,11 @@ PURE = (
     "memory.memory_shares",
     "wire",
     "dispatch",
+    "zookeeper.addresses",
+    "zookeeper.errors",
+    "zookeeper.jute",
+    "zookeeper.operations",
+    "zookeeper.session",
     "ledgers.ledger_store",  # an interface and the values it speaks in
     "ledgers.cursor_store",
     "ledgers.known_data",
@@ -357,6 +362,7 @@ AT_THE_EDGE: dict[str, set[str]] = {
     "runtime.logs": {"time"},  # the time of a record is that of its writing
     "process.watchdog": {"time"},  # asks the operating system why the loop stood still
     "process.service_manager": {"time", "socket.socket"},  # the socket and the clock of the system's service manager
+    "zookeeper.client": {"time"},  # a session's deadline also counts while the machine is suspended
     "auth.basic": {"secrets"},  # a key that lasts as long as the process
 }
 

@@ -1,0 +1,153 @@
+"""A real ZooKeeper server for tests: one process with a small heap, from the published jars.
+
+The jars come from Maven Central by the command `mvn`, once, into Maven's local repository; the resolved class path is kept
+in the user's cache directory. Tests skip with the reason where Java or Maven is missing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parent / "java_projects/zookeeper.xml"
+START_DEADLINE_S = 60.0
+RESOLVE_DEADLINE_S = 600.0
+TICK_MS = 500
+"""Sessions last 2 to 20 ticks."""
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pybroker-tests"
+
+
+def class_path(project: Path = PROJECT) -> str:
+    """Return the class path of a Maven project. Skips the test with the reason if it cannot be resolved."""
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs the program `{program}` on the PATH (Java 17, Maven)")
+    digest = hashlib.sha256(project.read_bytes()).hexdigest()[:16]
+    directory = cache_directory() / f"{project.stem}-{digest}"
+    directory.mkdir(parents=True, exist_ok=True)
+    found = directory / "class-path.txt"
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may begin at once
+        if found.exists() and all(Path(jar).exists() for jar in found.read_text().split(os.pathsep)):
+            return found.read_text()
+        shutil.copy(project, directory / "pom.xml")
+        command = ["mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=resolved.txt"]
+        try:
+            result = subprocess.run(
+                command, cwd=directory, capture_output=True, text=True, timeout=RESOLVE_DEADLINE_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"the jars of {project.name} were not resolved within {RESOLVE_DEADLINE_S:g} s")
+        if result.returncode:
+            pytest.skip(f"Maven cannot resolve the jars of {project.name}: {result.stdout[-300:]}")
+        found.write_text((directory / "resolved.txt").read_text().strip())
+        return found.read_text()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+class ZooKeeperServer:
+    """One server on 127.0.0.1. Its data and its port stay the same over restarts."""
+
+    def __init__(self, directory: Path, *settings: str) -> None:
+        self._class_path = class_path()
+        self.directory = directory
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        data = directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f"tickTime={TICK_MS}",
+            f"dataDir={data}",
+            f"clientPort={self.port}",
+            "clientPortAddress=127.0.0.1",
+            "admin.enableServer=false",
+            "4lw.commands.whitelist=srvr,mntr,cons,dump",
+            "maxClientCnxns=0",
+            "snapshot.trust.empty=true",
+            *settings,
+        ]
+        self._settings = directory / "zoo.cfg"
+        self._settings.write_text("\n".join(lines) + "\n")
+
+    def start(self) -> None:
+        """Start the process and wait until it serves."""
+        assert self._process is None, "it runs"
+        options = ["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+PerfDisableSharedMem"]
+        defines = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.forceSync=no"]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        with (self.directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["java", *options, *defines, "-cp", self._class_path, main, str(self._settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not self._serves():
+            log_text = (self.directory / "server.log").read_text(errors="replace")[-2000:]
+            assert self._process.poll() is None, f"ZooKeeper ended: {log_text}"
+            assert time.monotonic() < deadline, f"ZooKeeper does not serve: {log_text}"
+            time.sleep(0.02)
+
+    def command(self, name: str) -> str:
+        """Return the answer to a command of four letters. Raises OSError."""
+        with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+            connection.sendall(name.encode())
+            parts = []
+            while part := connection.recv(65536):
+                parts.append(part)
+        return b"".join(parts).decode()
+
+    def _serves(self) -> bool:
+        try:
+            return "Mode:" in self.command("srvr")
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """Kill the process at once. Its data stays."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def freeze(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def zookeeper_server(*settings: str) -> Iterator[ZooKeeperServer]:
+    """Run a server for the block, in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="zookeeper-") as directory:
+        server = ZooKeeperServer(Path(directory), *settings)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
