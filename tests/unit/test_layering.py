@@ -53,7 +53,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dispatch": VALUES,
     "ledgers": (*VALUES, "storage_format"),
     "local_store": (*ENVIRONMENT, "storage_format", "disk", "ledgers"),
-    "metadata": (*ENVIRONMENT, "storage_format.marker_layout", "disk"),
+    "metadata": (*ENVIRONMENT, "storage_format.marker_layout", "disk", "zookeeper"),
     "managed_ledger": (*ENVIRONMENT, "ledgers", "metadata"),
     "backup": (*STORES, "version"),
     "client": (*ENVIRONMENT, "wire"),
