@@ -506,7 +506,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         raise UnknownOutcome(f"{changes[0].path}: the answer to a change was lost, and the values have changed since")
 
     async def put_for_session(self, path: str, value: bytes) -> int:
-        session_id = self._client.session_id
+        session_id, last_zxid = self._client.session_id, self._client.last_zxid
 
         async def act() -> int:
             self._require_session(session_id, path)
@@ -523,7 +523,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             node = await self._node(path)
             if node is None:
                 return None
-            if node[1].ephemeral_owner == session_id:
+            if node[1].ephemeral_owner == session_id and node[1].czxid > last_zxid:
                 return node[1].version
             raise BadVersionError(f"{path} exists already")
 

@@ -222,6 +222,11 @@ class ZooKeeperClient:
     def negotiated_timeout_ms(self) -> int:
         return self._session.timeout_ms
 
+    @property
+    def last_zxid(self) -> int:
+        """The newest change that an answer to this client included. Later changes have greater numbers."""
+        return self._session.last_zxid
+
     def holds_session(self) -> bool:
         """Return whether the session certainly exists now. Asks the clock, so it is right immediately after a freeze."""
         return self._session.holds(self._clock_ms())
