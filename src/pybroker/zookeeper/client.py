@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pybroker.zookeeper import operations as wire
 from pybroker.zookeeper.addresses import ServerAddresses
@@ -166,8 +166,7 @@ class _Link(asyncio.Protocol):
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         self._received(self, data)
