@@ -89,7 +89,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *ANALYTICS[:-1],
         "client",
     ),
-    "configuration_check": (*VALUES, "config", "auth", "cluster"),
+    "configuration_check": (*VALUES, "config", "auth", "cluster", "metadata"),
     "tools": (
         *STORES,
         "managed_ledger",

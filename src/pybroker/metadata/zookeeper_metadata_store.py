@@ -62,6 +62,8 @@ from pybroker.zookeeper.operations import (
 
 BATCH_READS: Final = 100
 """Reads in one request. A batch whose answer is too large is read one by one."""
+WAITING_LOG_S: Final = 5.0
+"""Interval of log lines while a start waits for the servers."""
 _RETRY_PAUSE_S = 0.05
 _RACE_ATTEMPTS = 20  # against other writers, for changes that accept any version
 
@@ -103,8 +105,12 @@ class ZooKeeperMetadataStore(MetadataStore):
     ) -> ZooKeeperMetadataStore:
         """Connect. Raises StoreError if there is no session in time, and if the chroot does not exist."""
         client = ZooKeeperClient(addresses, options, random)
+        waiting = asyncio.get_running_loop().create_task(_log_waiting(client, start_deadline_s))
         try:
-            await client.start(start_deadline_s)
+            try:
+                await client.start(start_deadline_s)
+            finally:
+                waiting.cancel()
             if await client.exists("/") is None:
                 await client.close()
                 raise StoreError(
@@ -154,13 +160,20 @@ class ZooKeeperMetadataStore(MetadataStore):
         self._state_since_ms = self._clock_ms()
         self._suspensions += event is SessionEvent.SUSPENDED
         self._losses += event is SessionEvent.LOST
-        log = logs.info if self._state is SessionState.CONNECTED else logs.warning
-        log(
-            f"metadata_session.{event.value}",
-            store=str(self._client.addresses),
-            session=f"{self._client.session_id:#x}",
-            timeout_ms=self._client.negotiated_timeout_ms,
-        )
+        facts = {
+            "store": str(self._client.addresses),
+            "session": f"{self._client.session_id:#x}",
+            "timeout_ms": self._client.negotiated_timeout_ms,
+        }
+        match event:
+            case SessionEvent.SUSPENDED:
+                logs.warning("metadata_session.suspended", **facts)
+            case SessionEvent.RECONNECTED:
+                logs.info("metadata_session.reconnected", **facts)
+            case SessionEvent.LOST:
+                logs.error("metadata_session.lost", **facts)
+            case SessionEvent.RENEWED:
+                logs.info("metadata_session.renewed", **facts)
         for listener in tuple(self._listeners):
             _call(listener, event, str(event))
         if self._state is SessionState.CONNECTED:
@@ -589,6 +602,14 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def close(self) -> None:
         self._is_closed = True
         await self._client.close()
+
+
+async def _log_waiting(client: ZooKeeperClient, deadline_s: float) -> None:
+    while True:
+        await asyncio.sleep(WAITING_LOG_S)
+        logs.warning(
+            "metadata_store.waiting", store=str(client.addresses), reason=client.last_failure, gives_up_after_s=deadline_s
+        )
 
 
 def _is_inner(value: bytes, stat: Stat) -> bool:
