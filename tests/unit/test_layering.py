@@ -206,6 +206,7 @@ PURE = (
     "storage_format",
     "local_store.journal.journal_recovery",
     "tools.sqlite_log",
+    "metadata.document_layout",
     "metadata.metadata_paths",
     "managed_ledger.ledger_list",
     "managed_ledger.cursor_state",

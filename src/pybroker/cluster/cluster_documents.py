@@ -7,13 +7,13 @@ that a cluster or namespace exists. `model.cluster_data` describes the documents
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-import msgspec
-
-from pybroker.errors import AdminError, StoreError
+from pybroker.errors import AdminError
 from pybroker.metadata import metadata_paths
-from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.metadata_store import MetadataStore, values_at
+from pybroker.metadata.stored_document import decoded, read, rewrite
 from pybroker.model.cluster_data import (
     DEFAULT_RESOURCE_QUOTA,
     ClusterPolicies,
@@ -22,12 +22,12 @@ from pybroker.model.cluster_data import (
     ResourceQuota,
 )
 from pybroker.model.names import NamespaceName
-from pybroker.model.policies import decode, encode
 
 MAX_NAMED = 1000
 """Limit of failure domains, and of isolation policies, per cluster."""
 
 T = TypeVar("T")
+Isolation = dict[str, NamespaceIsolationData]
 
 
 class ClusterDocuments:
@@ -39,81 +39,89 @@ class ClusterDocuments:
         self._writing = asyncio.Lock()
 
     async def failure_domains(self, cluster: str) -> dict[str, FailureDomain]:
-        return await self._read(metadata_paths.failure_domains(cluster), dict[str, FailureDomain]) or {}
+        parent = metadata_paths.failure_domains(cluster)
+        return {
+            metadata_paths.name_of_segment(segment): decoded(f"{parent}/{segment}", found.value, FailureDomain)
+            async for (segment,), found in values_at(self._store, parent, 1)
+        }
 
     async def put_failure_domain(self, cluster: str, name: str, domain: FailureDomain) -> None:
-        """Refuse with 409 if one of the domain's brokers is in another one."""
+        """Refuse with 409 if one of the domain's brokers is in another one, and with 412 for too many domains."""
         async with self._writing:
             domains = await self.failure_domains(cluster)
             for other, others in domains.items():
                 taken = set(domain.brokers) & set(others.brokers)
                 if other != name and taken:
                     raise AdminError(409, f"{', '.join(sorted(taken))} already in failure domain {other}")
-            await self._put_named(metadata_paths.failure_domains(cluster), {**domains, name: domain})
+            _require_few(domains, name)
+            await self._put(metadata_paths.failure_domain(cluster, name), FailureDomain, domain)
 
     async def delete_failure_domain(self, cluster: str, name: str) -> None:
         """Refuse with 404 if the domain does not exist."""
         async with self._writing:
-            domains = await self.failure_domains(cluster)
-            if domains.pop(name, None) is None:
+            if not await self._store.delete(metadata_paths.failure_domain(cluster, name)):
                 raise AdminError(404, f"Cluster {cluster} has no failure domain {name}")
-            await self._put_named(metadata_paths.failure_domains(cluster), domains)
 
-    async def isolation_policies(self, cluster: str) -> dict[str, NamespaceIsolationData] | None:
+    async def isolation_policies(self, cluster: str) -> Isolation | None:
         """Return the policies by name; None if the cluster never had any."""
-        return await self._read(metadata_paths.isolation_policies(cluster), dict[str, NamespaceIsolationData])
+        return await read(self._store, metadata_paths.isolation_policies(cluster), Isolation)
 
     async def put_isolation_policy(self, cluster: str, name: str, data: NamespaceIsolationData) -> None:
-        async with self._writing:
-            policies = await self.isolation_policies(cluster) or {}
-            await self._put_named(metadata_paths.isolation_policies(cluster), {**policies, name: data})
+        """Refuse with 412 for too many policies."""
+
+        def change(policies: Isolation) -> Isolation:
+            _require_few(policies, name)
+            return {**policies, name: data}
+
+        await self._change_isolation_policies(cluster, change)
 
     async def delete_isolation_policy(self, cluster: str, name: str) -> None:
         """No effect if the policy does not exist."""
-        async with self._writing:
-            policies = await self.isolation_policies(cluster) or {}
-            policies.pop(name, None)
-            await self._put_named(metadata_paths.isolation_policies(cluster), policies)
+
+        def change(policies: Isolation) -> Isolation:
+            return {other: data for other, data in policies.items() if other != name}
+
+        await self._change_isolation_policies(cluster, change)
 
     async def migration(self, cluster: str) -> ClusterPolicies | None:
         """Return None if the migration state was never set."""
-        return await self._read(metadata_paths.migration(cluster), ClusterPolicies)
+        return await read(self._store, metadata_paths.migration(cluster), ClusterPolicies)
 
     async def put_migration(self, cluster: str, policies: ClusterPolicies) -> None:
-        await self._store.put(metadata_paths.migration(cluster), encode(policies))
+        async with self._writing:
+            await self._put(metadata_paths.migration(cluster), ClusterPolicies, policies)
 
     async def default_quota(self) -> ResourceQuota:
-        return await self._read(metadata_paths.RESOURCE_QUOTAS, ResourceQuota) or DEFAULT_RESOURCE_QUOTA
+        found = await read(self._store, metadata_paths.DEFAULT_RESOURCE_QUOTA, ResourceQuota)
+        return found or DEFAULT_RESOURCE_QUOTA
 
     async def quota(self, namespace: NamespaceName, bundle: str) -> ResourceQuota:
-        return await self._read(_quota(namespace, bundle), ResourceQuota) or await self.default_quota()
+        found = await read(self._store, metadata_paths.resource_quota(namespace, bundle), ResourceQuota)
+        return found or await self.default_quota()
 
     async def put_default_quota(self, quota: ResourceQuota) -> None:
-        await self._store.put(metadata_paths.RESOURCE_QUOTAS, encode(quota))
+        async with self._writing:
+            await self._put(metadata_paths.DEFAULT_RESOURCE_QUOTA, ResourceQuota, quota)
 
     async def unset_default_quota(self) -> None:
-        await self._store.delete(metadata_paths.RESOURCE_QUOTAS)
+        await self._store.delete(metadata_paths.DEFAULT_RESOURCE_QUOTA)
 
     async def put_quota(self, namespace: NamespaceName, bundle: str, quota: ResourceQuota) -> None:
-        await self._store.put(_quota(namespace, bundle), encode(quota))
+        async with self._writing:
+            await self._put(metadata_paths.resource_quota(namespace, bundle), ResourceQuota, quota)
 
     async def unset_quota(self, namespace: NamespaceName, bundle: str) -> bool:
-        return await self._store.delete(_quota(namespace, bundle))
+        return await self._store.delete(metadata_paths.resource_quota(namespace, bundle))
 
-    async def _read(self, path: str, kind: type[T]) -> T | None:
-        found = await self._store.get(path)
-        if found is None:
-            return None
-        try:
-            return decode(found.value, kind)
-        except msgspec.DecodeError as error:
-            raise StoreError(f"the metadata at {path} cannot be read: {error}") from error
+    async def _put(self, path: str, kind: type[T], document: T) -> None:
+        await rewrite(self._store, path, kind, lambda _: document, path, kind)
 
-    async def _put_named(self, path: str, documents: dict[str, T]) -> None:
-        if len(documents) > MAX_NAMED:
-            raise AdminError(412, f"A cluster has {MAX_NAMED} of these at most")
-        await self._store.put(path, encode(documents))
+    async def _change_isolation_policies(self, cluster: str, change: Callable[[Isolation], Isolation]) -> None:
+        path, subject = metadata_paths.isolation_policies(cluster), f"The isolation policies of cluster {cluster}"
+        async with self._writing:
+            await rewrite(self._store, path, Isolation, change, subject, dict)
 
 
-def _quota(namespace: NamespaceName, bundle: str) -> str:
-    return f"{metadata_paths.resource_quotas(namespace)}/{bundle}"
+def _require_few(named: Mapping[str, object], name: str) -> None:
+    if len(named.keys() | {name}) > MAX_NAMED:
+        raise AdminError(412, f"A cluster has {MAX_NAMED} of these at most")

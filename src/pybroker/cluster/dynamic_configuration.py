@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
-
 from pybroker.config import KEYS, BrokerConfig, ConfigError, KeyInfo, Value, format_value, parse_value
 from pybroker.config.dynamic import change, dynamic_keys, is_dynamic, is_secret
 from pybroker.config.parse import MASK
-from pybroker.errors import AdminError, StoreError
+from pybroker.errors import AdminError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.stored_document import read, rewrite
 from pybroker.runtime import logs
 
 Check = Callable[[Value], object]
@@ -49,15 +48,7 @@ class DynamicConfiguration:
 
     async def load(self) -> None:
         """Apply the stored overrides. One that does not fit is logged and ignored. Raise StoreError."""
-        found = await self._store.get(metadata_paths.DYNAMIC_CONFIGURATION)
-        if found is None:
-            return
-        try:
-            self._texts = msgspec.json.decode(found.value, type=dict[str, str])
-        except msgspec.DecodeError as error:
-            raise StoreError(
-                f"the metadata at {metadata_paths.DYNAMIC_CONFIGURATION} cannot be read: {error}"
-            ) from error
+        self._texts = await read(self._store, metadata_paths.DYNAMIC_CONFIGURATION, dict[str, str]) or {}
         for key, text in self._texts.items():
             self._put_in_force(key, text)
 
@@ -69,7 +60,7 @@ class DynamicConfiguration:
         """Set `key`, or only store `text` for it if it has no effect. Refuse with 412 if it is not dynamic."""
         self._require_dynamic(key, "update")
         async with self._writing:
-            await self._store_texts({**self._texts, key: text})
+            await self._store_texts(lambda texts: {**texts, key: text})
             logs.info("config.changed", key=key, value=MASK if is_secret(key) else text)
             self._put_in_force(key, text)
 
@@ -79,7 +70,7 @@ class DynamicConfiguration:
         async with self._writing:
             if key not in self._texts:
                 return
-            await self._store_texts({other: text for other, text in self._texts.items() if other != key})
+            await self._store_texts(lambda texts: {other: text for other, text in texts.items() if other != key})
             self._take_back(key)
         logs.info("config.reset", key=key)
 
@@ -152,6 +143,9 @@ class DynamicConfiguration:
         for listener in self._listeners:
             listener(info)
 
-    async def _store_texts(self, texts: dict[str, str]) -> None:
-        await self._store.put(metadata_paths.DYNAMIC_CONFIGURATION, msgspec.json.encode(texts))
+    async def _store_texts(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Apply `change` to the stored overrides, which other brokers change too."""
+        path, subject = metadata_paths.DYNAMIC_CONFIGURATION, "The dynamic configuration"
+        texts = await rewrite(self._store, path, dict[str, str], change, subject, dict)
+        assert texts is not None, "created if missing"
         self._texts = texts

@@ -1,28 +1,35 @@
 """Paths of the metadata store. The docstring of a function names the value at its path.
 
-Segments never contain a slash: names are validated or percent-encoded before.
+Shared documents have the paths of Apache Pulsar, so that Java brokers and pybroker can use one metadata store. Values for
+which Pulsar has no path are below `/pybroker`, which Java brokers ignore.
+
+Segments never contain a slash: names are validated or encoded before.
 """
 
 from __future__ import annotations
 
-from urllib.parse import quote, unquote
+import re
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from pybroker.model.names import NamespaceName, TopicName
 
 CLUSTERS = "/admin/clusters"
-TENANTS = "/admin/tenants"
-POLICIES = "/admin/policies"
+POLICIES = "/admin/policies"  # Tenants are its children, namespaces their children.
 LOCAL_POLICIES = "/admin/local-policies"
-TOPIC_POLICIES = "/admin/topic-policies"
+TOPIC_POLICIES = "/pybroker/topic-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 RESOURCE_GROUPS = "/admin/resourcegroups"
 MANAGED_LEDGERS = "/managed-ledgers"
 SCHEMAS = "/schemas"
-RESOURCE_QUOTAS = "/admin/resource-quotas"  # Its own value is the default of all bundles.
+RESOURCE_QUOTAS = "/loadbalance/resource-quota"
+DEFAULT_RESOURCE_QUOTA = f"{RESOURCE_QUOTAS}/default"  # The ResourceQuota of bundles without their own.
 DYNAMIC_CONFIGURATION = "/admin/configuration"
 JOURNAL_MARK = "/local-store/journal-end"  # The progress of this directory's ledger store at the last metadata change.
 BACKUP_LINEAGE = "/local-store/backup-lineage"  # Identifies the history of this directory; a restore starts a new one.
 PRODUCER_NAMES = "/counters/producer-name"  # Its version counts the starts.
+
+# Characters that are no part of a path in ZooKeeper, `/`, names of one or two dots, and each `%` that would be decoded.
+_ENCODED = re.compile(r"%(?=[0-9A-Fa-f]{2})|/|^\.\.?$|[\x00-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff]")
 
 
 def cluster(name: str) -> str:
@@ -31,27 +38,27 @@ def cluster(name: str) -> str:
 
 
 def failure_domains(cluster_name: str) -> str:
-    """All FailureDomains of a cluster, by name."""
-    return f"{CLUSTERS}/{cluster_name}/failure-domains"
+    """Parent of a cluster's failure domains."""
+    return f"{CLUSTERS}/{cluster_name}/failureDomain"
+
+
+def failure_domain(cluster_name: str, name: str) -> str:
+    """Path of the FailureDomain."""
+    return f"{failure_domains(cluster_name)}/{_segment(name)}"
 
 
 def isolation_policies(cluster_name: str) -> str:
     """All NamespaceIsolationData of a cluster, by name."""
-    return f"{CLUSTERS}/{cluster_name}/isolation-policies"
+    return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"
 
 
 def migration(cluster_name: str) -> str:
     """ClusterPolicies: where the cluster moved to."""
-    return f"{CLUSTERS}/{cluster_name}/migration"
+    return f"{CLUSTERS}/{cluster_name}/policies"
 
 
 def tenant(name: str) -> str:
-    """Path of the TenantInfo."""
-    return f"{TENANTS}/{name}"
-
-
-def tenant_policies(name: str) -> str:
-    """Parent of a tenant's namespaces."""
+    """Path of the TenantInfo, and parent of the tenant's namespaces."""
     return f"{POLICIES}/{name}"
 
 
@@ -61,13 +68,18 @@ def policies(namespace: NamespaceName) -> str:
 
 
 def local_policies(namespace: NamespaceName) -> str:
-    """LocalPolicies; missing while there are none."""
+    """LocalPolicies; missing while they would only repeat the NamespacePolicies."""
     return f"{LOCAL_POLICIES}/{namespace.tenant}/{namespace.local_name}"
 
 
 def resource_quotas(namespace: NamespaceName) -> str:
     """Parent of the ResourceQuotas of a namespace's bundles."""
     return f"{RESOURCE_QUOTAS}/{namespace}"
+
+
+def resource_quota(namespace: NamespaceName, bundle: str) -> str:
+    """Path of the ResourceQuota of a bundle."""
+    return f"{resource_quotas(namespace)}/{bundle}"
 
 
 def topic_policies(topic: TopicName) -> str:
@@ -96,11 +108,11 @@ def schema_name(topic: TopicName) -> str:
 
 
 def resource_group(name: str) -> str:
-    return f"{RESOURCE_GROUPS}/{quote(name, safe='')}"
+    return f"{RESOURCE_GROUPS}/{_segment(name)}"
 
 
-def resource_group_of_segment(segment: str) -> str:
-    """Return the group whose path ends in `segment`, a child of RESOURCE_GROUPS."""
+def name_of_segment(segment: str) -> str:
+    """Return the name of the resource group or failure domain whose path ends in `segment`."""
     return unquote(segment)
 
 
@@ -110,8 +122,14 @@ def partitioned_topics(namespace: NamespaceName, domain: str) -> str:
 
 
 def partitioned_topic(topic: TopicName) -> str:
-    """Path of the number of partitions."""
-    return f"{PARTITIONED_TOPICS}/{topic.storage_path}"
+    """Path of the PartitionedTopicMetadata. The name is encoded as by Java's URLEncoder."""
+    name = quote_plus(topic.local_name, safe="*").replace("~", "%7E")
+    return f"{partitioned_topics(topic.namespace, topic.domain)}/{name}"
+
+
+def partitioned_topic_of_segment(namespace: NamespaceName, domain: str, segment: str) -> TopicName:
+    """Return the topic whose path ends in `segment`, a child of `partitioned_topics`."""
+    return TopicName(domain, namespace, unquote_plus(segment))
 
 
 def managed_ledgers(namespace: NamespaceName, domain: str) -> str:
@@ -130,5 +148,10 @@ def cursors(topic: TopicName) -> str:
 
 
 def topic_of_segment(namespace: NamespaceName, domain: str, segment: str) -> TopicName:
-    """Return the topic whose path ends in `segment`, a child of `managed_ledgers` or `partitioned_topics`."""
+    """Return the topic whose path ends in `segment`, a child of `managed_ledgers`."""
     return TopicName(domain, namespace, unquote(segment))
+
+
+def _segment(name: str) -> str:
+    """Return `name`, which Pulsar uses as it is, with the few characters encoded that cannot be in a path."""
+    return _ENCODED.sub(lambda found: quote(found[0], safe="").replace(".", "%2E"), name)

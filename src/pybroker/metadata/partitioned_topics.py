@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from pybroker.errors import AdminError, BadVersionError, StoreError
+from pybroker.errors import AdminError, BadVersionError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, values_at
+from pybroker.metadata.stored_document import decoded, rewrite
 from pybroker.model import policies as documents
 from pybroker.model.names import NamespaceName, TopicName
-
-_UPDATE_ATTEMPTS = 5  # for a value that other brokers change too
 
 
 class PartitionedTopicMetadata(msgspec.Struct):
@@ -45,8 +44,10 @@ class PartitionedTopics:
         async for (tenant, local_name, domain, segment), found in values_at(
             self._store, metadata_paths.PARTITIONED_TOPICS, 4
         ):
-            topic = metadata_paths.topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
-            self._remember(topic, _decoded(topic, found.value))
+            topic = metadata_paths.partitioned_topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
+            if found.value:
+                path = metadata_paths.partitioned_topic(topic)
+                self._remember(topic, decoded(path, found.value, PartitionedTopicMetadata))
 
     def get(self, topic: TopicName) -> PartitionedTopicMetadata | None:
         topics = self._by_namespace.get((topic.namespace, topic.domain))
@@ -73,22 +74,18 @@ class PartitionedTopics:
 
         Refused: 404 if `topic` is not partitioned, 409 after repeated concurrent changes, and the refusals of `change`.
         """
-        path = metadata_paths.partitioned_topic(topic)
+        path, subject = metadata_paths.partitioned_topic(topic), f"The partitioned topic {topic}"
+
+        def changed(metadata: PartitionedTopicMetadata) -> PartitionedTopicMetadata:
+            change(metadata)
+            return metadata
+
         async with self._writing:
-            for _ in range(_UPDATE_ATTEMPTS):
-                found = await self._store.get(path)
-                if found is None:
-                    self._forget(topic)
-                    raise AdminError(404, f"Partitioned Topic not found: {topic} has zero partitions")
-                metadata = _decoded(topic, found.value)
-                change(metadata)
-                try:
-                    await self._store.put(path, documents.encode(metadata), found.version)
-                except BadVersionError:
-                    continue
-                self._remember(topic, metadata)
-                return
-        raise AdminError(409, f"The partitioned topic {topic} is being changed by other requests, try again")
+            metadata = await rewrite(self._store, path, PartitionedTopicMetadata, changed, subject)
+            if metadata is None:
+                self._forget(topic)
+                raise AdminError(404, f"Partitioned Topic not found: {topic} has zero partitions")
+            self._remember(topic, metadata)
 
     async def delete(self, topic: TopicName) -> None:
         """Unknown topics are ignored."""
@@ -105,10 +102,3 @@ class PartitionedTopics:
         topics.pop(topic, None)
         if not topics:
             self._by_namespace.pop(key, None)
-
-
-def _decoded(topic: TopicName, value: bytes) -> PartitionedTopicMetadata:
-    try:
-        return documents.decode(value, PartitionedTopicMetadata)
-    except msgspec.DecodeError as error:
-        raise StoreError(f"the metadata of partitioned topic {topic} cannot be read: {error}") from error

@@ -15,10 +15,10 @@ from collections import Counter
 
 import msgspec
 
-from pybroker.errors import AdminError, StoreError
+from pybroker.errors import AdminError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import MetadataStore, values_at
-from pybroker.model import policies as documents
+from pybroker.metadata.stored_document import decoded, rewrite
 
 
 class ResourceGroup(msgspec.Struct):
@@ -37,6 +37,14 @@ class ResourceGroupChange(msgspec.Struct):
     publishRateInBytes: int | None = None
     dispatchRateInMsgs: int | None = None
     dispatchRateInBytes: int | None = None
+
+    def applied_to(self, group: ResourceGroup) -> ResourceGroup:
+        return ResourceGroup(
+            *(
+                old if new is None else new
+                for old, new in zip(msgspec.structs.astuple(group), msgspec.structs.astuple(self), strict=True)
+            )
+        )
 
 
 class ResourceGroupListener(ABC):
@@ -64,11 +72,9 @@ class ResourceGroups:
     async def load(self) -> None:
         """Raises StoreError."""
         async for (segment,), found in values_at(self._store, metadata_paths.RESOURCE_GROUPS, 1):
-            name = metadata_paths.resource_group_of_segment(segment)
-            try:
-                self._groups[name] = documents.decode(found.value, ResourceGroup)
-            except msgspec.DecodeError as error:
-                raise StoreError(f"the resource group {name} cannot be read: {error}") from error
+            name = metadata_paths.name_of_segment(segment)
+            if found.value:
+                self._groups[name] = decoded(metadata_paths.resource_group(name), found.value, ResourceGroup)
 
     def names(self) -> list[str]:
         return sorted(self._groups)
@@ -81,14 +87,9 @@ class ResourceGroups:
         if not name.strip():
             raise AdminError(412, "the resource group needs a name")
         async with self._writing:
-            before = self._groups.get(name, ResourceGroup())
-            group = ResourceGroup(
-                *(
-                    old if new is None else new
-                    for old, new in zip(msgspec.structs.astuple(before), msgspec.structs.astuple(change), strict=True)
-                )
-            )
-            await self._store.put(metadata_paths.resource_group(name), documents.encode(group))
+            path, subject = metadata_paths.resource_group(name), f"Resource group {name}"
+            group = await rewrite(self._store, path, ResourceGroup, change.applied_to, subject, ResourceGroup)
+            assert group is not None, "created if missing"
             if name in self._groups:
                 self.updates[name] += 1
             self._groups[name] = group

@@ -4,6 +4,10 @@ topics.
 Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values
 that the store does not. Refusals are AdminErrors with the codes of Pulsar's REST API.
 
+A namespace has two documents. The policies hold for all clusters. The local policies hold for this one: bundles, the
+migration flag, and placement. As in Pulsar, bundles and migration flag of the local policies replace those of the policies as
+soon as there are local policies, and local policies without bundles mean a single bundle. The cache contains the result.
+
 Reads are synchronous, because each lookup needs several. The results belong to the cache: callers must not change them.
 Policies of single topics are read from the store: a loaded topic keeps its own, and the listener reports changes. The
 broker checks whether a namespace contains topics before it requests the deletion.
@@ -18,16 +22,23 @@ from typing import TypeVar
 
 import msgspec
 
-from pybroker.errors import AdminError, BadVersionError, StoreError
-from pybroker.metadata import metadata_paths
+from pybroker.errors import AdminError, BadVersionError
+from pybroker.metadata import metadata_paths, stored_document
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, values_at
+from pybroker.metadata.stored_document import decoded, rewrite
 from pybroker.model import policies as documents
 from pybroker.model.names import DEFAULT_NAMESPACE, PUBLIC_TENANT, NamespaceName, TopicName, is_valid_entity
-from pybroker.model.policies import ClusterData, LocalPolicies, NamespacePolicies, TenantInfo, TopicPolicies
+from pybroker.model.policies import (
+    BundlesData,
+    ClusterData,
+    LocalPolicies,
+    NamespacePolicies,
+    TenantInfo,
+    TopicPolicies,
+)
 
 DEFAULT_CLUSTER = "standalone"
 SYSTEM_NAMESPACE = NamespaceName("pulsar", "system")
-_UPDATE_ATTEMPTS = 5  # for a value that other brokers change too
 
 T = TypeVar("T")
 
@@ -55,6 +66,7 @@ class Resources:
         self._tenants: dict[str, TenantInfo] = {}
         # Has a key for each tenant that has or had namespaces.
         self._namespaces: dict[str, dict[NamespaceName, NamespacePolicies]] = {}
+        self._local_policies: dict[NamespaceName, LocalPolicies] = {}
         # Writes check, store and then change the cache: one at a time, or two could pass the same check.
         self._writing = asyncio.Lock()
         self._listeners: list[PolicyListener] = []
@@ -64,13 +76,21 @@ class Resources:
 
     async def load(self) -> None:
         async for (name,), found in values_at(self._store, metadata_paths.CLUSTERS, 1):
-            self._clusters[name] = _decoded(metadata_paths.cluster(name), found.value, ClusterData)
-        async for (name,), found in values_at(self._store, metadata_paths.TENANTS, 1):
-            self._tenants[name] = _decoded(metadata_paths.tenant(name), found.value, TenantInfo)
+            if found.value:
+                self._clusters[name] = decoded(metadata_paths.cluster(name), found.value, ClusterData)
+        async for (name,), found in values_at(self._store, metadata_paths.POLICIES, 1):
+            if found.value:
+                self._tenants[name] = decoded(metadata_paths.tenant(name), found.value, TenantInfo)
+        async for (tenant, local_name), found in values_at(self._store, metadata_paths.LOCAL_POLICIES, 2):
+            namespace = NamespaceName(tenant, local_name)
+            if found.value:
+                path = metadata_paths.local_policies(namespace)
+                self._local_policies[namespace] = decoded(path, found.value, LocalPolicies)
         async for (tenant, local_name), found in values_at(self._store, metadata_paths.POLICIES, 2):
             namespace = NamespaceName(tenant, local_name)
-            policies = _decoded(metadata_paths.policies(namespace), found.value, NamespacePolicies)
-            self._namespaces.setdefault(tenant, {})[namespace] = policies
+            if found.value:
+                path = metadata_paths.policies(namespace)
+                self._remember(namespace, decoded(path, found.value, NamespacePolicies))
 
     async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
         """Create missing objects that every broker needs: its cluster, two tenants, and their namespaces.
@@ -112,7 +132,18 @@ class Resources:
         async with self._writing:
             if not is_valid_entity(name):
                 raise AdminError(412, "Cluster name is not valid")
-            await self._store.put(metadata_paths.cluster(name), documents.encode(data))
+            path, subject = metadata_paths.cluster(name), f"Cluster {name}"
+            await rewrite(self._store, path, ClusterData, lambda _: data, subject, ClusterData)
+            self._clusters[name] = data
+
+    async def update_cluster(self, name: str, change: Callable[[ClusterData], None]) -> None:
+        """Apply `change` to the stored cluster, like `update_namespace`. Refused: 404 if missing, 409."""
+        async with self._writing:
+            path, subject = metadata_paths.cluster(name), f"Cluster {name}"
+            data = await rewrite(self._store, path, ClusterData, _in_place(change), subject)
+            if data is None:
+                self._clusters.pop(name, None)
+                raise AdminError(404, "Cluster does not exist")
             self._clusters[name] = data
 
     async def delete_cluster(self, name: str) -> None:
@@ -151,7 +182,10 @@ class Resources:
             if name not in self._tenants:
                 raise AdminError(404, "Tenant does not exist")
             self._require_known_clusters(info)
-            await self._store.put(metadata_paths.tenant(name), documents.encode(info))
+            path, subject = metadata_paths.tenant(name), f"Tenant {name}"
+            if await rewrite(self._store, path, TenantInfo, lambda _: info, subject) is None:
+                del self._tenants[name]
+                raise AdminError(404, "Tenant does not exist")
             self._tenants[name] = info
 
     async def delete_tenant(self, name: str) -> None:
@@ -198,11 +232,14 @@ class Resources:
             await self._create(
                 metadata_paths.policies(namespace), documents.encode(created), f"Namespace {namespace} already exists"
             )
-            self._namespaces.setdefault(namespace.tenant, {})[namespace] = created
+            # Left by a Java broker that served the former namespace of this name until its end.
+            await self._read_local_policies(namespace)
+            self._remember(namespace, created)
 
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
         """Apply `change` to the stored policies; it may be called again if another broker has changed them meanwhile.
 
+        Bundles and migration flag are those of the policies alone: `update_bundles` and `update_local_policies` change them.
         Returns when all listeners have processed the change. Refused: 404 without the namespace, 409 after repeated
         concurrent changes, and the refusals of `change`.
         """
@@ -211,31 +248,51 @@ class Resources:
         for listener in self._listeners:
             await listener.namespace_changed(namespace)
 
+    async def update_bundles(self, namespace: NamespaceName, change: Callable[[BundlesData], BundlesData]) -> None:
+        """Replace the bundles of a namespace by the result of `change`, like `update_namespace`.
+
+        As in Pulsar, the local policies change first, and decide; the policies follow, for readers of these alone.
+        """
+        async with self._writing:
+
+            def change_local(local: LocalPolicies) -> None:
+                assert local.bundles is not None, "set by the caller"
+                local.bundles = change(local.bundles)
+
+            local = await self._change_local_policies(namespace, change_local)
+
+            def copy(policies: NamespacePolicies) -> None:
+                assert local.bundles is not None, "set above"
+                policies.bundles = local.bundles
+
+            await self._change_namespace(namespace, copy)
+        for listener in self._listeners:
+            await listener.namespace_changed(namespace)
+
     async def _change_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
         path = metadata_paths.policies(namespace)
-        for _ in range(_UPDATE_ATTEMPTS):
-            found = await self._store.get(path)
-            if found is None:
-                self._forget(namespace)
-                raise AdminError(404, "Namespace does not exist")
-            policies = _decoded(path, found.value, NamespacePolicies)
-            change(policies)
-            try:
-                await self._store.put(path, documents.encode(policies), found.version)
-            except BadVersionError:
-                continue
-            self._namespaces.setdefault(namespace.tenant, {})[namespace] = policies
-            return
-        raise AdminError(409, f"Namespace {namespace} is being changed by other requests, try again")
+        policies = await rewrite(
+            self._store, path, NamespacePolicies, _in_place(change), subject=f"Namespace {namespace}"
+        )
+        if policies is None:
+            self._forget(namespace)
+            raise AdminError(404, "Namespace does not exist")
+        self._remember(namespace, policies)
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
-        """Refused: 404 if missing."""
+        """Refused: 404 if missing.
+
+        The policies are deleted last: after a crash, the namespace still exists, and a new namespace of this name never
+        inherits its local policies or quotas.
+        """
         async with self._writing:
-            if not await self._store.delete(metadata_paths.policies(namespace)):
-                raise AdminError(404, "Namespace does not exist")
-            self._forget(namespace)
             await self._store.delete_tree(metadata_paths.resource_quotas(namespace))
             await self._store.delete(metadata_paths.local_policies(namespace))
+            self._local_policies.pop(namespace, None)
+            existed = await self._store.delete(metadata_paths.policies(namespace))
+            self._forget(namespace)
+            if not existed:
+                raise AdminError(404, "Namespace does not exist")
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
         """Return the policies of `topic` itself. A caller that registers the listener in the same event loop iteration
@@ -243,25 +300,15 @@ class Resources:
         """
         path = metadata_paths.topic_policies(topic)
         async with self._writing:
-            found = await self._store.get(path)
-        return TopicPolicies() if found is None else _decoded(path, found.value, TopicPolicies)
+            return await stored_document.read(self._store, path, TopicPolicies) or TopicPolicies()
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
         """Apply `change` to the policies of `topic` itself, like `update_namespace`. Refused: 409."""
-        path = metadata_paths.topic_policies(topic)
+        path, subject = metadata_paths.topic_policies(topic), f"The policies of {topic}"
         async with self._writing:
-            for _ in range(_UPDATE_ATTEMPTS):
-                found = await self._store.get(path)
-                policies = TopicPolicies() if found is None else _decoded(path, found.value, TopicPolicies)
-                change(policies)
-                expected = NOT_EXISTING if found is None else found.version
-                try:
-                    await self._store.put(path, documents.encode(policies), expected)
-                except BadVersionError:
-                    continue
-                self._topic_changed(topic, policies)
-                return
-        raise AdminError(409, f"The policies of {topic} are being changed by other requests, try again")
+            policies = await rewrite(self._store, path, TopicPolicies, _in_place(change), subject, TopicPolicies)
+            assert policies is not None, "created if missing"
+            self._topic_changed(topic, policies)
 
     async def delete_topic_policies(self, topic: TopicName) -> None:
         async with self._writing:
@@ -288,27 +335,53 @@ class Resources:
 
             await self.update_namespace(topic.namespace, change)
 
-    async def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
-        """Return the policies of a namespace in this cluster only."""
-        path = metadata_paths.local_policies(namespace)
-        found = await self._store.get(path)
-        return LocalPolicies() if found is None else _decoded(path, found.value, LocalPolicies)
+    def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
+        """Return the policies of a namespace in this cluster only; the defaults, without bundles, if it has none."""
+        return self._local_policies.get(namespace) or LocalPolicies()
 
     async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
-        """Apply `change` to the policies in this cluster only. Refused: 404 without the namespace, 409."""
-        path = metadata_paths.local_policies(namespace)
+        """Apply `change` to the policies in this cluster only, like `update_namespace`. Refused: 404, 409."""
         async with self._writing:
-            if self.namespace(namespace) is None:
-                raise AdminError(404, "Namespace does not exist")
-            found = await self._store.get(path)
-            policies = LocalPolicies() if found is None else _decoded(path, found.value, LocalPolicies)
-            change(policies)
-            try:
-                await self._store.put(
-                    path, documents.encode(policies), NOT_EXISTING if found is None else found.version
-                )
-            except BadVersionError as error:
-                raise AdminError(409, f"Namespace {namespace} is being changed by other requests, try again") from error
+            await self._change_local_policies(namespace, change)
+            policies = self.namespace(namespace)
+            assert policies is not None, "checked above"
+            self._remember(namespace, msgspec.structs.replace(policies))
+
+    async def _change_local_policies(
+        self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]
+    ) -> LocalPolicies:
+        """Write local policies with the bundles in force. The caller updates the cache of the namespace."""
+        policies = self.namespace(namespace)
+        if policies is None:
+            raise AdminError(404, "Namespace does not exist")
+        in_force = LocalPolicies(bundles=policies.bundles, migrated=policies.migrated)
+
+        def change_whole(local: LocalPolicies) -> LocalPolicies:
+            local.bundles = _bundles_in_force(local)
+            change(local)
+            return local
+
+        path, subject = metadata_paths.local_policies(namespace), f"Namespace {namespace}"
+        local = await rewrite(
+            self._store, path, LocalPolicies, change_whole, subject, lambda: documents.copy_of(in_force)
+        )
+        assert local is not None, "created if missing"
+        self._local_policies[namespace] = local
+        return local
+
+    async def _read_local_policies(self, namespace: NamespaceName) -> None:
+        path = metadata_paths.local_policies(namespace)
+        local = await stored_document.read(self._store, path, LocalPolicies)
+        if local is not None:
+            self._local_policies[namespace] = local
+
+    def _remember(self, namespace: NamespaceName, policies: NamespacePolicies) -> None:
+        """Put `policies` into the cache, with the bundles and the migration flag in force."""
+        local = self._local_policies.get(namespace)
+        if local is not None:
+            policies.bundles = _bundles_in_force(local)
+            policies.migrated = local.migrated
+        self._namespaces.setdefault(namespace.tenant, {})[namespace] = policies
 
     def _forget(self, namespace: NamespaceName) -> None:
         self._namespaces.get(namespace.tenant, {}).pop(namespace, None)
@@ -327,8 +400,16 @@ class Resources:
             raise AdminError(409, conflict) from error
 
 
-def _decoded(path: str, value: bytes, kind: type[T]) -> T:
-    try:
-        return documents.decode(value, kind)
-    except msgspec.DecodeError as error:
-        raise StoreError(f"the metadata at {path} cannot be read: {error}") from error
+def _in_place(change: Callable[[T], None]) -> Callable[[T], T]:
+    def changed(document: T) -> T:
+        change(document)
+        return document
+
+    return changed
+
+
+def _bundles_in_force(local: LocalPolicies) -> BundlesData:
+    """Return the bundles of a namespace with local policies."""
+    if local.bundles is None or len(local.bundles.boundaries) < 2:
+        return documents.even_bundles(1)
+    return local.bundles

@@ -4,6 +4,9 @@ Each row has a checksum over its path, version, and value. `totals` has the numb
 and the number of committed transactions; each transaction updates it. So a changed bit is detected in its row, and a
 missing, restored, or outdated row by the sums.
 
+`prepare` converts the tables of earlier layouts, in one transaction: layout 1 has no checksums, and the documents of layouts 1
+and 2 have other paths (`document_layout.py`).
+
 Concurrency: functions of the one thread that owns the connection.
 """
 
@@ -17,8 +20,12 @@ from crc32c import crc32c
 
 from pybroker.disk.database import page_damage, transaction
 from pybroker.errors import StoreError
+from pybroker.metadata.document_layout import CONVERTED_PREFIX, converted_documents
+from pybroker.runtime import logs
 
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
+SAME_TABLES_SINCE: Final = 2
+"""From this layout on, only the documents differ."""
 _SUM_BITS = (1 << 62) - 1
 _CREATE_TOTALS = (
     "CREATE TABLE totals (id INTEGER PRIMARY KEY CHECK (id = 1), commits INTEGER NOT NULL, row_count INTEGER NOT NULL,"
@@ -64,7 +71,16 @@ def prepare(connection: sqlite3.Connection) -> Totals:
     if found == LAYOUT_VERSION:
         return check(connection)
     with transaction(connection):
-        return _create_or_convert(connection, found)
+        # The conversion is not counted as a commit: their number is compared with that of the answered ones.
+        totals = check(connection) if found >= SAME_TABLES_SINCE else _create_or_convert(connection, found)
+        unreadable = _convert_documents(connection, totals) if found else []
+        save_totals(connection, totals)
+        connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
+    if found:
+        logs.info("metadata.converted", from_version=found, to_version=LAYOUT_VERSION)
+    for path in unreadable:
+        logs.warning("metadata.document_not_converted", path=path, reason="it is not the JSON document of its path")
+    return totals
 
 
 def _create_or_convert(connection: sqlite3.Connection, found: int) -> Totals:
@@ -84,8 +100,25 @@ def _create_or_convert(connection: sqlite3.Connection, found: int) -> Totals:
         totals.added(checksum)
         connection.execute("UPDATE metadata SET checksum = ? WHERE path = ?", (checksum, path))
     connection.execute("INSERT INTO totals VALUES (1, ?, ?, ?)", (totals.commits, totals.row_count, totals.row_sum))
-    connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
     return totals
+
+
+def _convert_documents(connection: sqlite3.Connection, totals: Totals) -> list[str]:
+    """Within a transaction, from layout 2. Return the paths of documents that stay, because they cannot be read."""
+    below = (CONVERTED_PREFIX, CONVERTED_PREFIX[:-1] + "0")  # `0` follows `/`
+    rows = connection.execute(
+        "SELECT path, value, version, checksum FROM metadata WHERE path > ? AND path < ?", below
+    ).fetchall()
+    checksums = {path: checksum for path, _, _, checksum in rows}
+    conversion = converted_documents({path: (value, version) for path, value, version, _ in rows})
+    for path in (*conversion.removed, *(path for path in conversion.written if path in checksums)):
+        connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
+        totals.removed(checksums[path])
+    for path, (value, version) in conversion.written.items():
+        checksum = row_checksum(path, value, version)
+        connection.execute("INSERT INTO metadata VALUES (?, ?, ?, ?)", (path, value, version, checksum))
+        totals.added(checksum)
+    return conversion.unreadable
 
 
 def check(connection: sqlite3.Connection) -> Totals:

@@ -82,6 +82,8 @@ class ClusterData(msgspec.Struct):
     brokerClientTrustCertsFilePath: str | None = None
     brokerClientCertificateFilePath: str | None = None
     brokerClientKeyFilePath: str | None = None
+    brokerClientSslFactoryPlugin: str | None = None
+    brokerClientSslFactoryPluginParams: str | None = None
     listenerName: str | None = None
 
 
@@ -279,10 +281,15 @@ class BookieAffinityGroup(msgspec.Struct):
 
 
 class LocalPolicies(msgspec.Struct):
-    """Policies of a namespace in one cluster only, not shown with its other policies."""
+    """Policies of a namespace in one cluster only. Bundles and the migration flag are shown with its other policies.
 
+    A stored document has bundles: without them, Java brokers take the namespace for a single bundle.
+    """
+
+    bundles: BundlesData | None = None
     bookieAffinityGroup: BookieAffinityGroup | None = None
     namespaceAntiAffinityGroup: str | None = None
+    migrated: bool = False
 
 
 class SubscriptionPolicies(msgspec.Struct):
@@ -348,7 +355,12 @@ def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
 
 def encode(value: object) -> bytes:
     """Encode as JSON, without unset properties."""
-    return msgspec.json.encode(_without_nulls(msgspec.to_builtins(value)))
+    return msgspec.json.encode(to_json(value))
+
+
+def to_json(value: object) -> Any:
+    """Return the parsed JSON of a document, without unset properties."""
+    return _without_nulls(msgspec.to_builtins(value))
 
 
 def decode(data: bytes, kind: type[T]) -> T:
@@ -365,8 +377,8 @@ def converted(document: Any, kind: type[T]) -> T:
     return msgspec.convert(_without_nulls(document), kind, strict=False)
 
 
-def copy_of(policies: NamespacePolicies) -> NamespacePolicies:
-    return msgspec.convert(msgspec.to_builtins(policies), NamespacePolicies)
+def copy_of(document: T) -> T:
+    return msgspec.convert(msgspec.to_builtins(document), type(document))
 
 
 def _without_nulls(value: Any) -> Any:

@@ -15,8 +15,16 @@ from pathlib import Path
 from pybroker.disk.database import SQLITE_FAILURES
 from pybroker.errors import StoreError
 from pybroker.metadata.commit_mark import decode_mark
+from pybroker.metadata.document_layout import converted_documents
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
-from pybroker.metadata.sqlite_table import LAYOUT_VERSION, prepare, require_whole, row_checksum, save_totals
+from pybroker.metadata.sqlite_table import (
+    LAYOUT_VERSION,
+    SAME_TABLES_SINCE,
+    prepare,
+    require_whole,
+    row_checksum,
+    save_totals,
+)
 from pybroker.tools.data_files import LOG_SUFFIX, METADATA_FILE, METADATA_MARK, DataFiles, NotUsable
 from pybroker.tools.salvaged_metadata import Row, SalvagedMetadata
 from pybroker.tools.sqlite_log import find_log_damage
@@ -60,6 +68,8 @@ def read_metadata(files: DataFiles) -> MetadataRows:
     if found.findings:
         found.lost.append(LAST_CHANGES)
     _read_rows(files, found)
+    if _has_earlier_documents(files, found.rows):
+        found.rows = _converted(found.rows)
     return found
 
 
@@ -107,10 +117,32 @@ def _require_known_layout(files: DataFiles) -> None:
         return
     finally:
         connection.close()
-    if layout not in (0, LAYOUT_VERSION):
+    if layout != 0 and not SAME_TABLES_SINCE <= layout <= LAYOUT_VERSION:
         raise NotUsable(
             f"{METADATA_FILE} has layout {layout}, but this program supports {LAYOUT_VERSION}: use a newer pybroker"
         )
+
+
+def _has_earlier_documents(files: DataFiles, rows: list[Row]) -> bool:
+    """Return whether the values are those of the layout before the current one."""
+    try:
+        connection = files.open_database(METADATA_FILE)
+        try:
+            (layout,) = connection.execute("PRAGMA user_version").fetchone()
+        finally:
+            connection.close()
+    except SQLITE_FAILURES:
+        return any(path.startswith("/admin/tenants/") for path, _, _ in rows)  # each store of that layout has tenants
+    return bool(layout == SAME_TABLES_SINCE)
+
+
+def _converted(rows: list[Row]) -> list[Row]:
+    values = {path: (value, version) for path, value, version in rows}
+    conversion = converted_documents(values)
+    for path in conversion.removed:
+        del values[path]
+    values |= conversion.written
+    return sorted((path, value, version) for path, (value, version) in values.items())
 
 
 def _read_rows(files: DataFiles, found: MetadataRows) -> None:

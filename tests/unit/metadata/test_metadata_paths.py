@@ -26,7 +26,7 @@ def test_the_partitions_and_cursors_of_a_topic_lie_where_their_parents_say() -> 
 
 
 def test_policies_lie_below_their_tenant() -> None:
-    assert metadata_paths.policies(NamespaceName("t", "ns")) == metadata_paths.tenant_policies("t") + "/ns"
+    assert metadata_paths.policies(NamespaceName("t", "ns")) == metadata_paths.tenant("t") + "/ns"
 
 
 def test_partitions_and_both_domains_share_the_path_of_their_schema_whose_versions_sort() -> None:

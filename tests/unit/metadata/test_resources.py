@@ -81,7 +81,7 @@ async def test_a_bootstrap_namespace_with_a_bad_name_is_refused(store: MemoryMet
 
 async def test_a_document_that_cannot_be_read_is_named(store: MemoryMetadataStore) -> None:
     await store.put(metadata_paths.tenant("broken"), b"{")
-    with pytest.raises(StoreError, match="/admin/tenants/broken"):
+    with pytest.raises(StoreError, match="/admin/policies/broken"):
         await Resources(store).load()
 
 
@@ -290,7 +290,7 @@ async def test_load_takes_as_many_operations_for_many_namespaces_as_for_few() ->
         assert loaded.namespaces("t0") == [NamespaceName("t0", name) for name in ("a", "b", "c")]
         assert list(loaded.clusters()) == ["standalone"]
         counts.append(store.operations)
-    assert counts == [3, 3]
+    assert counts == [4, 4]
 
 
 async def test_values_at_continues_after_a_full_page() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -82,14 +81,18 @@ async def set_peers(call: Call) -> Response:
     """The clusters that may stand in for this one; a body of `null` unsets them."""
     call.require_superuser()
     name, peers = call.name("cluster"), await call.optional_json(list[str])
-    data = _existing_cluster(call, name)
+    _existing_cluster(call, name)
     for peer in peers or ():
         if peer == name:
             raise AdminError(412, f"{name} itself can't be part of peer-list")
         if call.resources.cluster(peer) is None:
             raise AdminError(412, f"Peer cluster {peer} does not exist")
     peers = None if peers is None else sorted(set(peers))
-    await call.resources.put_cluster(name, msgspec.structs.replace(data, peerClusterNames=peers))
+
+    def change(data: ClusterData) -> None:
+        data.peerClusterNames = peers
+
+    await call.resources.update_cluster(name, change)
     return no_content()
 
 

@@ -32,7 +32,7 @@ from pybroker.cluster.bundles import (
 )
 from pybroker.errors import AdminError
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.model.policies import BundlesData, NamespacePolicies
+from pybroker.model.policies import BundlesData
 
 BUNDLE = NAMESPACE + "/{bundle}"
 
@@ -96,14 +96,14 @@ async def split_bundle(call: Call) -> Response:
     inside = [position for position in map(hash_position, names) if position in bundle]
     cut = split_positions(bundle, algorithm, inside, wanted)
 
-    def change(policies: NamespacePolicies) -> None:
+    def change(bundles: BundlesData) -> BundlesData:
         # checked again: a concurrent request may have split it
-        checked_bundle(str(bundle), policies.bundles.boundaries)
-        new = split_boundaries(policies.bundles.boundaries, bundle, cut)
-        policies.bundles = BundlesData(new, len(new) - 1)
+        checked_bundle(str(bundle), bundles.boundaries)
+        new = split_boundaries(bundles.boundaries, bundle, cut)
+        return BundlesData(new, len(new) - 1)
 
     if cut:
-        await call.resources.update_namespace(namespace, change)
+        await call.resources.update_bundles(namespace, change)
         if call.flag("unload"):
             await _unload(call, namespace, bundle)
     return no_content()

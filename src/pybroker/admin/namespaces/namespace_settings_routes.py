@@ -175,10 +175,10 @@ async def set_migrated(call: Call) -> Response:
     namespace = superusers_namespace(call)
     is_migrated = await call.json(bool)
 
-    def change(policies: NamespacePolicies) -> None:
+    def change(policies: LocalPolicies) -> None:
         policies.migrated = is_migrated
 
-    await call.resources.update_namespace(namespace, change)
+    await call.resources.update_local_policies(namespace, change)
     return no_content()
 
 
@@ -216,7 +216,7 @@ async def remove_resource_group(call: Call) -> Response:
 async def get_bookie_affinity(call: Call) -> Response:
     namespace = superusers_namespace(call)
     existing_namespace(call, namespace)
-    affinity = (await call.resources.local_policies(namespace)).bookieAffinityGroup
+    affinity = call.resources.local_policies(namespace).bookieAffinityGroup
     return empty_ok() if affinity is None else json_response(affinity)
 
 
@@ -241,7 +241,7 @@ async def remove_bookie_affinity(call: Call) -> Response:
 
 
 async def get_anti_affinity(call: Call) -> Response:
-    return _text((await _local_policies(call)).namespaceAntiAffinityGroup)
+    return _text(_local_policies(call).namespaceAntiAffinityGroup)
 
 
 async def set_anti_affinity(call: Call) -> Response:
@@ -274,15 +274,15 @@ async def list_anti_affinity(call: Call) -> Response:
     found = [
         str(namespace)
         for namespace in call.resources.namespaces(tenant)
-        if (await call.resources.local_policies(namespace)).namespaceAntiAffinityGroup == group
+        if call.resources.local_policies(namespace).namespaceAntiAffinityGroup == group
     ]
     return json_response(found)
 
 
-async def _local_policies(call: Call) -> LocalPolicies:
+def _local_policies(call: Call) -> LocalPolicies:
     namespace = administered_namespace(call)
     existing_namespace(call, namespace)
-    return await call.resources.local_policies(namespace)
+    return call.resources.local_policies(namespace)
 
 
 def _policies(call: Call) -> NamespacePolicies:

@@ -1,0 +1,96 @@
+"""JSON documents of the metadata store that other programs write too.
+
+A document keeps everything that this version does not know, at every depth: a newer pybroker, a Java broker or a tool may
+have added it. `rewrite` reads a document, changes the known part, and stores the change over the document as it was.
+
+A value of no bytes counts as no document: ZooKeeper has such values at the parents of other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from pybroker.errors import AdminError, BadVersionError, StoreError
+from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
+from pybroker.model import policies as documents
+
+UPDATE_ATTEMPTS = 5
+"""For a document that other brokers change too."""
+
+T = TypeVar("T")
+
+
+async def read(store: MetadataStore, path: str, kind: type[T]) -> T | None:
+    """Return the document at `path`; None without one. Raises StoreError if it cannot be read."""
+    found = await store.get(path)
+    return None if found is None or not found.value else decoded(path, found.value, kind)
+
+
+async def rewrite(
+    store: MetadataStore,
+    path: str,
+    kind: type[T],
+    change: Callable[[T], T],
+    subject: str,
+    new: Callable[[], T] | None = None,
+) -> T | None:
+    """Store the result of `change` for the document at `path`, or for `new()` if there is none. Return the result.
+
+    Return None, and store nothing, if there is no document and no `new`. `change` is called again with the current document
+    if another broker has changed it meanwhile. Refused: 409 that names `subject` after repeated concurrent changes, and the
+    refusals of `change`. Raises StoreError if the document cannot be read.
+    """
+    for _ in range(UPDATE_ATTEMPTS):
+        found = await store.get(path)
+        stored = b"" if found is None else found.value
+        if not stored and new is None:
+            return None
+        if stored:
+            document = change(decoded(path, stored, kind))
+            value = rewritten(stored, kind, document)
+        else:
+            assert new is not None
+            document = change(new())
+            value = documents.encode(document)
+        try:
+            await store.put(path, value, NOT_EXISTING if found is None else found.version)
+        except BadVersionError:
+            continue
+        return document
+    raise AdminError(409, f"{subject} is being changed by other requests, try again")
+
+
+def decoded(path: str, value: bytes, kind: type[T]) -> T:
+    """Raises StoreError that names `path`."""
+    try:
+        return documents.decode(value, kind)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"the metadata at {path} cannot be read: {error}") from error
+
+
+def rewritten(stored: bytes, kind: type[T], changed: T) -> bytes:
+    """Return the document `stored`, of which `kind` is the known part, with this part as in `changed`.
+
+    Properties of `stored` that `kind` does not have stay, in each of its parts that exists before and after the change. Equal
+    properties stay as they are written. Raises msgspec.DecodeError.
+    """
+    raw = msgspec.json.decode(stored)
+    before = documents.to_json(documents.converted(raw, kind))
+    return msgspec.json.encode(_merged(raw, before, documents.to_json(changed)))
+
+
+def _merged(raw: Any, before: Any, after: Any) -> Any:
+    """Apply the difference between `before` and `after`, the known parts, to `raw`."""
+    if not (isinstance(raw, dict) and isinstance(before, dict) and isinstance(after, dict)):
+        return raw if before == after else after
+    merged = {}
+    for key, value in raw.items():
+        if key in after:
+            merged[key] = _merged(value, before.get(key), after[key])
+        elif key not in before:
+            merged[key] = value
+    added = {key: value for key, value in after.items() if key not in raw and value != before.get(key)}
+    return {**merged, **added}
