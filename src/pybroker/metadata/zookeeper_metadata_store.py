@@ -160,20 +160,16 @@ class ZooKeeperMetadataStore(MetadataStore):
         self._state_since_ms = self._clock_ms()
         self._suspensions += event is SessionEvent.SUSPENDED
         self._losses += event is SessionEvent.LOST
-        facts = {
-            "store": str(self._client.addresses),
-            "session": f"{self._client.session_id:#x}",
-            "timeout_ms": self._client.negotiated_timeout_ms,
-        }
+        store, session = str(self._client.addresses), f"{self._client.session_id:#x}"
         match event:
             case SessionEvent.SUSPENDED:
-                logs.warning("metadata_session.suspended", **facts)
+                logs.warning("metadata_session.suspended", store=store, session=session)
             case SessionEvent.RECONNECTED:
-                logs.info("metadata_session.reconnected", **facts)
+                logs.info("metadata_session.reconnected", store=store, session=session)
             case SessionEvent.LOST:
-                logs.error("metadata_session.lost", **facts)
+                logs.error("metadata_session.lost", store=store, timeout_ms=self._client.negotiated_timeout_ms)
             case SessionEvent.RENEWED:
-                logs.info("metadata_session.renewed", **facts)
+                logs.info("metadata_session.renewed", store=store, session=session)
         for listener in tuple(self._listeners):
             _call(listener, event, str(event))
         if self._state is SessionState.CONNECTED:
@@ -608,7 +604,10 @@ async def _log_waiting(client: ZooKeeperClient, deadline_s: float) -> None:
     while True:
         await asyncio.sleep(WAITING_LOG_S)
         logs.warning(
-            "metadata_store.waiting", store=str(client.addresses), reason=client.last_failure, gives_up_after_s=deadline_s
+            "metadata_store.waiting",
+            store=str(client.addresses),
+            reason=client.last_failure,
+            gives_up_after_s=deadline_s,
         )
 
 
