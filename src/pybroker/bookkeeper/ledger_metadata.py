@@ -110,9 +110,9 @@ def decode_metadata(value: bytes) -> LedgerMetadata:
     form = LedgerMetadataFormat()
     try:
         form.ParseFromString(value[start:])
-    except (DecodeError, UnicodeDecodeError) as error:
+        return _checked(form)
+    except (DecodeError, UnicodeDecodeError) as error:  # texts are decoded when they are read
         raise InvalidMetadata(f"Ledger metadata cannot be decoded: {error}") from error
-    return _checked(form)
 
 
 def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:

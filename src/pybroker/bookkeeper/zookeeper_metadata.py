@@ -237,9 +237,9 @@ def _address_in(value: bytes) -> BookieAddress | None:
     info = BookieServiceInfo()
     try:
         info.ParseFromString(value)
-    except (DecodeError, UnicodeDecodeError):
-        return None
-    for endpoint in info.endpoints:
-        if endpoint.protocol == "bookie-rpc" and endpoint.host and 0 < endpoint.port < 1 << 16:
-            return BookieAddress(endpoint.host, endpoint.port)
+        for endpoint in info.endpoints:
+            if endpoint.protocol == "bookie-rpc" and endpoint.host and 0 < endpoint.port < 1 << 16:
+                return BookieAddress(endpoint.host, endpoint.port)
+    except (DecodeError, UnicodeDecodeError):  # texts are decoded when they are read
+        pass
     return None
