@@ -8,8 +8,9 @@ import pytest
 from tests.bookkeeper.conftest import connected
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 
-from pybroker.bookkeeper import BookKeeperOptions, DigestType, LedgerState, Quorums
-from pybroker.bookkeeper.errors import LedgerFenced, NoSuchEntry, NoSuchLedger, WrongKey
+from pybroker.bookkeeper import BookKeeperOptions, DigestType, LedgerState, LedgerWriter, Quorums
+from pybroker.bookkeeper.entry_format import EntryFormat
+from pybroker.bookkeeper.errors import AppendUnknown, LedgerFenced, NoSuchEntry, NoSuchLedger, WrongKey
 
 KINDS = (
     (Quorums(3, 2, 2), DigestType.CRC32C, b""),
@@ -23,6 +24,15 @@ JAVA_DIGESTS = {DigestType.HMAC: "MAC"}
 def _options(kind: tuple[Quorums, DigestType, bytes]) -> BookKeeperOptions:
     quorums, digest_type, password = kind
     return BookKeeperOptions(quorums=quorums, digest_type=digest_type, password=password)
+
+
+async def _require_fenced(writer: LedgerWriter) -> None:
+    """The entry is unknown if some bookie had not answered when the first one refused it."""
+    with pytest.raises((LedgerFenced, AppendUnknown)):
+        await writer.add(b"late")
+    assert isinstance(writer.error, LedgerFenced)
+    with pytest.raises(LedgerFenced):
+        writer.append(b"later")
 
 
 def _digest(digest_type: DigestType) -> str:
@@ -45,8 +55,7 @@ async def test_own_ledgers_are_read_and_recovered_by_java(
             arguments = ("read", str(writer.ledger_id), _digest(kind[1]), kind[2].decode())
             length, *entries = await asyncio.to_thread(cluster.exchange, *arguments)
             assert (int(length), entries) == (metadata.length_bytes, [each.decode() for each in payloads])
-        with pytest.raises(LedgerFenced):  # Java's recovery fenced the bookies
-            await open_.add(b"late")
+        await _require_fenced(open_)  # by Java's recovery
         decided = await client.close_ledger(open_)
         assert (decided.state, decided.last_entry_id) == (LedgerState.CLOSED, 49)
 
@@ -92,11 +101,29 @@ async def test_second_client_fences_the_writer(cluster: BookKeeperCluster, use_b
         payloads = [b"x" * each for each in range(200)]
         await asyncio.gather(*(writer.add(each) for each in payloads))
         reader = await second.recover_ledger(writer.ledger_id)
-        read = []
+        read: list[bytes] = []
         while len(read) < 200:
             read += [each.payload for each in await reader.read(len(read), 64, 100_000)]
         assert read == payloads
         if use_batch_reads:
             assert not reader._without_batches, "bookies answer batch reads"
-        with pytest.raises(LedgerFenced):
-            await writer.add(b"late")
+        await _require_fenced(writer)
+
+
+async def test_operations_of_version_3(cluster: BookKeeperCluster) -> None:
+    async with connected(cluster, _options(KINDS[0])) as client:
+        writer = await client.create_ledger()
+        for each in range(10):
+            await writer.add(b"%d" % each)
+        bookie_id = writer.ensemble[0]
+        space = await client.bookie_space(bookie_id)
+        assert 0 < space.free_bytes <= space.total_bytes
+        async with client.pool.connected_v3(bookie_id) as connection:
+            await connection.force(writer.ledger_id)
+            found = await connection.read_lac(writer.ledger_id)
+            format_ = EntryFormat(writer.ledger_id, DigestType.CRC32C, b"")
+            assert format_.unpack(found.last_entry, None).entry_id in {8, 9}
+            await connection.write_lac(writer.ledger_id, 9, format_.master_key, b"record")
+            assert (await connection.read_lac(writer.ledger_id)).record == b"record"
+            with pytest.raises(NoSuchLedger):
+                await connection.read_lac(1 << 40)

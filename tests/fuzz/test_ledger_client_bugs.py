@@ -12,18 +12,17 @@ from tests.support.ledger_story import random_steps, tell
 from tests.support.planting import Plant, found_by_walk
 from tests.support.stepped_loop import NothingHappens
 
-import pybroker.bookkeeper.ledger_recovery
-import pybroker.bookkeeper.ledger_writer
+from pybroker.bookkeeper import AppendOutcome, ledger_recovery, ledger_writer
 from pybroker.bookkeeper.append_state import AppendState, PendingEntry
 from pybroker.bookkeeper.bookie_connection import BookieConnection
 from pybroker.bookkeeper.entry_format import Entry, EntryFormat
-from pybroker.bookkeeper.entry_search import EntrySearch, Verdict
 from pybroker.bookkeeper.errors import BookKeeperError, NoSuchEntry, UnknownLedgerState
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, Segment
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
 from pybroker.bookkeeper.ledger_writer import LedgerWriter, StoredEnsembles
-from pybroker.bookkeeper.quorums import FenceCoverage, Quorums
+from pybroker.bookkeeper.metadata_updates import Change, update_metadata
+from pybroker.bookkeeper.quorums import EntrySearch, FenceCoverage, Quorums, Verdict
 
 SEEDS = range(1200)
 STEP_COUNT = 60
@@ -137,32 +136,30 @@ def _ensemble_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
 
 def _ensemble_changes_during_recovery(patch: pytest.MonkeyPatch) -> None:
     """The writer changes the metadata whatever their state is."""
-    update = pybroker.bookkeeper.ledger_writer.update_metadata
 
-    async def force(store: Any, ledger_id: int, known: Any, change: Callable[[Any], Any], options: Any) -> Any:
+    async def force(store: Any, ledger_id: int, known: Any, change: Change, options: Any) -> Any:
         def forced(found: LedgerMetadata) -> LedgerMetadata | None:
             try:
                 return change(found)
             except BookKeeperError:
                 return change(known.metadata)
 
-        return await update(store, ledger_id, known, forced, options)
+        return await update_metadata(store, ledger_id, known, forced, options)
 
-    patch.setattr(pybroker.bookkeeper.ledger_writer, "update_metadata", force)
+    patch.setattr(ledger_writer, "update_metadata", force)
 
 
 def _recovery_changes_ensembles_of_others(patch: pytest.MonkeyPatch) -> None:
     """A recovery closes the ledger although another one was faster."""
-    update = pybroker.bookkeeper.ledger_recovery.update_metadata
 
-    async def force(store: Any, ledger_id: int, known: Any, change: Callable[[Any], Any], options: Any) -> Any:
+    async def force(store: Any, ledger_id: int, known: Any, change: Change, options: Any) -> Any:
         def forced(found: LedgerMetadata) -> LedgerMetadata | None:
             wanted = change(known.metadata)
             return wanted if wanted is not None and wanted.state.name == "CLOSED" else change(found)
 
-        return await update(store, ledger_id, known, forced, options)
+        return await update_metadata(store, ledger_id, known, forced, options)
 
-    patch.setattr(pybroker.bookkeeper.ledger_recovery, "update_metadata", force)
+    patch.setattr(ledger_recovery, "update_metadata", force)
 
 
 def _recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
@@ -277,11 +274,10 @@ def _all_failures_are_certain(patch: pytest.MonkeyPatch) -> None:
 
 def _unknown_entries_are_stored(patch: pytest.MonkeyPatch) -> None:
     notify = LedgerWriter._notify
-    outcomes = pybroker.bookkeeper.ledger_writer.AppendOutcome
 
     def stored(self: LedgerWriter, entries: list[PendingEntry], outcome: Any, error: Any) -> None:
-        if outcome is outcomes.UNKNOWN and entries[0].acked:
-            outcome, error = outcomes.STORED, None
+        if outcome is AppendOutcome.UNKNOWN and entries[0].acked:
+            outcome, error = AppendOutcome.STORED, None
         notify(self, entries, outcome, error)
 
     patch.setattr(LedgerWriter, "_notify", stored)

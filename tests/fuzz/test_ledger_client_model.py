@@ -25,7 +25,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("first_seed", range(0, STORIES, 50))
 def test_random_stories_lose_no_confirmed_entry(first_seed: int) -> None:
-    outcomes = set()
+    outcomes: set[AppendOutcome] = set()
     for seed in range(first_seed, first_seed + 50):
         outcomes.update(tell(seed, random_steps(seed, STEP_COUNT)).outcomes.values())
     assert outcomes == set(AppendOutcome)

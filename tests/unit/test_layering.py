@@ -199,8 +199,8 @@ PURE = (
     *(
         f"bookkeeper.{name}"
         for name in (
-            "append_state bookie_choice bookkeeper_pb2 entry_format entry_search errors frames ledger_metadata ledger_paths metadata_store"
-            " quorums"
+            "append_state bookie_choice bookkeeper_pb2 entry_format errors frames ledger_metadata ledger_paths messages_v3"
+            " metadata_store quorums"
         ).split()
     ),
     "zookeeper.addresses",

@@ -4,8 +4,8 @@ Start with `client.py`: it creates, recovers, closes and deletes ledgers. `ledge
 `ledger_recovery.py` do the work; `bookie_pool.py` and `bookie_connection.py` have the connections; `metadata_store.py`
 has the interfaces to the metadata, `zookeeper_metadata.py` their implementation.
 
-Rules without IO: `frames.py`, `entry_format.py` and `ledger_metadata.py` (bytes), `append_state.py` (acknowledgements and
-the change of an ensemble), `quorums.py` and `entry_search.py` (what answers prove), `bookie_choice.py`, `ledger_paths.py`.
+Rules without IO: `frames.py`, `messages_v3.py`, `entry_format.py` and `ledger_metadata.py` (bytes), `append_state.py`
+(acknowledgements and the change of an ensemble), `quorums.py` (what answers prove), `bookie_choice.py`, `ledger_paths.py`.
 
 API::
 

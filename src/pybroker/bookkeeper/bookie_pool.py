@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 
 from pybroker.bookkeeper.bookie_choice import Chance, Quarantine, choose_bookies
 from pybroker.bookkeeper.bookie_connection import BookieConnection, OpenTransport
+from pybroker.bookkeeper.connection_v3 import ConnectionV3
+from pybroker.bookkeeper.errors import BookieUnavailable
 from pybroker.bookkeeper.metadata_store import BookieAddress, BookieRegistry, address_in_id
 from pybroker.bookkeeper.options import BookKeeperOptions
 from pybroker.runtime import logs
@@ -59,6 +62,23 @@ class BookiePool:
         else:
             self._tasks.start(connection.connect(address, self._open_transport), f"connect {bookie_id}")
         return connection
+
+    @asynccontextmanager
+    async def connected_v3(self, bookie_id: str) -> AsyncIterator[ConnectionV3]:
+        """Connect with protocol version 3 for the block. Raises BookieUnavailable."""
+        address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
+        connection = ConnectionV3(bookie_id, self._options)
+        try:
+            if address is None:
+                raise BookieUnavailable(f"The address of bookie {bookie_id} is not known.")
+            try:
+                async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
+                    await self._open_transport(address, connection)
+            except OSError as error:  # a time-out too
+                raise BookieUnavailable(f"Bookie {bookie_id} cannot be reached: {error}") from error
+            yield connection
+        finally:
+            connection.close("closed by the client")
 
     def choose(self, count: int, excluded: Collection[str] = ()) -> list[str]:
         """Choose bookies for new entries. Raises NotEnoughBookies."""

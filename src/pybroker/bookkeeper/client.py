@@ -22,6 +22,7 @@ from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Seg
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
 from pybroker.bookkeeper.ledger_writer import AppendListener, LedgerWriter, StoredEnsembles
+from pybroker.bookkeeper.messages_v3 import BookieSpace
 from pybroker.bookkeeper.metadata_store import BookieRegistry, LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, read_metadata, update_metadata
 from pybroker.bookkeeper.options import BookKeeperOptions
@@ -160,6 +161,11 @@ class BookKeeperClient:
 
     async def list_ledgers(self) -> list[int]:
         return await self._store.list_ledgers()
+
+    async def bookie_space(self, bookie_id: str) -> BookieSpace:
+        """Ask a bookie for the space of its disks. Raises BookieUnavailable and other errors of the bookie."""
+        async with self.pool.connected_v3(bookie_id) as connection:
+            return await connection.space()
 
     async def close(self) -> None:
         """Close all connections and end all tasks."""

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from pybroker.bookkeeper.bookie_connection import ReadResult
 from pybroker.bookkeeper.bookie_pool import BookiePool
 from pybroker.bookkeeper.entry_format import DigestType, Entry, EntryFormat
-from pybroker.bookkeeper.entry_search import EntrySearch, Verdict
 from pybroker.bookkeeper.errors import (
     DAMAGED,
     OK,
@@ -36,7 +35,7 @@ from pybroker.bookkeeper.ledger_writer import EnsembleRecorder, LedgerWriter
 from pybroker.bookkeeper.metadata_store import LedgerMetadataStore
 from pybroker.bookkeeper.metadata_updates import VersionedMetadata, read_metadata, update_metadata
 from pybroker.bookkeeper.options import BookKeeperOptions
-from pybroker.bookkeeper.quorums import FenceCoverage
+from pybroker.bookkeeper.quorums import EntrySearch, FenceCoverage, Verdict
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.bookkeeper.bookkeeper_pb2 import Response
 from pybroker.bookkeeper.entry_format import DigestType, EntryFormat
 from pybroker.bookkeeper.errors import BookKeeperError, DamagedEntry, InvalidAnswer, InvalidMetadata
 from pybroker.bookkeeper.frames import (
@@ -26,6 +27,7 @@ from pybroker.bookkeeper.frames import (
 )
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
 from pybroker.bookkeeper.ledger_paths import ledger_id_of, ledger_path
+from pybroker.bookkeeper.messages_v3 import ExplicitLac, FrameReader, Operation, decode_response, result_of
 from pybroker.bookkeeper.quorums import Quorums
 
 LIMIT = 100_000
@@ -215,3 +217,36 @@ def test_other_nodes_are_no_ledgers() -> None:
 def test_error_classes_have_one_base() -> None:
     assert issubclass(InvalidAnswer, BookKeeperError)
     assert issubclass(InvalidMetadata, BookKeeperError)
+
+
+def response(number: int) -> bytes:
+    message = Response()
+    message.header.version, message.header.operation, message.header.txn_id = 3, Operation.READ_LAC, number
+    message.status = 0
+    message.read_lac.status, message.read_lac.ledger_id, message.read_lac.last_entry_body = 0, 7, b"entry"
+    body: bytes = message.SerializeToString()
+    return struct.pack(">I", len(body)) + body
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_answers_of_version_3_are_read_in_pieces(size: int) -> None:
+    stream, reader = response(1) + response(2), FrameReader(LIMIT)
+    bodies = [body for at in range(0, len(stream), size) for body in reader.feed(stream[at : at + size])]
+    assert [decode_response(each).header.txn_id for each in bodies] == [1, 2]
+    assert result_of(decode_response(bodies[0]), Operation.READ_LAC, 7) == ExplicitLac(b"", b"entry")
+    with pytest.raises(InvalidAnswer):
+        result_of(decode_response(bodies[0]), Operation.READ_LAC, 8)
+    with pytest.raises(InvalidAnswer):
+        result_of(decode_response(bodies[0]), Operation.FORCE, 7)
+
+
+@given(st.data())
+def test_damaged_answers_of_version_3_raise_invalid_answer_only(data: st.DataObject) -> None:
+    stream = bytearray(response(1))
+    for _ in range(data.draw(st.integers(1, 3))):
+        stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        for body in FrameReader(LIMIT).feed(bytes(stream[: data.draw(st.integers(0, len(stream)))])):
+            result_of(decode_response(body), Operation.READ_LAC, 7)
+    except InvalidAnswer:
+        pass
