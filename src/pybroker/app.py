@@ -173,17 +173,25 @@ async def _serve(
 
 async def _started(broker: Broker, stop: asyncio.Event) -> bool:
     """Start the broker, which may wait for its metadata store. False if a signal ended the start."""
-    loop = asyncio.get_running_loop()
-    starting, stopping = loop.create_task(broker.start()), loop.create_task(stop.wait())
-    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not starting.done():
+    starting = asyncio.current_task()
+    assert starting is not None, "within a coroutine"
+
+    async def cancel_at_stop() -> None:
+        await stop.wait()
         starting.cancel()
-        await asyncio.wait([starting])
-        if starting.cancelled():
-            logs.info("broker.start_interrupted")
-            return False
-    starting.result()
+
+    tasks = TaskOwner("start")
+    tasks.start(cancel_at_stop(), "stop")
+    try:
+        await broker.start()
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        starting.uncancel()
+        logs.info("broker.start_interrupted")
+        return False
+    finally:
+        await tasks.close()
     return True
 
 

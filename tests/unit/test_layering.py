@@ -49,7 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "storage_format": VALUES,
     "disk": (*VALUES, "runtime", "storage_format.marker_layout"),
     "wire": VALUES,
-    "zookeeper": (),
+    "zookeeper": ("runtime",),
     "dispatch": VALUES,
     "ledgers": (*VALUES, "storage_format"),
     "local_store": (*ENVIRONMENT, "storage_format", "disk", "ledgers"),

@@ -48,7 +48,7 @@ from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import LookupResult
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.metadata_store import MetadataStore, SessionState
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
@@ -192,6 +192,12 @@ class BrokerService:
         if self.runtime.stats.active_connections >= limit:
             return (
                 f"there are as many connections as file descriptors allow ({limit}; fileDescriptorsReserve, ulimit -n)"
+            )
+        session = self.metadata_store.session_report
+        if session is not None and session.state is not SessionState.CONNECTED:
+            return (
+                f"the session with the metadata store {session.url} is {session.state.value}: {session.last_failure};"
+                " policies may be outdated"
             )
         return self.ledgers.store.refusal()
 
