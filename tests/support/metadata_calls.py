@@ -1,6 +1,6 @@
 """REST calls that write every kind of shared metadata document, and the calls that read all of it.
 
-`WRITES` creates a full set in an empty cluster named `standalone`; `READS` answers depend on the stored documents alone. The
+`WRITES` creates a full set in an empty cluster named `standalone`. The answers to `READS` depend on the stored documents alone. The
 recorded documents and answers of the reference broker are in `tests/vectors/metadata_documents.json`.
 """
 
