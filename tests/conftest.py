@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest.register_assert_rewrite("tests.support.metadata_contract")
+
 settings.register_profile(
     "same", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -35,7 +35,7 @@ LANES: dict[str, tuple[str, ...]] = {
         "tests/storm",
         "tests/fuzz_server",
     ),
-    "broker": ("tests/protocol", "tests/crash", "tests/fuzz", "tests/simulate", "tests/embedding"),
+    "broker": ("tests/protocol", "tests/crash", "tests/fuzz", "tests/simulate", "tests/embedding", "tests/zookeeper"),
     "clients": ("tests/clients", "tests/upgrade", "tests/console", "tests/examples"),
     "analytics": (*ANALYTICS_UNITS, "tests/pipelines", "tests/spark", "tests/tables"),
 }

@@ -58,6 +58,14 @@ from pybroker.metadata.measured import MeasuredMetadataStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
+from pybroker.metadata.shared_metadata import (
+    BrokerIdentity,
+    SharedAddresses,
+    directory_id,
+    open_shared_metadata,
+    shared_addresses,
+    write_layout,
+)
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.model.policies import ClusterData
 from pybroker.process.file_descriptors import FEW, raise_limit
@@ -142,7 +150,8 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await broker.start()
+    if not await _started(broker, stop):
+        return EXIT_OK
     broker.own_collector()
     try:
         print(broker.banner(), flush=True)
@@ -160,6 +169,30 @@ async def _serve(
         is_clean = await broker.close()
         gc.freeze()  # The interpreter's own last collection would visit all objects: a second for 20,000 topics.
     return EXIT_OK if is_clean else EXIT_FAILED
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """Start the broker, which may wait for its metadata store. False if a signal ended the start."""
+    starting = asyncio.current_task()
+    assert starting is not None, "within a coroutine"
+
+    async def cancel_at_stop() -> None:
+        await stop.wait()
+        starting.cancel()
+
+    tasks = TaskOwner("start")
+    tasks.start(cancel_at_stop(), "stop")
+    try:
+        await broker.start()
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        starting.uncancel()
+        logs.info("broker.start_interrupted")
+        return False
+    finally:
+        await tasks.close()
+    return True
 
 
 class BrokerHost(Protocol):
@@ -234,6 +267,7 @@ class Broker:
         self._tasks = TaskOwner("app")
         self._garbage: GarbagePolicy | None = None
         self._sqlite: SqliteMetadataStore | None = None
+        self._shared = None if stores is not None else shared_addresses(self.config)
         self._refresher: CertificateRefresher | None = None
         self.service: BrokerService
         self.listener: Listener
@@ -243,7 +277,7 @@ class Broker:
     def is_stored_locally(self) -> bool:
         if self._stores is not None:
             return False
-        return self.config.ledger_store == "local" or self.config.metadata_store == "sqlite"
+        return self.config.ledger_store != "memory" or self.config.metadata_store == "sqlite"
 
     async def start(self) -> None:
         """Open, recover, bind, serve. Raises StartError and its causes, with everything closed again."""
@@ -264,7 +298,7 @@ class Broker:
         await self._require_names(metadata, ledger_store, leftovers)
         self.service = await build(self.runtime, Stores(metadata, ledger_store, cursor_store))
         self.service.request_stop = self._host.request_stop
-        if self.config.ledger_store == "local":
+        if self.config.ledger_store != "memory":
             self.service.data_directory = DataDirectoryName(
                 write_run_id(self._directory, self.runtime.random), str(self._directory.absolute())
             )
@@ -316,7 +350,28 @@ class Broker:
                 self.runtime.threads,
             )
         self._closers.append(store.close)
+        if self._shared is not None:
+            store = await self._open_shared_metadata(store, self._shared)
         return MeasuredMetadataStore(store, self.runtime.clock, self.runtime.slow_operations)
+
+    async def _open_shared_metadata(self, embedded: MetadataStore, addresses: SharedAddresses) -> MetadataStore:
+        """Connect, and claim this broker's id before anything is written."""
+        store = await open_shared_metadata(self.config, addresses, embedded, self.runtime)
+        self._closers.append(store.close)
+        broker_id = self._fixed_broker_id()
+        if broker_id is not None:
+            facts = {"host": socket.gethostname(), "process": os.getpid(), "version": __version__}
+            identity = BrokerIdentity(store, broker_id, await directory_id(embedded, self.runtime), facts)
+            self._closers.append(identity.close)
+            await identity.claim()
+        await write_layout(store)
+        return store
+
+    def _fixed_broker_id(self) -> str | None:
+        """Return the id by which other brokers know this one; None if it depends on a port that is not chosen yet."""
+        port = self.config.web_service_port or self.config.web_service_port_tls
+        host = self.config.advertised_address or socket.gethostname()
+        return f"{host}:{port}" if port else None
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
         """Raises StartError for ledgers with entries but no known topic, because metadata was lost, and for named ledgers with ids
@@ -343,7 +398,7 @@ class Broker:
 
     async def _known_data(self, metadata: MetadataStore) -> KnownData:
         """Return the data that the local store must have according to the metadata."""
-        if self._sqlite is None or self.config.ledger_store != "local":
+        if self._sqlite is None or self.config.ledger_store == "memory":
             return NOTHING_KNOWN
         found = await metadata.get(metadata_paths.JOURNAL_MARK)
         mark = decode_mark(None if found is None else found.value)
@@ -409,6 +464,9 @@ class Broker:
         self._tasks.start(self._run_background(self._refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
+        """Not with a shared store: there the cluster's addresses are those of all its brokers."""
+        if self._shared is not None:
+            return
         found = self.service.presence.addresses.resolve(None)
         cluster = resources.cluster(self.config.cluster_name) or ClusterData()
         current = msgspec.structs.replace(

@@ -16,12 +16,16 @@ from pybroker.managed_ledger.cache.entry_cache import EntryCache
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.managed_ledger.shared_resources import LedgerResources
+from pybroker.metadata import metadata_paths
+from pybroker.metadata.cache_refresh import CacheRefresher
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.resources import Resources
 from pybroker.runtime.runtime import Runtime
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 _MIB = 1 << 20
+BOOTSTRAP_ATTEMPTS = 5
+CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,28 @@ async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = 
 
     `limits` replace those of the configuration. Raises ConfigError for an invalid cluster or namespace, and StoreError.
     """
+    refresher = CacheRefresher(stores.metadata)
+    try:
+        return await _build(runtime, stores, limits, refresher)
+    except BaseException:
+        await refresher.close()
+        raise
+
+
+async def _build(
+    runtime: Runtime, stores: Stores, limits: LedgerLimits | None, refresher: CacheRefresher
+) -> BrokerService:
     config = runtime.config
     resources = Resources(stores.metadata, config.default_number_of_namespace_bundles)
+    refresher.keep(
+        resources,
+        metadata_paths.CLUSTERS,
+        metadata_paths.POLICIES,
+        metadata_paths.LOCAL_POLICIES,
+        metadata_paths.TOPIC_POLICIES,
+    )
     await resources.load()
-    try:
-        await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
-    except (AdminError, InvalidTopicName) as error:
-        raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
+    await _bootstrap(resources, config, is_shared=stores.metadata.is_shared)
     of_ledgers = LedgerResources(
         stores.ledgers,
         EntryCache(min(config.managed_ledger_cache_size_mb * _MIB, runtime.memory.cache.highest_bytes)),
@@ -67,9 +86,27 @@ async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = 
     )
     ledgers = ManagedLedgerFactory(of_ledgers, stores.cursors, stores.metadata)
     service = BrokerService(runtime, stores.metadata, resources, ledgers)
+    service.cache_refresher = refresher
+    refresher.keep(service.dynamic, metadata_paths.DYNAMIC_CONFIGURATION)
+    refresher.keep(service.partitioned, metadata_paths.PARTITIONED_TOPICS)
+    refresher.keep(service.broker_context.resource_groups, metadata_paths.RESOURCE_GROUPS)
     await service.dynamic.load()
     await service.partitioned.load()
     await service.partitioned_operations.finish_deletions()
     await service.broker_context.load()
     await service.transactions.recover()
     return service
+
+
+async def _bootstrap(resources: Resources, config: BrokerConfig, *, is_shared: bool) -> None:
+    """Create missing objects. Other brokers of a shared store may create the same ones at the same time."""
+    for attempt in range(BOOTSTRAP_ATTEMPTS):
+        try:
+            await resources.bootstrap(config.cluster_name, config.bootstrap_namespaces)
+        except (AdminError, InvalidTopicName) as error:
+            is_conflict = isinstance(error, AdminError) and error.status == CONFLICT
+            if not is_shared or not is_conflict or attempt == BOOTSTRAP_ATTEMPTS - 1:
+                raise ConfigError(f"clusterName or bootstrapNamespaces cannot be used: {error}") from error
+            await resources.read_again()
+        else:
+            return

@@ -16,6 +16,7 @@ from pybroker.auth.server_tls import server_context
 from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError, Problems
 from pybroker.errors import InvalidTopicName
+from pybroker.metadata.shared_metadata import client_options, shared_addresses
 from pybroker.model.names import NamespaceName, is_valid_entity
 
 _WORDS = re.compile(r"\w+")
@@ -33,6 +34,7 @@ def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems
         _check_tls,
         _check_addresses,
         _check_names,
+        _check_metadata_store,
         _check_collector,
     ]
     for each in checks:
@@ -65,6 +67,11 @@ def _check_names(config: BrokerConfig) -> None:
         with problems.noted():
             _parse_namespace(text)
     problems.raise_any()
+
+
+def _check_metadata_store(config: BrokerConfig) -> None:
+    shared_addresses(config)
+    client_options(config)
 
 
 def _check_collector(config: BrokerConfig) -> None:

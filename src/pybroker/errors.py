@@ -187,6 +187,18 @@ class BadVersionError(StoreError):
     """A versioned put or delete found another version: another writer has changed the value."""
 
 
+class MetadataUnavailable(StoreError):
+    """The shared metadata store was not reached in time. A change certainly did not happen."""
+
+    told_as = MetadataError
+
+
+class UnknownOutcome(StoreError):
+    """The answer to a change was lost, and what the store contains does not tell whether it happened. Read before acting on it."""
+
+    told_as = MetadataError
+
+
 class LedgerFenced(StoreError):
     """The ledger takes no more appends: sealed, fenced, or an earlier append of it failed."""
 

@@ -48,7 +48,7 @@ from pybroker.cluster.dynamic_configuration import DynamicConfiguration
 from pybroker.cluster.lookup import LookupResult
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
-from pybroker.metadata.metadata_store import MetadataStore
+from pybroker.metadata.metadata_store import MetadataStore, SessionState
 from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from pybroker.backup.data_snapshot import DataSnapshots
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.config import BrokerConfig
+    from pybroker.metadata.cache_refresh import CacheRefresher
     from pybroker.model.rates import DeliveryRates
 
 
@@ -81,6 +82,8 @@ class BrokerService:
     """Snapshots for backups, if all data is in local files; set by the app."""
     request_stop: Callable[[], None] | None = None
     """Ends the process in order; set by the app, None in a process that is not the broker's own."""
+    cache_refresher: CacheRefresher | None = None
+    """Keeps the caches of a shared metadata store current; set by `build`, closed by the service."""
     consumer_rates: Callable[[Consumer], DeliveryRates] | None = None
     """None without statistics."""
 
@@ -190,6 +193,12 @@ class BrokerService:
             return (
                 f"there are as many connections as file descriptors allow ({limit}; fileDescriptorsReserve, ulimit -n)"
             )
+        session = self.metadata_store.session_report
+        if session is not None and session.state is not SessionState.CONNECTED:
+            return (
+                f"the session with the metadata store {session.url} is {session.state.value}: {session.last_failure};"
+                " policies may be outdated"
+            )
         return self.ledgers.store.refusal()
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -206,6 +215,8 @@ class BrokerService:
     async def close(self) -> None:
         """Notify all clients, then close all topics, then the shared parts. A cancellation skips the rest."""
         self.presence.is_closing = True
+        if self.cache_refresher is not None:
+            await self.cache_refresher.close()
         await self.transactions.close()
         await self._closing.close_all()
         await self.broker_context.tasks.close()

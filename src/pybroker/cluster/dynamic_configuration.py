@@ -17,7 +17,7 @@ from pybroker.config.parse import MASK
 from pybroker.errors import AdminError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import MetadataStore
-from pybroker.metadata.stored_document import read, rewrite
+from pybroker.metadata.stored_document import decoded_or_logged, rewrite
 from pybroker.runtime import logs
 
 Check = Callable[[Value], object]
@@ -48,9 +48,34 @@ class DynamicConfiguration:
 
     async def load(self) -> None:
         """Apply the stored overrides. One that does not fit is logged and ignored. Raise StoreError."""
-        self._texts = await read(self._store, metadata_paths.DYNAMIC_CONFIGURATION, dict[str, str]) or {}
-        for key, text in self._texts.items():
-            self._put_in_force(key, text)
+        async with self._writing:
+            path = metadata_paths.DYNAMIC_CONFIGURATION
+            found = await self._store.get(path)
+            value = b"" if found is None else found.value
+            self._texts = decoded_or_logged(self._store, path, value, dict[str, str]) or {}
+            for key, text in self._texts.items():
+                self._put_in_force(key, text)
+
+    async def read_again(self) -> None:
+        """Read the overrides again, and apply what another broker has changed. Raise StoreError."""
+        path = metadata_paths.DYNAMIC_CONFIGURATION
+        async with self._writing:
+            found = await self._store.get(path)
+            after = {} if found is None else decoded_or_logged(self._store, path, found.value, dict[str, str])
+            if after is None:
+                return  # the overrides stay in force
+            before, self._texts = self._texts, after
+            for key in sorted(before.keys() | after.keys()):
+                if key not in after:
+                    self._take_back(key)
+                    logs.info("config.reset", key=key)
+                elif before.get(key) != after[key]:
+                    self._put_in_force(key, after[key])
+                    logs.info("config.changed", key=key, value=MASK if is_secret(key) else after[key])
+
+    async def refresh(self, path: str) -> None:
+        """Like `read_again`: there is one document."""
+        await self.read_again()
 
     def overrides(self) -> dict[str, str]:
         """Secrets are masked."""

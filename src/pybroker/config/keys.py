@@ -81,7 +81,8 @@ class KeyInfo(NamedTuple):
             ValueType.OPTIONAL_INT: "a whole number or nothing",
         }[self.type]
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            named = ", ".join(choice for choice in self.choices if choice)
+            return f"one of {named}, or nothing" if "" in self.choices else f"one of {named}"
         if self.minimum is not None and self.maximum is not None:
             return f"{words} from {self.minimum:g} to {self.maximum:g}"
         if self.minimum is not None:
@@ -199,7 +200,7 @@ def _value_when_empty(info: KeyInfo) -> Value:
             return None
         case ValueType.LIST:
             return ()
-        case ValueType.STR if not info.choices:
+        case ValueType.STR if not info.choices or "" in info.choices:
             return ""
         case _:
             return info.default

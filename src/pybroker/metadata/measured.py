@@ -4,10 +4,23 @@ are logged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
-from pybroker.metadata.metadata_store import ANY_VERSION, MetadataStore, OperationLatencies, Versioned, Watch
+from pybroker.metadata.metadata_store import (
+    ANY_VERSION,
+    PAGE_VALUES,
+    Change,
+    MetadataStore,
+    Missed,
+    OperationLatencies,
+    Put,
+    SessionListener,
+    SessionReport,
+    SessionState,
+    Versioned,
+    Watch,
+)
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.slow_operations import SlowOperations
 
@@ -63,8 +76,60 @@ class MeasuredMetadataStore(MetadataStore):
         with self._measured("del", path):
             return await self._store.delete_tree(path)
 
-    def watch(self, prefix: str, watch: Watch) -> None:
-        self._store.watch(prefix, watch)
+    def values_at(
+        self, path: str, depth: int, page_values: int = PAGE_VALUES
+    ) -> AsyncIterator[tuple[list[str], Versioned]]:
+        """Measured by page only in an embedded store, which reads in pages."""
+        if self._store.is_shared:
+            return self._store.values_at(path, depth, page_values)
+        return super().values_at(path, depth, page_values)
+
+    async def values_of(self, paths: Sequence[str]) -> list[Versioned | None]:
+        with self._measured("get", paths[0] if paths else ""):
+            return await self._store.values_of(paths)
+
+    async def change_together(self, changes: Sequence[Change]) -> list[int | None]:
+        with self._measured("put", changes[0].path if changes else ""):
+            versions = await self._store.change_together(changes)
+        self._latencies.put_bytes += sum(len(change.value) for change in changes if isinstance(change, Put))
+        return versions
+
+    async def put_for_session(self, path: str, value: bytes) -> int:
+        with self._measured("put", path):
+            version = await self._store.put_for_session(path, value)
+        self._latencies.put_bytes += len(value)
+        return version
+
+    async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
+        with self._measured("put", path):
+            created = await self._store.create_sequential(path, value, for_session=for_session)
+        self._latencies.put_bytes += len(value)
+        return created
+
+    async def sync(self) -> None:
+        with self._measured("get", "/"):
+            await self._store.sync()
+
+    def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
+        self._store.watch(prefix, watch, missed)
+
+    @property
+    def is_shared(self) -> bool:
+        return self._store.is_shared
+
+    @property
+    def session_state(self) -> SessionState:
+        return self._store.session_state
+
+    @property
+    def session_report(self) -> SessionReport | None:
+        return self._store.session_report
+
+    def holds_session(self) -> bool:
+        return self._store.holds_session()
+
+    def listen(self, listener: SessionListener) -> None:
+        self._store.listen(listener)
 
     async def close(self) -> None:
         await self._store.close()

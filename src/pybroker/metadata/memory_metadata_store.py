@@ -5,10 +5,22 @@ One contract test runs against all implementations.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 
 from pybroker.errors import BadVersionError, StoreError
-from pybroker.metadata.metadata_store import ANY_VERSION, NOT_EXISTING, MetadataStore, Versioned, Watch
+from pybroker.metadata.metadata_store import (
+    ANY_VERSION,
+    NOT_EXISTING,
+    Change,
+    Check,
+    Delete,
+    MetadataStore,
+    Missed,
+    Put,
+    Versioned,
+    Watch,
+)
 from pybroker.metadata.watches import Watches, prefix_below
 
 
@@ -17,13 +29,14 @@ class MemoryMetadataStore(MetadataStore):
 
     def __init__(self) -> None:
         self._values: dict[str, Versioned] = {}
+        self._of_session: set[str] = set()
         self._watches = Watches()
         self._closed = False
 
     def copied(self) -> MemoryMetadataStore:
-        """Return a store with the same values, without watches."""
+        """Return a store for another process: with the same values but those of the session, without watches."""
         copy = MemoryMetadataStore()
-        copy._values = dict(self._values)
+        copy._values = {path: value for path, value in self._values.items() if path not in self._of_session}
         return copy
 
     async def get(self, path: str) -> Versioned | None:
@@ -34,9 +47,14 @@ class MemoryMetadataStore(MetadataStore):
         self._require_open()
         existing = self._values.get(path)
         require_version(path, existing.version if existing else None, expected_version)
+        version = self._put(path, value)
+        self._watches.tell((path,))
+        return version
+
+    def _put(self, path: str, value: bytes) -> int:
+        existing = self._values.get(path)
         version = existing.version + 1 if existing else 0
         self._values[path] = Versioned(bytes(value), version)
-        self._watches.tell((path,))
         return version
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
@@ -45,9 +63,13 @@ class MemoryMetadataStore(MetadataStore):
         require_version(path, existing.version if existing else None, expected_version)
         if existing is None:
             return False
-        del self._values[path]
+        self._drop(path)
         self._watches.tell((path,))
         return True
+
+    def _drop(self, path: str) -> None:
+        del self._values[path]
+        self._of_session.discard(path)
 
     async def children(self, path: str) -> list[str]:
         self._require_open()
@@ -66,11 +88,47 @@ class MemoryMetadataStore(MetadataStore):
         prefix = prefix_below(path)
         dropped = [key for key in self._values if key == path or key.startswith(prefix)]
         for key in dropped:
-            del self._values[key]
+            self._drop(key)
         self._watches.tell(dropped)
         return len(dropped)
 
-    def watch(self, prefix: str, watch: Watch) -> None:
+    async def values_of(self, paths: Sequence[str]) -> list[Versioned | None]:
+        self._require_open()
+        return [self._values.get(path) for path in paths]
+
+    async def change_together(self, changes: Sequence[Change]) -> list[int | None]:
+        self._require_open()
+        require_changes(changes, lambda path: found.version if (found := self._values.get(path)) else None)
+        versions: list[int | None] = []
+        for change in changes:
+            versions.append(self._put(change.path, change.value) if isinstance(change, Put) else None)
+            if isinstance(change, Delete):
+                self._drop(change.path)
+        self._watches.tell([change.path for change in changes if not isinstance(change, Check)])
+        return versions
+
+    async def put_for_session(self, path: str, value: bytes) -> int:
+        self._require_open()
+        existing = self._values.get(path)
+        require_version(path, existing.version if existing else None, NOT_EXISTING)
+        version = self._put(path, value)
+        self._of_session.add(path)
+        self._watches.tell((path,))
+        return version
+
+    async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
+        self._require_open()
+        parent = path.rpartition("/")[0]
+        existing = self._values.get(parent)
+        require_countable(parent, existing)
+        created = f"{path}{self._put(parent, b''):010d}"
+        self._put(created, value)
+        if for_session:
+            self._of_session.add(created)
+        self._watches.tell((parent, created))
+        return created
+
+    def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
         self._watches.add(prefix, watch)
 
     async def close(self) -> None:
@@ -79,6 +137,22 @@ class MemoryMetadataStore(MetadataStore):
     def _require_open(self) -> None:
         if self._closed:
             raise StoreError("the metadata store is closed")
+
+
+def require_changes(changes: Sequence[Change], version_of: Callable[[str], int | None]) -> None:
+    """Raise BadVersionError unless all `changes` apply to the present versions, None without a value."""
+    assert len({change.path for change in changes}) == len(changes), "a path occurs once"
+    for change in changes:
+        present = version_of(change.path)
+        require_version(change.path, present, change.expected_version)
+        if present is None and not isinstance(change, Put):
+            raise BadVersionError(f"{change.path} does not exist")
+
+
+def require_countable(parent: str, existing: Versioned | None) -> None:
+    """Raise StoreError if the version of `parent` counts the changes of a value."""
+    if existing is not None and existing.value:
+        raise StoreError(f"{parent} has a value, so its version cannot number the values below it")
 
 
 def require_version(path: str, present: int | None, expected: int) -> None:

@@ -4,14 +4,29 @@ Paths look like `/admin/policies/public/default`. Each put increments the versio
 the version that it expects, so two writers never overwrite each other unnoticed. `put` returns when the value is
 durable.
 
+Stores: in memory and in SQLite (embedded: this process is their only user), and in ZooKeeper (shared by several brokers).
+What differs with a shared store:
+
+* Values change without this process. `watch` reports it; a cache must also handle `missed`, after which changes may have
+  gone unnoticed. Reads may be older than another broker's last change; `sync` ends that. Versions decide.
+* The store may be unreachable: MetadataUnavailable, a change did not happen. If the answer to a change was lost, the store
+  reads back and continues, or raises UnknownOutcome if that does not decide.
+* The process has a session. Session values (`put_for_session`) disappear with it. While the session is suspended, nothing
+  may start that needs them; once it is lost, everything that relied on them must end. `holds_session` asks the clock, and
+  is right immediately after the process was frozen.
+* The version of a first put is 0 or, where the path had values below it before, greater. An empty value at a path with
+  values below it does not last.
+* `delete_tree` is repeatable and not atomic.
+
 Concurrency: called on the event loop. Watches are called on it after the change is durable.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 from pybroker.model.counters import Buckets
 
@@ -28,7 +43,71 @@ class Versioned(NamedTuple):
     version: int
 
 
+class Put(NamedTuple):
+    """A change within `change_together`, as by `put`."""
+
+    path: str
+    value: bytes
+    expected_version: int = ANY_VERSION
+
+
+class Delete(NamedTuple):
+    """A change within `change_together`, as by `delete`; it fails without a value."""
+
+    path: str
+    expected_version: int = ANY_VERSION
+
+
+class Check(NamedTuple):
+    """A condition within `change_together`; NOT_EXISTING is not possible."""
+
+    path: str
+    expected_version: int
+
+
+Change: TypeAlias = Put | Delete | Check
+
+
+class SessionEvent(Enum):
+    """What happened to the session of this process with a shared store."""
+
+    SUSPENDED = "suspended"
+    """The store is unreachable. Session values remain for now."""
+    RECONNECTED = "reconnected"
+    """The store is reachable again, in the same session."""
+    LOST = "lost"
+    """The session is over: its values are deleted, and other brokers may take what they protected."""
+    RENEWED = "renewed"
+    """There is another session, without values."""
+
+
+class SessionState(Enum):
+    """The state of the session; CONNECTED for an embedded store."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+class SessionReport(NamedTuple):
+    """The session with a shared store, for readiness, metrics and explanations."""
+
+    url: str
+    state: SessionState
+    since_ms: float
+    """When the state began, on the clock of the broker's deadlines."""
+    session_id: int
+    timeout_ms: int
+    suspensions: int
+    losses: int
+    outcomes_read_back: int
+    """Changes whose answer was lost, and whose outcome was read."""
+    last_failure: str
+
+
 Watch = Callable[[str], None]
+Missed = Callable[[], None]
+SessionListener = Callable[[SessionEvent], None]
 
 
 LATENCY_BOUNDS_MS: tuple[float, ...] = (1, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -54,6 +133,31 @@ class MetadataStore(ABC):
         """The measured latencies; None without measurement."""
         return None
 
+    # --- session -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes change the values too."""
+        return False
+
+    @property
+    def session_state(self) -> SessionState:
+        return SessionState.CONNECTED
+
+    def holds_session(self) -> bool:
+        """Return whether the session values certainly exist now."""
+        return True
+
+    @property
+    def session_report(self) -> SessionReport | None:
+        """None for an embedded store."""
+        return None
+
+    def listen(self, listener: SessionListener) -> None:  # noqa: B027  (an embedded store has no events)
+        """Call `listener` for each event of the session."""
+
+    # --- values ------------------------------------------------------------------------------------------------------
+
     @abstractmethod
     async def get(self, path: str) -> Versioned | None:
         """None without a value."""
@@ -77,26 +181,76 @@ class MetadataStore(ABC):
         `after` "" begins; a list shorter than `limit` ends. Costs a fraction of single `get` calls.
         """
 
-    @abstractmethod
-    async def delete_tree(self, path: str) -> int:
-        """Delete `path` and everything below it in one step. Return the number of values."""
+    def values_at(
+        self, path: str, depth: int, page_values: int = PAGE_VALUES
+    ) -> AsyncIterator[tuple[list[str], Versioned]]:
+        """Yield each value that is exactly `depth` segments below `path`, with these segments, in the order of the paths.
+
+        Takes one operation of the store for each `page_values` values below `path`. Raises StoreError.
+        """
+        return _values_at(self, path, depth, page_values)
 
     @abstractmethod
-    def watch(self, prefix: str, watch: Watch) -> None:
-        """Call `watch(path)` after every change at or below `prefix`, for as long as the store lives."""
+    async def delete_tree(self, path: str) -> int:
+        """Delete `path` and everything below it. Return the number of values.
+
+        One step in an embedded store. In a shared one a failure may leave a part: call it again.
+        """
+
+    @abstractmethod
+    async def values_of(self, paths: Sequence[str]) -> list[Versioned | None]:
+        """Return what `get` returns for each path. Costs a fraction of single calls."""
+
+    @abstractmethod
+    async def change_together(self, changes: Sequence[Change]) -> list[int | None]:
+        """Perform all changes or none; return the versions of the puts. Each path may occur once, and parents need not exist.
+
+        Raises BadVersionError if one of them does not apply.
+        """
+
+    @abstractmethod
+    async def put_for_session(self, path: str, value: bytes) -> int:
+        """Put a value that does not exist yet and disappears with the session; return its version.
+
+        Later puts and deletes work as with other values. Nothing can lie below it. Raises BadVersionError if it exists.
+        """
+
+    @abstractmethod
+    async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
+        """Put a new value at `path` followed by ten digits, which rise with each call for the same parent. Return its path.
+
+        No number is returned twice, also after a restart. An embedded store counts in the version of the parent, which has
+        no value of its own then. After UnknownOutcome a value may exist that no caller knows.
+        """
+
+    async def sync(self) -> None:  # noqa: B027  (an embedded store has no other users)
+        """Return when reads see all changes that other brokers completed before the call."""
+
+    @abstractmethod
+    def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
+        """Call `watch(path)` after every change at or below `prefix`, for as long as the store lives.
+
+        A shared store also reports inner nodes that are created or deleted.
+
+        Call `missed()` when changes may have gone unreported, because the store was unreachable; afterwards, read again
+        all that is cached. An embedded store never calls it.
+        """
 
     @abstractmethod
     async def close(self) -> None:
         """Release the back end. Idempotent."""
 
 
-async def values_at(
+def values_at(
     store: MetadataStore, path: str, depth: int, page_values: int = PAGE_VALUES
 ) -> AsyncIterator[tuple[list[str], Versioned]]:
-    """Yield each value that is exactly `depth` segments below `path`, with these segments, in the order of the paths.
+    """Return `store.values_at(...)`."""
+    return store.values_at(path, depth, page_values)
 
-    Takes one operation of the store for each `page_values` values below `path`. Raises StoreError.
-    """
+
+async def _values_at(
+    store: MetadataStore, path: str, depth: int, page_values: int = PAGE_VALUES
+) -> AsyncIterator[tuple[list[str], Versioned]]:
     after, start = "", len(path) + 1
     while True:
         page = await store.values_below(path, after, page_values)

@@ -17,7 +17,7 @@ import msgspec
 from pybroker.errors import AdminError, BadVersionError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, values_at
-from pybroker.metadata.stored_document import decoded, rewrite
+from pybroker.metadata.stored_document import decoded_or_logged, rewrite
 from pybroker.model import policies as documents
 from pybroker.model.names import NamespaceName, TopicName
 
@@ -41,13 +41,37 @@ class PartitionedTopics:
 
     async def load(self) -> None:
         """Raises StoreError."""
-        async for (tenant, local_name, domain, segment), found in values_at(
-            self._store, metadata_paths.PARTITIONED_TOPICS, 4
-        ):
-            topic = metadata_paths.partitioned_topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
-            if found.value:
-                path = metadata_paths.partitioned_topic(topic)
-                self._remember(topic, decoded(path, found.value, PartitionedTopicMetadata))
+        async with self._writing:
+            async for (tenant, local_name, domain, segment), found in values_at(
+                self._store, metadata_paths.PARTITIONED_TOPICS, 4
+            ):
+                topic = metadata_paths.partitioned_topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
+                self._apply(topic, found.value)
+
+    async def read_again(self) -> None:
+        """Read all again: other brokers may have changed some. Raises StoreError."""
+        read = PartitionedTopics(self._store)
+        async with self._writing:
+            await read.load()
+            self._by_namespace = read._by_namespace
+
+    async def refresh(self, path: str) -> None:
+        """Read the topic at `path` again, which another broker may have changed. Raises StoreError."""
+        match path.removeprefix(metadata_paths.PARTITIONED_TOPICS).split("/")[1:]:
+            case [tenant, local_name, domain, segment]:
+                topic = metadata_paths.partitioned_topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
+                async with self._writing:
+                    found = await self._store.get(path)
+                    if found is None:
+                        self._forget(topic)
+                    else:
+                        self._apply(topic, found.value)
+
+    def _apply(self, topic: TopicName, value: bytes) -> None:
+        path = metadata_paths.partitioned_topic(topic)
+        metadata = decoded_or_logged(self._store, path, value, PartitionedTopicMetadata)
+        if metadata is not None:
+            self._remember(topic, metadata)
 
     def get(self, topic: TopicName) -> PartitionedTopicMetadata | None:
         topics = self._by_namespace.get((topic.namespace, topic.domain))

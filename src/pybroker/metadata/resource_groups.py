@@ -18,7 +18,7 @@ import msgspec
 from pybroker.errors import AdminError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import MetadataStore, values_at
-from pybroker.metadata.stored_document import decoded, rewrite
+from pybroker.metadata.stored_document import decoded_or_logged, rewrite
 
 
 class ResourceGroup(msgspec.Struct):
@@ -71,10 +71,41 @@ class ResourceGroups:
 
     async def load(self) -> None:
         """Raises StoreError."""
+        async with self._writing:
+            self._groups = await self._read_all()
+
+    async def _read_all(self) -> dict[str, ResourceGroup]:
+        groups: dict[str, ResourceGroup] = {}
         async for (segment,), found in values_at(self._store, metadata_paths.RESOURCE_GROUPS, 1):
             name = metadata_paths.name_of_segment(segment)
-            if found.value:
-                self._groups[name] = decoded(metadata_paths.resource_group(name), found.value, ResourceGroup)
+            path = metadata_paths.resource_group(name)
+            group = decoded_or_logged(self._store, path, found.value, ResourceGroup) or self._groups.get(name)
+            if group is not None:
+                groups[name] = group
+        return groups
+
+    async def read_again(self) -> None:
+        """Read all again: other brokers may have changed some. Raises StoreError."""
+        async with self._writing:
+            before, self._groups = self._groups, await self._read_all()
+        for name in sorted(before.keys() | self._groups.keys()):
+            if before.get(name) != self._groups.get(name):
+                self._changed(name)
+
+    async def refresh(self, path: str) -> None:
+        """Read the group at `path` again, which another broker may have changed. Raises StoreError."""
+        name = metadata_paths.name_of_segment(path.removeprefix(f"{metadata_paths.RESOURCE_GROUPS}/"))
+        async with self._writing:
+            before, found = self._groups.get(name), await self._store.get(path)
+            after = (
+                None if found is None else decoded_or_logged(self._store, path, found.value, ResourceGroup) or before
+            )
+            if after is None:
+                self._groups.pop(name, None)
+            else:
+                self._groups[name] = after
+        if after != before:
+            self._changed(name)
 
     def names(self) -> list[str]:
         return sorted(self._groups)

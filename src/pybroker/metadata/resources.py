@@ -25,7 +25,7 @@ import msgspec
 from pybroker.errors import AdminError, BadVersionError
 from pybroker.metadata import metadata_paths, stored_document
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, values_at
-from pybroker.metadata.stored_document import decoded, rewrite
+from pybroker.metadata.stored_document import decoded_or_logged, rewrite
 from pybroker.model import policies as documents
 from pybroker.model.names import DEFAULT_NAMESPACE, PUBLIC_TENANT, NamespaceName, TopicName, is_valid_entity
 from pybroker.model.policies import (
@@ -40,6 +40,7 @@ from pybroker.model.policies import (
 DEFAULT_CLUSTER = "standalone"
 SYSTEM_NAMESPACE = NamespaceName("pulsar", "system")
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -52,7 +53,15 @@ class PolicyListener(ABC):
 
     @abstractmethod
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """The topic's own policies changed; None: they were deleted."""
+        """This broker changed the topic's own policies; None: they were deleted."""
+
+    @abstractmethod
+    def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
+        """The topic's own policies were read again, because another broker may have changed them."""
+
+    @abstractmethod
+    async def topics_missed(self) -> None:
+        """Other brokers may have changed the own policies of any topic."""
 
 
 class Resources:
@@ -75,22 +84,99 @@ class Resources:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        async for (name,), found in values_at(self._store, metadata_paths.CLUSTERS, 1):
-            if found.value:
-                self._clusters[name] = decoded(metadata_paths.cluster(name), found.value, ClusterData)
-        async for (name,), found in values_at(self._store, metadata_paths.POLICIES, 1):
-            if found.value:
-                self._tenants[name] = decoded(metadata_paths.tenant(name), found.value, TenantInfo)
-        async for (tenant, local_name), found in values_at(self._store, metadata_paths.LOCAL_POLICIES, 2):
+        """Raises StoreError."""
+        async with self._writing:
+            await self._read_all()
+
+    async def _read_all(self) -> None:
+        """A document that cannot be read keeps the place of the former one in the cache."""
+        store = self._store
+        clusters: dict[str, ClusterData] = {}
+        async for (name,), found in values_at(store, metadata_paths.CLUSTERS, 1):
+            cluster = decoded_or_logged(store, metadata_paths.cluster(name), found.value, ClusterData)
+            _keep(clusters, name, cluster or self._clusters.get(name))
+        tenants: dict[str, TenantInfo] = {}
+        async for (name,), found in values_at(store, metadata_paths.POLICIES, 1):
+            info = decoded_or_logged(store, metadata_paths.tenant(name), found.value, TenantInfo)
+            _keep(tenants, name, info or (self._tenants.get(name) if found.value else None))
+        local_policies: dict[NamespaceName, LocalPolicies] = {}
+        async for (tenant, local_name), found in values_at(store, metadata_paths.LOCAL_POLICIES, 2):
             namespace = NamespaceName(tenant, local_name)
-            if found.value:
-                path = metadata_paths.local_policies(namespace)
-                self._local_policies[namespace] = decoded(path, found.value, LocalPolicies)
-        async for (tenant, local_name), found in values_at(self._store, metadata_paths.POLICIES, 2):
+            local = decoded_or_logged(store, metadata_paths.local_policies(namespace), found.value, LocalPolicies)
+            _keep(local_policies, namespace, local or self._local_policies.get(namespace))
+        namespaces: dict[NamespaceName, NamespacePolicies] = {}
+        async for (tenant, local_name), found in values_at(store, metadata_paths.POLICIES, 2):
             namespace = NamespaceName(tenant, local_name)
-            if found.value:
-                path = metadata_paths.policies(namespace)
-                self._remember(namespace, decoded(path, found.value, NamespacePolicies))
+            policies = decoded_or_logged(store, metadata_paths.policies(namespace), found.value, NamespacePolicies)
+            _keep(namespaces, namespace, policies or self.namespace(namespace))
+        self._clusters, self._tenants, self._local_policies = clusters, tenants, local_policies
+        self._namespaces = {}
+        for namespace, policies in namespaces.items():
+            self._remember(namespace, policies)
+
+    async def read_again(self) -> None:
+        """Read all again: other brokers may have changed some. Raises StoreError."""
+        async with self._writing:
+            before = {name: policies for tenant in self._namespaces.values() for name, policies in tenant.items()}
+            await self._read_all()
+        for tenant in self.tenants():
+            for namespace in self.namespaces(tenant):
+                if self.namespace(namespace) != before.get(namespace):
+                    await self._namespace_changed(namespace)
+        for listener in self._listeners:
+            await listener.topics_missed()
+
+    async def refresh(self, path: str) -> None:
+        """Read the document at `path` again, which another broker may have changed. Raises StoreError."""
+        match path.split("/")[1:]:
+            case ["admin", "clusters", name]:
+                async with self._writing:
+                    await self._refresh_entry(path, self._clusters, name, ClusterData)
+            case ["admin", "policies", name]:
+                async with self._writing:
+                    await self._refresh_entry(path, self._tenants, name, TenantInfo)
+            case ["admin", "policies" | "local-policies", tenant, local_name]:
+                await self._refresh_namespace(NamespaceName(tenant, local_name))
+            case ["pybroker", "topic-policies", tenant, local_name, domain, segment]:
+                topic = metadata_paths.topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
+                async with self._writing:
+                    found = await self._store.get(path)
+                policies = None if found is None else decoded_or_logged(self._store, path, found.value, TopicPolicies)
+                if found is None or policies is not None:
+                    for listener in self._listeners:
+                        listener.topic_read_again(topic, policies)
+
+    async def _refresh_entry(self, path: str, cache: dict[str, T], name: str, kind: type[T]) -> None:
+        found = await self._store.get(path)
+        if found is None or not found.value:
+            cache.pop(name, None)
+        else:
+            _keep(cache, name, decoded_or_logged(self._store, path, found.value, kind))
+
+    async def _refresh_namespace(self, namespace: NamespaceName) -> None:
+        path, local_path = metadata_paths.policies(namespace), metadata_paths.local_policies(namespace)
+        async with self._writing:
+            before = self.namespace(namespace)
+            found, found_local = await self._store.get(path), await self._store.get(local_path)
+            if found_local is None:
+                self._local_policies.pop(namespace, None)
+            else:
+                local = decoded_or_logged(self._store, local_path, found_local.value, LocalPolicies)
+                _keep(self._local_policies, namespace, local)
+            policies = None
+            if found is None:
+                self._forget(namespace)
+            else:
+                policies = decoded_or_logged(self._store, path, found.value, NamespacePolicies)
+            if policies is not None:
+                self._remember(namespace, policies)
+            is_changed = policies is not None and policies != before
+        if is_changed:
+            await self._namespace_changed(namespace)
+
+    async def _namespace_changed(self, namespace: NamespaceName) -> None:
+        for listener in self._listeners:
+            await listener.namespace_changed(namespace)
 
     async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
         """Create missing objects that every broker needs: its cluster, two tenants, and their namespaces.
@@ -398,6 +484,11 @@ class Resources:
             await self._store.put(path, value, NOT_EXISTING)
         except BadVersionError as error:
             raise AdminError(409, conflict) from error
+
+
+def _keep(cache: dict[K, T], name: K, document: T | None) -> None:
+    if document is not None:
+        cache[name] = document
 
 
 def _in_place(change: Callable[[T], None]) -> Callable[[T], T]:

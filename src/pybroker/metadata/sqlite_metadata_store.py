@@ -28,8 +28,19 @@ from pybroker.disk.database import SQLITE_FAILURES, empty_log, lacks_space, tran
 from pybroker.disk.disk import Disk
 from pybroker.errors import StorageFull, StoreError
 from pybroker.metadata.commit_mark import CommitMark
-from pybroker.metadata.memory_metadata_store import require_version
-from pybroker.metadata.metadata_store import ANY_VERSION, MetadataStore, Versioned, Watch
+from pybroker.metadata.memory_metadata_store import require_changes, require_countable, require_version
+from pybroker.metadata.metadata_store import (
+    ANY_VERSION,
+    NOT_EXISTING,
+    Change,
+    Check,
+    Delete,
+    MetadataStore,
+    Missed,
+    Put,
+    Versioned,
+    Watch,
+)
 from pybroker.metadata.sqlite_table import Totals, is_empty, prepare, require_whole, row_checksum, save_totals
 from pybroker.metadata.watches import Watches, prefix_below
 from pybroker.runtime import logs
@@ -55,10 +66,12 @@ class _Table:
         self._mark = mark
         self._must_undo = False
         self.companion: tuple[str, Callable[[], bytes]] | None = None  # path, and function that returns its value
+        self.session_values: dict[str, Versioned] = {}  # not stored; replaced, never changed
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit the operations of the block as one transaction, or none of them. Raises sqlite3.Error."""
+        session_values = self.session_values
         try:
             if self._must_undo:
                 self._undo()
@@ -71,6 +84,7 @@ class _Table:
                 self._must_undo = True  # until the result of the commit is known
         except BaseException:
             self.totals = replace(self._stored)
+            self.session_values = session_values
             if self._must_undo:
                 with suppress(sqlite3.Error):  # the next transaction tries again
                     self._undo()
@@ -79,6 +93,8 @@ class _Table:
 
     def row(self, path: str) -> Versioned | None:
         """Raises StoreError if the row is damaged."""
+        if path in self.session_values:
+            return self.session_values[path]
         row = self.connection.execute(
             "SELECT value, version, checksum FROM metadata WHERE path = ?", (path,)
         ).fetchone()
@@ -87,6 +103,28 @@ class _Table:
         require_whole(path, *row)
         return Versioned(*row[:2])
 
+    def version(self, path: str) -> int | None:
+        if path in self.session_values:
+            return self.session_values[path].version
+        row = self.connection.execute("SELECT version FROM metadata WHERE path = ?", (path,)).fetchone()
+        return row[0] if row else None
+
+    def put_next(self, path: str, value: bytes) -> int:
+        """Put the value with the next version, and return that."""
+        present = self.version(path)
+        version = 0 if present is None else present + 1
+        if path in self.session_values:
+            self.put_for_session(path, value, version)
+        else:
+            self.put(path, value, version)
+        return version
+
+    def put_for_session(self, path: str, value: bytes, version: int) -> None:
+        self.session_values = {**self.session_values, path: Versioned(value, version)}
+
+    def session_paths(self, prefix: str) -> list[str]:
+        return [path for path in self.session_values if path.startswith(prefix)]
+
     def put(self, path: str, value: bytes, version: int) -> None:
         self._forget(path)
         checksum = row_checksum(path, value, version)
@@ -94,6 +132,9 @@ class _Table:
         self.totals.added(checksum)
 
     def delete(self, path: str) -> None:
+        if path in self.session_values:
+            self.session_values = {other: value for other, value in self.session_values.items() if other != path}
+            return
         self._forget(path)
         self.connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
 
@@ -203,18 +244,15 @@ class SqliteMetadataStore(MetadataStore):
         kept = bytes(value)  # the caller may reuse its buffer before the thread reads it
 
         def work(table: _Table) -> _Outcome:
-            present = _version(table.connection, path)
-            require_version(path, present, expected_version)
-            version = 0 if present is None else present + 1
-            table.put(path, kept, version)
-            return _Outcome(version, (path,))
+            require_version(path, table.version(path), expected_version)
+            return _Outcome(table.put_next(path, kept), (path,))
 
         version: int = await self._submit(work, writes=True)
         return version
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
         def work(table: _Table) -> _Outcome:
-            present = _version(table.connection, path)
+            present = table.version(path)
             require_version(path, present, expected_version)
             if present is None:
                 return _Outcome(False)
@@ -234,7 +272,10 @@ class SqliteMetadataStore(MetadataStore):
                 " WHERE path >= :first AND path < :end",
                 {"skip": len(prefix) + 1, "first": prefix, "end": _end_of(prefix)},
             )
-            return _Outcome(sorted(name for (name,) in rows))
+            names = [name for (name,) in rows]
+            if of_session := table.session_paths(prefix):
+                names = list({*names, *(path[len(prefix) :].partition("/")[0] for path in of_session)})
+            return _Outcome(sorted(names))
 
         names: list[str] = await self._submit(work, writes=False)
         return names
@@ -249,7 +290,11 @@ class SqliteMetadataStore(MetadataStore):
             ).fetchall()
             for row in rows:
                 require_whole(*row)
-            return _Outcome([(path, Versioned(value, version)) for path, value, version, _ in rows])
+            values = [(path, Versioned(value, version)) for path, value, version, _ in rows]
+            if of_session := [path for path in table.session_paths(prefix) if path.encode() > after.encode()]:
+                values += [(path, table.session_values[path]) for path in of_session]
+                values = sorted(values, key=lambda found: found[0].encode())[:limit]
+            return _Outcome(values)
 
         found: list[tuple[str, Versioned]] = await self._submit(work, writes=False)
         return found
@@ -264,12 +309,64 @@ class SqliteMetadataStore(MetadataStore):
             ).fetchall()
             for _, checksum in rows:
                 table.totals.removed(checksum)
-            return _Outcome(len(rows), [name for name, _ in rows])
+            names = [name for name, _ in rows]
+            for of_session in [each for each in table.session_values if each == path or each.startswith(prefix)]:
+                table.delete(of_session)
+                names.append(of_session)
+            return _Outcome(len(names), names)
 
         count: int = await self._submit(work, writes=True)
         return count
 
-    def watch(self, prefix: str, watch: Watch) -> None:
+    async def values_of(self, paths: Sequence[str]) -> list[Versioned | None]:
+        def work(table: _Table) -> _Outcome:
+            return _Outcome([table.row(path) for path in paths])
+
+        found: list[Versioned | None] = await self._submit(work, writes=False)
+        return found
+
+    async def change_together(self, changes: Sequence[Change]) -> list[int | None]:
+        kept = [each._replace(value=bytes(each.value)) if isinstance(each, Put) else each for each in changes]
+
+        def work(table: _Table) -> _Outcome:
+            require_changes(kept, table.version)
+            versions: list[int | None] = []
+            for change in kept:
+                versions.append(table.put_next(change.path, change.value) if isinstance(change, Put) else None)
+                if isinstance(change, Delete):
+                    table.delete(change.path)
+            return _Outcome(versions, [change.path for change in kept if not isinstance(change, Check)])
+
+        versions: list[int | None] = await self._submit(work, writes=True)
+        return versions
+
+    async def put_for_session(self, path: str, value: bytes) -> int:
+        """The value is not written to the file."""
+
+        def work(table: _Table) -> _Outcome:
+            require_version(path, table.version(path), NOT_EXISTING)
+            table.put_for_session(path, bytes(value), 0)
+            return _Outcome(0, (path,))
+
+        version: int = await self._submit(work, writes=True)
+        return version
+
+    async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
+        parent = path.rpartition("/")[0]
+
+        def work(table: _Table) -> _Outcome:
+            require_countable(parent, table.row(parent))
+            created = f"{path}{table.put_next(parent, b''):010d}"
+            if for_session:
+                table.put_for_session(created, bytes(value), 0)
+            else:
+                table.put_next(created, bytes(value))
+            return _Outcome(created, (parent, created))
+
+        created: str = await self._submit(work, writes=True)
+        return created
+
+    def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
         self._watches.add(prefix, watch)
 
     @asynccontextmanager
@@ -393,11 +490,6 @@ def _outcome(operation: _Operation, table: _Table) -> _Outcome | Exception:
         return operation.work(table)
     except StoreError as error:  # a version mismatch or a damaged value: raised before the operation wrote anything
         return error
-
-
-def _version(connection: sqlite3.Connection, path: str) -> int | None:
-    row = connection.execute("SELECT version FROM metadata WHERE path = ?", (path,)).fetchone()
-    return row[0] if row else None
 
 
 def _end_of(prefix: str) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from pybroker.errors import AdminError, BadVersionError, StoreError
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore
 from pybroker.model import policies as documents
+from pybroker.runtime import logs
 
 UPDATE_ATTEMPTS = 5
 """For a document that other brokers change too."""
@@ -69,6 +70,22 @@ def decoded(path: str, value: bytes, kind: type[T]) -> T:
         return documents.decode(value, kind)
     except msgspec.DecodeError as error:
         raise StoreError(f"the metadata at {path} cannot be read: {error}") from error
+
+
+def decoded_or_logged(store: MetadataStore, path: str, value: bytes, kind: type[T]) -> T | None:
+    """Like `decoded`. In a shared store, a document that cannot be read is logged and None: it must not harm the others.
+
+    In an embedded store only a defect can damage one, so it is an error there. A value of no bytes is None without a log.
+    """
+    if not value:
+        return None
+    try:
+        return decoded(path, value, kind)
+    except StoreError as error:
+        if not store.is_shared:
+            raise
+        logs.error("metadata.document_unreadable", path=path, reason=str(error))
+        return None
 
 
 def rewritten(stored: bytes, kind: type[T], changed: T) -> bytes:

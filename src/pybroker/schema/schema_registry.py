@@ -69,7 +69,7 @@ class SchemaRegistry:
         self._large = asyncio.Semaphore(1)
         self.counters: dict[NamespaceName, SchemaCounters] = {}
         """of namespaces with schema requests"""
-        store.watch(metadata_paths.SCHEMAS, self._changed)
+        store.watch(metadata_paths.SCHEMAS, self._changed, self._missed)
 
     # --- read --------------------------------------------------------------------------------------------------------
 
@@ -244,6 +244,11 @@ class SchemaRegistry:
         self._cache.drop(parent)
         if parent in self._locks:
             self._stale.add(parent)
+
+    def _missed(self) -> None:
+        """Forget all histories: changes by other brokers may have gone unreported."""
+        self._cache.drop_below(metadata_paths.SCHEMAS)
+        self._stale.update(self._locks.keys())
 
     # --- counting ----------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,10 @@ def require_path(path: str) -> None:
     for segment in path[1:].split("/"):
         if (not segment and path != "/") or segment in (".", ".."):
             raise ValueError(f"{path!r} is not a path: it has a segment {segment!r}")
-    if any(character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\uf8ff" for character in path):
+    if any(
+        character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\uf8ff" or character >= "\ufff0"
+        for character in path
+    ):
         raise ValueError(f"{path!r} is not a path: it has a character that ZooKeeper does not accept")
 
 

@@ -20,8 +20,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from pybroker.runtime.tasks import TaskOwner
 from pybroker.zookeeper import operations as wire
 from pybroker.zookeeper.addresses import ServerAddresses
 from pybroker.zookeeper.errors import (
@@ -166,8 +167,7 @@ class _Link(asyncio.Protocol):
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         self._received(self, data)
@@ -198,7 +198,8 @@ class ZooKeeperClient:
         self._listeners: list[SessionListener] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0.0
-        self._keeper: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner("zookeeper")
+        self._is_started = False
         self._first_session: asyncio.Future[None] = self._loop.create_future()
         self._first_session.add_done_callback(_retrieve)
         self._unanswered_credentials = 0
@@ -222,6 +223,11 @@ class ZooKeeperClient:
     def negotiated_timeout_ms(self) -> int:
         return self._session.timeout_ms
 
+    @property
+    def last_zxid(self) -> int:
+        """The newest change that an answer to this client included. Later changes have greater numbers."""
+        return self._session.last_zxid
+
     def holds_session(self) -> bool:
         """Return whether the session certainly exists now. Asks the clock, so it is right immediately after a freeze."""
         return self._session.holds(self._clock_ms())
@@ -236,8 +242,9 @@ class ZooKeeperClient:
 
     async def start(self, deadline_s: float) -> None:
         """Return with a session. Raises ConnectionLoss after `deadline_s`, and AuthFailed; the client is closed then."""
-        assert self._keeper is None, "started twice"
-        self._keeper = self._loop.create_task(self._keep_connected(), name="zookeeper-connection")
+        assert not self._is_started, "started twice"
+        self._is_started = True
+        self._tasks.start(self._keep_connected(), "connection")
         try:
             async with asyncio.timeout(deadline_s):
                 await asyncio.shield(self._first_session)
@@ -261,9 +268,7 @@ class ZooKeeperClient:
         self._session.close()
         if self._timer is not None:
             self._timer.cancel()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        await self._tasks.close()
         self._fail_waiting("the client is closed")
         self._first_session.cancel()
         for watch in self._watches:
@@ -413,7 +418,7 @@ class ZooKeeperClient:
             return TooLarge(
                 f"{request.path}: a request of {len(request.body)} bytes, {limit} are allowed", request.path
             )
-        if self._session.state is SessionState.CLOSED or self._keeper is None:
+        if self._session.state is SessionState.CLOSED or not self._is_started:
             return NotSent(f"{request.path}: the client of ZooKeeper is closed", request.path)
         if self._session.pending_count + len(self._waiting) >= self.options.max_outstanding_requests:
             limit = self.options.max_outstanding_requests

@@ -198,9 +198,16 @@ class Listener(PolicyListener):
 
     def __init__(self) -> None:
         self.told: list[object] = []
+        self.missed = 0
 
     async def namespace_changed(self, namespace: NamespaceName) -> None:
         self.told.append(namespace)
+
+    def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
+        self.topic_changed(topic, policies)
+
+    async def topics_missed(self) -> None:
+        self.missed += 1
 
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         self.told.append((topic, policies))

@@ -144,15 +144,16 @@ async def get_internal_configuration(call: Call) -> Response:
     """Where metadata and ledgers are kept, in the words of Pulsar's tools."""
     call.require_superuser()
     config = call.config
-    url = (
+    url = config.metadata_store_url or (
         "memory:local" if config.metadata_store == "memory" else f"sqlite:{Path(config.data_directory, 'metadata.db')}"
     )
+    configuration_url = config.configuration_metadata_store_url or url
     return json_response(
         {
             "zookeeperServers": url,
-            "configurationStoreServers": url,
+            "configurationStoreServers": configuration_url,
             "metadataStoreUrl": url,
-            "configurationMetadataStoreUrl": url,
+            "configurationMetadataStoreUrl": configuration_url,
             "ledgersRootPath": MANAGED_LEDGERS,
         }
     )

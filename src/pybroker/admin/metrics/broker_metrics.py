@@ -12,6 +12,7 @@ from pybroker.admin.metrics.exposition_text import Number, Samples, number_text,
 from pybroker.admin.metrics.resource_group_metrics import resource_group_lines
 from pybroker.admin.metrics.topic_metrics import EVICTION_TYPES, Reading
 from pybroker.memory.memory_parts import DELAYED, PUBLISHES, WRITES
+from pybroker.metadata.metadata_store import SessionState
 from pybroker.version import __version__
 
 if TYPE_CHECKING:
@@ -147,6 +148,19 @@ class BrokerLines:
             labels = {"name": METADATA_STORE, "type": kind, "status": status}
             yield from self._samples.histogram_samples(name, buckets, **labels)
         yield from self._samples.counter("pulsar_metadata_store_put_bytes", latencies.put_bytes, name=METADATA_STORE)
+        yield from self._metadata_session()
+
+    def _metadata_session(self) -> Iterator[str]:
+        """Yield metrics of the session with a shared store; none without one."""
+        session, samples = self._broker.metadata_store.session_report, self._samples
+        if session is None:
+            return
+        yield from samples.gauge("pybroker_metadata_session_up", int(session.state is SessionState.CONNECTED))
+        yield from samples.counter("pybroker_metadata_session_suspensions", session.suspensions)
+        yield from samples.counter("pybroker_metadata_session_losses", session.losses)
+        yield from samples.counter("pybroker_metadata_outcomes_read_back", session.outcomes_read_back)
+        refresher = self._broker.cache_refresher
+        yield from samples.gauge("pybroker_metadata_cache_pending", 0 if refresher is None else refresher.pending)
 
     def _about(self, metric: str, values: dict[str, Number]) -> Iterator[str]:
         host = figures.broker_host(self._broker)

@@ -68,9 +68,18 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
                 if policies is not None and policies.resource_group_name == name:
                     broker_context.tasks.start(self._apply(namespace), f"apply policies of {namespace}")
 
+    async def topics_missed(self) -> None:
+        topics = dict.fromkeys(topic.name.partitioned_name for topic in self._loaded.all())
+        for topic in topics:
+            self.topic_read_again(topic, await self._broker_context.resources.topic_policies(topic))
+
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         """`policies` are those of the topic, or of all partitions of a partitioned one."""
         self._change_events.changed(topic, policies)
+        self.topic_read_again(topic, policies)
+
+    def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
+        """Apply the policies. The broker that changed them publishes the event."""
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
         for loaded in map(self._loaded.get, names):
