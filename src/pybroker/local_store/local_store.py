@@ -32,7 +32,10 @@ from pybroker.ledgers.ledger_store import (
     AppendRun,
     EntryRun,
     LedgerFile,
+    LedgerFiles,
+    LedgerIndex,
     LedgerPoint,
+    LedgerPurpose,
     LedgerStore,
     LedgerSummary,
     LedgerTotals,
@@ -72,7 +75,7 @@ from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_tim
 _QUEUE_SHARES = 16
 
 
-class LocalStore(LedgerStore, CursorStore):
+class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
     """Owned by the app and created by `open`; `close` ends its threads."""
 
     def __init__(
@@ -380,7 +383,15 @@ class LocalStore(LedgerStore, CursorStore):
 
     # Ledgers
 
-    async def create_ledger(self) -> int:
+    @property
+    def index(self) -> LedgerIndex:
+        return self
+
+    @property
+    def files(self) -> LedgerFiles:
+        return self
+
+    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
         self._check_open()
         ledger_id = await self._ledger_ids.next()
         ledger = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)

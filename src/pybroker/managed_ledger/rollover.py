@@ -24,6 +24,8 @@ class LedgerLimits:
     max_rollover_ms: int = 240 * 60_000
     inactive_rollover_ms: int = 0
     """A ledger without an append for this time is closed; 0: no limit."""
+    add_entry_timeout_ms: int = 0
+    """Appends that wait this long for the next ledger are answered with an error; 0: no limit."""
 
 
 class RolloverStep(Enum):
