@@ -84,7 +84,9 @@ class Life:
     def start(self, options: LocalStoreOptions, limits: LedgerLimits) -> None:
         """Raises Crashed when this life ends before it has begun."""
         around = StoreEnvironment(self.disk, self.clock, Random(0), NoThreads())
-        self.store = self.run(UncertainStore.open(DIRECTORY, options, self._fatal, around, publish_time_ms, SteppedJournal))
+        self.store = self.run(
+            UncertainStore.open(DIRECTORY, options, self._fatal, around, publish_time_ms, SteppedJournal)
+        )
         resources = LedgerResources(
             self.store,
             EntryCache(2_000),
