@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 from pyroaring import BitMap
 
@@ -159,7 +160,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         publish_time_of: PublishTimeOf = no_publish_time,
         make_journal: Callable[[JournalSetup], Journal] = open_journal,
         known: KnownData = NOTHING_KNOWN,
-    ) -> LocalStore:
+    ) -> Self:
         """Recover the store in `directory`, or create it. Raise StoreError if it is damaged or cannot be opened.
 
         `known` is the stored data according to the metadata: if some of it is missing from the files, that is an error.

@@ -92,7 +92,10 @@ class ManagedLedger(AppendListener):
         self._prepare_at_entries = int(resources.limits.max_entries_per_ledger * PREPARE_AT)
         self._prepare_at_bytes = int(resources.limits.max_bytes_per_ledger * PREPARE_AT)
         self._next_ledger_id: int | None = None  # exists in the store, and is empty
-        self._is_changing_ledger = False
+        self.is_changing_ledger = False
+        """Whether appends wait for the next ledger."""
+        self.change_error = ""
+        """The error of the last attempt, while the change is repeated."""
         self._has_ended = False
         """Whether `close` is complete: no later seal decides an unknown append."""
         self.changing_since_ms = 0.0
@@ -194,7 +197,7 @@ class ManagedLedger(AppendListener):
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
         count = len(payloads)
-        if self._is_changing_ledger:
+        if self.is_changing_ledger:
             self.pending_appends.wait(AppendRun(self, NO_LEDGER, 0, payloads, message_counts, size_bytes, context))
             self.pending_entries += count
             return
@@ -286,7 +289,7 @@ class ManagedLedger(AppendListener):
         if self.is_closed or self.document.is_terminated:
             return
         self._go_on()
-        if self._next_entry_id and not self.is_write_failed and not self._is_changing_ledger:
+        if self._next_entry_id and not self.is_write_failed and not self.is_changing_ledger:
             self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _roll_if_due(self, now_ms: float) -> None:
@@ -334,8 +337,9 @@ class ManagedLedger(AppendListener):
             self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _change_ledger(self) -> None:
-        if not self._is_changing_ledger and not self.is_closed:
-            self._is_changing_ledger = True
+        if not self.is_changing_ledger and not self.is_closed:
+            self.is_changing_ledger = True
+            self.change_error = ""
             self.changing_since_ms = self._resources.clock.monotonic_ms()
             self._resources.tasks.start(self._change_until_done(), f"change ledger {self.name}")
 
@@ -351,7 +355,9 @@ class ManagedLedger(AppendListener):
                 self._give_up(error)
                 return
             except StoreError as error:
-                logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
+                if str(error) != self.change_error:
+                    logs.error("ledger.rollover_failed", managed_ledger=self.name, error=str(error))
+                self.change_error = str(error)
                 if self._has_timed_out() or self._store.refusal() is not None:
                     self._refused(self.pending_appends.take_all(), error)
             await asyncio.sleep(CHANGE_RETRY_MS / 1000)
@@ -370,7 +376,7 @@ class ManagedLedger(AppendListener):
         self._ledger_id = next_ledger_id
         self._next_entry_id = self._ledger_bytes = 0
         self._ledger_opened_ms = self._last_append_ms = self._resources.clock.monotonic_ms()
-        self.is_write_failed = self._is_changing_ledger = False
+        self.is_write_failed = self.is_changing_ledger = False
         self._send_waiting()
 
     def _send_waiting(self) -> None:
@@ -389,7 +395,7 @@ class ManagedLedger(AppendListener):
         return 0 < timeout_ms <= self._resources.clock.monotonic_ms() - self.changing_since_ms
 
     def _give_up(self, error: StoreError) -> None:
-        self._is_changing_ledger = False
+        self.is_changing_ledger = False
         self.is_write_failed = True
         self._refused(self.pending_appends.take_all(), error)
 
