@@ -30,8 +30,8 @@ from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
-from pybroker.managed_ledger.pending_appends import PendingAppends, SplitContext
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits
+from pybroker.managed_ledger.rollover import PendingAppends, SplitContext
 from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.model.position import Position
 from pybroker.storage_format import journal_layout

@@ -32,11 +32,10 @@ from pybroker.managed_ledger.ledger_listener import ManagedLedgerListener
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger_info import CompactedInfo
 from pybroker.managed_ledger.max_read_position import ReadLimit
-from pybroker.managed_ledger.pending_appends import PendingAppends
 from pybroker.managed_ledger.publish_time_search import PublishTimes
 from pybroker.managed_ledger.read_ahead import LEAST_READ_BYTES, ReadAhead
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits, removable
-from pybroker.managed_ledger.rollover import PREPARE_AT, RolloverStep, rollover_step
+from pybroker.managed_ledger.rollover import PREPARE_AT, PendingAppends, RolloverStep, rollover_step
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.managed_ledger.stored_info import StoredInfo
 from pybroker.model.counters import LedgerCounters
@@ -203,13 +202,9 @@ class ManagedLedger(AppendListener):
             return
         run = AppendRun(self, self._ledger_id, self._next_entry_id, payloads, message_counts, size_bytes, context)
         self._store.append(run)  # first: without space it raises
-        self.pending_entries += count
-        self._sent(count, size_bytes)
-
-    def _sent(self, count: int, size_bytes: int) -> None:
-        """The store has accepted these entries for the current ledger."""
         self._next_entry_id += count
         self._ledger_bytes += size_bytes
+        self.pending_entries += count
         now_ms = self._last_append_ms = self._resources.clock.monotonic_ms()
         if (
             self._next_entry_id >= self._prepare_at_entries
@@ -229,24 +224,9 @@ class ManagedLedger(AppendListener):
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         listener = self._listener
         assert listener is not None
-        is_behind_unknown = self.pending_appends.has_unknown and isinstance(error, LedgerFenced)
-        if (isinstance(error, AppendUnknown) or is_behind_unknown) and not self._has_ended:
-            if not is_behind_unknown:
-                logs.warning("append.unknown", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
-            self.pending_appends.add_unknown(runs)
-            self._change_ledger()
-            return
         if error is not None:
-            self._write_failed(runs, error)
-            self._refused(runs, error)
-            self._go_on()
+            self._append_failed(runs, error)
             return
-        self._stored(runs)
-        if self.is_write_failed:
-            self._go_on()
-
-    def _stored(self, runs: list[AppendRun]) -> None:
-        assert self._listener is not None
         entries = 0
         keep = bool(self.cursors)
         for run in runs:
@@ -258,7 +238,22 @@ class ManagedLedger(AppendListener):
                 self._resources.keep_cached(run)
         self.pending_entries -= entries
         self.entries_added_total += entries
-        self._listener.entries_added(runs)
+        listener.entries_added(runs)
+        if self.is_write_failed:
+            self._go_on()
+
+    def _append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
+        is_unknown = isinstance(error, AppendUnknown)
+        is_behind_unknown = self.pending_appends.has_unknown and isinstance(error, LedgerFenced)
+        if (is_unknown or is_behind_unknown) and not self._has_ended:
+            if is_unknown:
+                logs.warning("append.unknown", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
+            self.pending_appends.add_unknown(runs)
+            self._change_ledger()
+            return
+        self._write_failed(runs, error)
+        self._refused(runs, error)
+        self._go_on()
 
     def _refused(self, runs: list[AppendRun], error: StoreError) -> None:
         """Answer runs that are not stored."""
@@ -352,7 +347,8 @@ class ManagedLedger(AppendListener):
                     await self._change()
                 break
             except LedgerFenced as error:
-                self._give_up(error)
+                self.is_write_failed = True
+                self._end_change(error)
                 return
             except StoreError as error:
                 if str(error) != self.change_error:
@@ -360,6 +356,10 @@ class ManagedLedger(AppendListener):
                 self.change_error = str(error)
                 if self._has_timed_out() or self._store.refusal() is not None:
                     self._refused(self.pending_appends.take_all(), error)
+            except Exception:  # a bug: the appends must not wait for ever
+                self.is_write_failed = True
+                self._end_change(LedgerFenced(f"{self.name} cannot be written now, try again"))
+                raise
             await asyncio.sleep(CHANGE_RETRY_MS / 1000)
         self.trim_soon()
 
@@ -382,21 +382,22 @@ class ManagedLedger(AppendListener):
     def _send_waiting(self) -> None:
         waiting = self.pending_appends.take_all()
         for index, run in enumerate(waiting):
-            run.ledger_id, run.first_entry_id = self._ledger_id, self._next_entry_id
+            count = len(run.payloads)
+            self.pending_entries -= count
             try:
-                self._store.append(run)
+                self.append(run.payloads, run.message_counts, run.size_bytes, run.context)
             except StoreError as error:  # no space: later appends must not overtake it
+                self.pending_entries += count
                 self._refused(waiting[index:], error)
                 return
-            self._sent(len(run.payloads), run.size_bytes)
 
     def _has_timed_out(self) -> bool:
         timeout_ms = self._resources.limits.add_entry_timeout_ms
         return 0 < timeout_ms <= self._resources.clock.monotonic_ms() - self.changing_since_ms
 
-    def _give_up(self, error: StoreError) -> None:
+    def _end_change(self, error: StoreError) -> None:
+        """Answer all waiting appends with `error`."""
         self.is_changing_ledger = False
-        self.is_write_failed = True
         self._refused(self.pending_appends.take_all(), error)
 
     async def _close_ledger(self, ledger_id: int) -> None:
@@ -406,7 +407,7 @@ class ManagedLedger(AppendListener):
             assert self._listener is not None
             stored = self.pending_appends.decide(ledger_id, summary.entry_count, self._listener.split_context)
             if stored:
-                self._stored(stored)
+                self.append_completed(stored, None)
         self.ledgers.close_ledger(summary, self._resources.clock.wall_ms())
 
     async def _discard_next(self) -> None:
@@ -511,7 +512,7 @@ class ManagedLedger(AppendListener):
                 for ledger_id in self.ledgers.open_ledger_ids():
                     await self._close_ledger(ledger_id)
                 await self.document.save()
-                self._give_up(LedgerTerminated(f"{self.name} is terminated"))
+                self._end_change(LedgerTerminated(f"{self.name} is terminated"))
                 self._forget_leaving()
                 self._ledger_id = self.ledgers.last_position.ledger_id  # the ledger that trimming always keeps
             except BaseException:
@@ -561,12 +562,20 @@ class ManagedLedger(AppendListener):
                 raise
         self.trim_soon()
 
+    def interrupt_compaction(self) -> None:
+        """Discard an unfinished compacted view, so that its compaction fails."""
+        self.compacted_drops += 1
+        self._discard_unfinished()
+
+    def _discard_unfinished(self) -> None:
+        for ledger_id in list(self.document.unfinished_ledger_ids):
+            self.discard_compacted(ledger_id)
+
     async def drop_compacted(self) -> None:
         """Delete the compacted view, and an unfinished next one. Raises StoreError."""
-        self.compacted_drops += 1
+        self.interrupt_compaction()
         async with self._changing:
-            for ledger_id in list(self.document.unfinished_ledger_ids):
-                self.discard_compacted(ledger_id)
+            self._discard_unfinished()  # A compaction may have begun meanwhile.
             if self.document.compacted is not None and not self.is_closed:
                 await self._store_compacted(None)
         self.trim_soon()
@@ -679,6 +688,6 @@ class ManagedLedger(AppendListener):
                 await self.document.save()
             finally:
                 self._has_ended = True
-                self._give_up(LedgerFenced(f"{self.name} is closed"))
+                self._end_change(LedgerFenced(f"{self.name} is closed"))
                 await self._discard_next()
                 self._closed(self)

@@ -311,8 +311,8 @@ def _stored(topic: Topic) -> list[Finding]:
         findings.append(
             Finding(
                 Code.STORAGE_FAILED,
-                f"{counted(ledger.pending_entries, 'entry waits', 'entries wait')}{for_long(changing_since_ms, clock)} until the broker has "
-                f"closed ledger {ledger.current_ledger_id} of {topic.name} and opened the next one{error}.",
+                f"{counted(ledger.pending_entries, 'entry waits', 'entries wait')}{for_long(changing_since_ms, clock)} until the "
+                f"broker has closed ledger {ledger.current_ledger_id} of {topic.name} and opened the next one{error}.",
                 since_ms=changing_since_ms,
                 evidence={"ledgerId": ledger.current_ledger_id, "pendingEntries": ledger.pending_entries},
             )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import AppendListener, AppendRun
-from pybroker.managed_ledger.pending_appends import PendingAppends
+from pybroker.managed_ledger.rollover import PendingAppends
 
 LEDGER_ID = 7
 
