@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from pybroker.config.keys import KeyInfo, Settings, setting
+from pybroker.config.setting_types import KeyInfo, Settings, setting
 
 
 class BrokerConfig(Settings):

@@ -56,8 +56,9 @@ from pybroker.local_store.ledger_ids import LedgerIds
 from pybroker.local_store.segments.ledger_location import LedgerLocation
 from pybroker.local_store.segments.ledger_reads import LedgerReads
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
-from pybroker.local_store.start_up import OpenedStore, StoreDirectories, open_store
+from pybroker.local_store.start_up import OpenedStore, open_store
 from pybroker.local_store.store_counters import StoreStats
+from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.model.counters import Buckets
