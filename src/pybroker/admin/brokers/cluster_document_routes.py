@@ -129,8 +129,7 @@ async def get_migration(call: Call) -> Response:
     url = policies.migratedClusterUrl
     shown = {"serviceUrl": url.serviceUrl, "serviceUrlTls": url.serviceUrlTls}
     shown |= {"brokerServiceUrl": url.brokerServiceUrl, "brokerServiceUrlTls": url.brokerServiceUrlTls}
-    is_empty = not any(shown.values())
-    return json_response({"migrated": policies.migrated, "migratedClusterUrl": {**shown, "empty": is_empty}})
+    return json_response({"migrated": policies.migrated, "migratedClusterUrl": {**shown, "empty": url.empty}})
 
 
 async def set_migration(call: Call) -> Response:

@@ -24,13 +24,22 @@ class ProducerNames:
         self._given = 0
 
     async def load(self) -> None:
-        """Count one more start, durably: the version of a value rises with each put."""
+        """Count one more start, durably."""
         try:
-            self._start = await self._store.put(metadata_paths.PRODUCER_NAMES, b"")
+            self._start = await self._next_start()
         except StoreError as error:
             # For example on a full disk: the broker still serves consumers. The name is longer, but unique as well.
             self._start = self._clock.wall_ms()
             logs.warning("producer_names.count_failed", error=str(error))
+
+    async def _next_start(self) -> int:
+        """Return a number that no other start has, of any broker of the store. Raises StoreError."""
+        if self._store.is_shared:
+            # As Java brokers do: the numbers of a parent rise over all sessions, and the value disappears with this one.
+            path = await self._store.create_sequential(metadata_paths.PRODUCER_NAME_START, b"", for_session=True)
+            return int(path.removeprefix(metadata_paths.PRODUCER_NAME_START))
+        # The version of a value rises with each put.
+        return await self._store.put(metadata_paths.PRODUCER_NAMES, b"")
 
     def new(self) -> str:
         assert self._start is not None, "names before the start was counted"
