@@ -60,6 +60,14 @@ class Code(Enum):
         "The topic is being loaded, or waits for a load slot; requests wait for the end.",
         "Wait: loading ends by itself. If it takes minutes, check the load of the broker's disk.",
     )
+    METADATA_UNREACHABLE = (
+        "metadata-unreachable",
+        "The broker has no connection to the metadata store that the brokers of its cluster share.",
+        (
+            "Check the servers of the metadata store and the network between them and the broker. The broker connects again by "
+            "itself; loaded topics continue meanwhile."
+        ),
+    )
     METADATA_CONFLICT = (
         "metadata-conflict",
         "Another process has changed the topic's metadata: the topic is closed, so that it has only one owner.",

@@ -258,7 +258,8 @@ class ZooKeeperClient:
             raise
 
     async def close(self) -> None:
-        """End the session, so that its ephemeral nodes disappear at once. Idempotent."""
+        """End the session, so that its ephemeral nodes disappear at once. Idempotent. No more events follow."""
+        self._listeners.clear()
         if self._session.state is SessionState.CONNECTED and self._link is not None:
             closing = self._submit(Operation.CLOSE_SESSION, b"", "", wire.read_nothing)
             self._flush()

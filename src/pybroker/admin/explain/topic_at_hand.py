@@ -42,5 +42,8 @@ async def topic_at_hand(call: Call) -> TopicBase | list[Finding]:
 def _findings(call: Call, name: TopicName, failure: str = "") -> list[Finding]:
     topics = call.broker.topics
     has_conflict = isinstance(loaded := call.broker.loaded.get(name), Topic) and loaded.ledger.document.is_fenced
-    found = Whereabouts(topics.ending_of(name), topics.load_of(name), topics.is_settled(name), has_conflict, failure)
+    session = call.broker.metadata_store.session_report
+    found = Whereabouts(
+        topics.ending_of(name), topics.load_of(name), topics.is_settled(name), has_conflict, failure, session
+    )
     return ordered(explain_unloaded(name, found, call.runtime.clock))

@@ -13,6 +13,7 @@ from msgspec import to_builtins
 from pybroker.broker.explain import actions
 from pybroker.broker.explain.steps import LISTED, PIECE, Steps, counted, for_long, names, wall_ms
 from pybroker.broker.topic.backlog_rules import is_quota_above_retention
+from pybroker.metadata.metadata_store import SessionReport, SessionState
 from pybroker.model.findings import Action, Code, Finding
 from pybroker.model.policies import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType, PublishRate
 
@@ -183,7 +184,7 @@ REFUSED_LATELY_MS = 120_000
 
 class Whereabouts(NamedTuple):
     """The state of a topic that is not available now. `has_conflict`: another process has changed its stored data. `failure`: the
-    error of its last load.
+    error of its last load. `metadata`: the session with a shared metadata store.
     """
 
     ending: Ending | None = None
@@ -191,6 +192,7 @@ class Whereabouts(NamedTuple):
     is_settled: bool = True
     has_conflict: bool = False
     failure: str = ""
+    metadata: SessionReport | None = None
 
 
 def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[Finding]:
@@ -208,6 +210,8 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
                 evidence={"reason": ending.reason} if ending.reason else {},
             )
         )
+    if found.metadata is not None and found.metadata.state is not SessionState.CONNECTED:
+        findings.append(_unreachable(name, found.metadata))
     if found.has_conflict:
         text = f"Another process has changed the metadata of topic {name}: it is closed, and loaded again with that metadata."
         findings.append(Finding(Code.METADATA_CONFLICT, text))
@@ -230,6 +234,21 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
             )
         )
     return findings
+
+
+def _unreachable(name: TopicName, session: SessionReport) -> Finding:
+    return Finding(
+        Code.METADATA_UNREACHABLE,
+        f"Topic {name} is not loaded, and cannot be loaded now: the session with the metadata store {session.url} is"
+        f" {session.state.value} ({session.last_failure}).",
+        evidence={
+            "metadataStore": session.url,
+            "session": session.state.value,
+            "lastFailure": session.last_failure,
+            "suspensions": session.suspensions,
+            "losses": session.losses,
+        },
+    )
 
 
 def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
