@@ -175,6 +175,10 @@ def test_peek_shows_each_message_of_a_batch_and_takes_nothing(run: Run) -> None:
     assert run("peek", "peeked", "s").out.endswith("  k  {p=q}  a\n")
     run("consume", "peeked", "-s", "s", "-n", "2")
     assert run("peek", "peeked", "s").out == "No unacknowledged messages.\n"
+    unknown = run("peek", "peeked", "nosuch")
+    assert unknown.code == 1
+    assert "Subscription nosuch not found for topic persistent://public/default/peeked" in unknown.err
+    assert not unknown.out
 
 
 def test_topics_are_listed_by_namespace_and_by_tenant(run: Run, broker: BrokerThread) -> None:

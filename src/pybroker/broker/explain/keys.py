@@ -55,13 +55,17 @@ class HeldBack:
             self.for_consumers[place] += max(1, hash_.entries)
 
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
-        """Return the part that these consumers block for others or wait for themselves, and all entries that are listed for single
-        consumers.
-        """
+        """Return the entries that these consumers block or are to receive, and all entries that wait for one consumer each."""
         found = HeldBack()
         found.for_consumers = self.for_consumers
         found.newcomers = Counter({each: entries for each, entries in self.newcomers.items() if each in consumers})
-        found.draining = [each for each in self.draining if key_order.draining.holder(each.sticky_hash) in consumers]
+        for each in self.draining:
+            holder, owner = (
+                key_order.draining.holder(each.sticky_hash),
+                key_order.owners.selector.owner(each.sticky_hash),
+            )
+            if holder in consumers or owner in consumers:
+                found.draining.append(each)
         return found
 
 
