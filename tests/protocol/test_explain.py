@@ -120,7 +120,7 @@ async def test_chunks_that_were_never_published_are_found(kind: str) -> None:
         await broker.until(lambda: len(peer.delivered) == 1)
         (finding,) = (await explained(broker))["findings"]
         assert (finding["code"], finding["waits"]) == ("chunks-missing", False)
-        assert finding["sentence"].startswith("Consumer c has 1 of the 3 chunks of message large-0")
+        assert finding["sentence"].startswith("Consumer c has had 1 of the 3 chunks of message large-0")
         (message,) = finding["evidence"]["messages"]
         assert (message["consumer"]["name"], message["messageIds"]) == ("c", [str(first)])
         others = [await publish_chunk(broker, topic, each, 3) for each in (1, 2)]
