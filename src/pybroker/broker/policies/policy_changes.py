@@ -1,6 +1,6 @@
 """Applies changed policies to loaded topics: those of a namespace, a topic, a resource group, or the defaults.
 
-They are stored before; `metadata/` reports the changes.
+The policies are stored before; `metadata/` reports the changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOPICS_PER_TURN = 64
 
 
 class PolicyChanges(PolicyListener, ResourceGroupListener):
-    """Listens to the resources for as long as these live."""
+    """Listens to the metadata resources."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
                     broker_context.tasks.start(self._apply(namespace), f"apply policies of {namespace}")
 
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """`policies` are those of the topic, or of all partitions of a partitioned one."""
+        """`policies`: those of the topic, or of all partitions of a partitioned topic."""
         self._change_events.changed(topic, policies)
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
