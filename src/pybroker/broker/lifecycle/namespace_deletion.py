@@ -93,9 +93,7 @@ class NamespaceDeletion:
                 await self._topics.delete(TopicName.parse(text), force=True)
             except TopicNotFound:
                 logs.info("topic.deleted_meanwhile", topic=text)
-        await self._broker_context.schemas.drop_namespace(
-            namespace
-        )  # also schemas of topics that do not exist
+        await self._broker_context.schemas.drop_namespace(namespace)  # also schemas of topics that do not exist
         await self._resources.delete_namespace(namespace)
 
     async def _require_empty(self, namespace: NamespaceName) -> None:

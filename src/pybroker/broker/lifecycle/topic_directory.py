@@ -40,12 +40,10 @@ class TopicListener(ABC):
     """Partitions are reported as topics."""
 
     @abstractmethod
-    def topic_created(self, name: TopicName) -> None:
-        ...
+    def topic_created(self, name: TopicName) -> None: ...
 
     @abstractmethod
-    def topic_deleted(self, name: TopicName) -> None:
-        ...
+    def topic_deleted(self, name: TopicName) -> None: ...
 
 
 class TopicDirectory:

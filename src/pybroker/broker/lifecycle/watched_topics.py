@@ -119,8 +119,7 @@ class TopicWatcher(ABC):
 
     @property
     @abstractmethod
-    def role(self) -> str | None:
-        ...
+    def role(self) -> str | None: ...
 
     @property
     @abstractmethod
@@ -128,8 +127,7 @@ class TopicWatcher(ABC):
         """Whether the client has received the list and its connection has capacity."""
 
     @abstractmethod
-    def tell(self, changes: TopicChanges) -> None:
-        ...
+    def tell(self, changes: TopicChanges) -> None: ...
 
     @abstractmethod
     def close_from_broker(self) -> None:
