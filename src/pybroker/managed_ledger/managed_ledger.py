@@ -1,15 +1,15 @@
-"""The endless stream of entries of one topic, stored in numbered ledgers: append, read, and trim.
+"""The endless stream of entries of one topic, stored in numbered ledgers: append, read and trim.
 
-Operation: `append` assigns numbers immediately; readers see the entries after `append_completed`, when they are
-durable. The next ledger is created, and the previous one sealed, in the background, so the switch at a limit is one
-assignment. `trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and
-the cursors, then from the cache and the store. So a cursor forgets the acknowledgements of a ledger only when no crash
-can restore that ledger.
+Operation: `append` assigns entry ids immediately; readers see the entries after `append_completed`, when they are
+durable. The next ledger is created, and the previous one sealed, in the background, so the switch at a limit needs no
+wait. `trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and the
+cursors, then from the cache and the store. So a cursor forgets the acknowledgements of a ledger only when no crash can
+restore that ledger.
 
 Concurrency: changes of the list of ledgers run one at a time under `_changing`, and never beside `close`.
 
 Failure: when the store refuses an append, all later appends to that ledger are refused too. The ledger is sealed at its
-last durable entry, and appends continue in the next one; until it is ready, appends are answered with the error.
+last durable entry, and appends continue in the next one; until it is ready, appends fail with the same error.
 
 Invariants: `last_confirmed` never moves back; entry ids of a ledger have no gaps; the ledger list in the metadata store
 contains a ledger from before its first append until it is deleted.
@@ -83,7 +83,7 @@ class ManagedLedger(AppendListener):
         self._ledger_opened_ms = self._last_append_ms = resources.clock.monotonic_ms()
         self._prepare_at_entries = int(resources.limits.max_entries_per_ledger * PREPARE_AT)
         self._prepare_at_bytes = int(resources.limits.max_bytes_per_ledger * PREPARE_AT)
-        self._made_ledger_id: int | None = None  # in the list, perhaps not in the metadata store's
+        self._made_ledger_id: int | None = None  # created, but perhaps not yet in the stored list
         self._next_ledger_id: int | None = None  # ready for appends
         self._left_ledger_ids: list[int] = []  # not sealed yet
         self._changing = asyncio.Lock()
@@ -103,7 +103,9 @@ class ManagedLedger(AppendListener):
             listener.fenced(error)
 
     def _fenced(self, error: LedgerFenced) -> None:
-        """Pending appends are not affected: their ledger is in the stored list."""
+        """Report that another process is the owner. Pending appends complete, because their ledger is in the stored
+        list.
+        """
         self.is_write_failed = True
         if self._listener is not None:
             self._listener.fenced(error)
@@ -135,7 +137,7 @@ class ManagedLedger(AppendListener):
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that readers may see; before the first one of the oldest ledger if there is none."""
+        """The last entry that readers may see; the position before the first one if there is none."""
         return self.ledgers.last_position
 
     @property
@@ -155,7 +157,7 @@ class ManagedLedger(AppendListener):
         return None if run is None else self._resources.publish_time_of(run.payloads[0])
 
     async def publish_time_of(self, position: Position) -> int:
-        """Return milliseconds by the client's clock. Raises StoreError."""
+        """Return milliseconds since 1970 by the client's clock. Raises StoreError."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         if run is None:
             run = await self.read(position, 1, 0)
@@ -165,7 +167,7 @@ class ManagedLedger(AppendListener):
         """Return the first entry published at that time or later; `ledgers.end_position` if there is none. Raises
         StoreError.
 
-        A bisection: if publish times do not rise, it finds one such entry that follows an earlier one.
+        If publish times do not increase, the bisection finds one such entry that follows an earlier one.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
@@ -182,7 +184,7 @@ class ManagedLedger(AppendListener):
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
         run = AppendRun(self, self._ledger_id, self._next_entry_id, payloads, message_counts, size_bytes, context)
-        self._store.append(run)  # first: without space it raises
+        self._store.append(run)  # first, because it raises StorageFull without space
         count = len(payloads)
         self._next_entry_id += count
         self._ledger_bytes += size_bytes
@@ -225,13 +227,15 @@ class ManagedLedger(AppendListener):
 
     def _write_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         if self.is_closed or self.document.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
-            return  # the ledger takes no more appends anyway
+            return  # The ledger accepts no more appends anyway.
         if not self.is_write_failed:
             logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         self.is_write_failed = True
 
     def _go_on(self) -> None:
-        """Accept appends again after a failed write, when the next ledger is ready and all older appends are answered."""
+        """Accept appends again after a failed write, when the next ledger is ready and all older appends are
+        answered.
+        """
         if not self.is_write_failed or self.is_closed or self.document.is_fenced:
             return
         if self._next_ledger_id is None:
@@ -242,7 +246,7 @@ class ManagedLedger(AppendListener):
     # --- the next ledger ---------------------------------------------------------------------------------------------
 
     def roll_if_old(self) -> None:
-        """Called periodically."""
+        """Begin the next ledger if the current one is old enough. Called periodically."""
         if self.is_closed or self.document.is_terminated:
             return
         if self._left_ledger_ids:
@@ -252,7 +256,7 @@ class ManagedLedger(AppendListener):
             self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _roll_if_due(self, now_ms: float) -> None:
-        """The current ledger has entries."""
+        """Begin the next ledger if a limit is reached. The current ledger must have entries."""
         step = rollover_step(
             self._resources.limits,
             self._next_entry_id,
@@ -272,7 +276,7 @@ class ManagedLedger(AppendListener):
         return not self.pending_entries and all(state.has_deleted_all_of(self._ledger_id) for state in durable)
 
     def _prepare(self) -> None:
-        """No effect while a creation is running or has just failed."""
+        """Create the next ledger, unless that is in progress or has just failed."""
         is_too_soon = self._resources.clock.monotonic_ms() < self._prepare_not_before_ms
         if not (self._is_preparing or self.is_closed or is_too_soon):
             self._is_preparing = True
@@ -315,7 +319,7 @@ class ManagedLedger(AppendListener):
             self._resources.tasks.start(self._seal_left(), f"seal {self.name}")
 
     async def _seal_left(self) -> None:
-        """Pending appends of these ledgers complete first."""
+        """Seal ledgers whose pending appends are complete."""
         try:
             async with self._changing:
                 if self.is_closed or not self._left_ledger_ids:
@@ -382,7 +386,7 @@ class ManagedLedger(AppendListener):
         return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
-        """The deletion of these ledgers is stored."""
+        """Remove these ledgers from memory and the store. Their removal from the stored list is durable."""
         leaving, self.document.leaving_ledger_ids = self.document.leaving_ledger_ids, []
         self.document.gone.add(self.ledgers.entry_counts_of(leaving))
         self.ledgers.remove(leaving)
@@ -407,11 +411,11 @@ class ManagedLedger(AppendListener):
                 except StoreError:
                     if self.cursors.get(cursor.name) is cursor:
                         raise
-                    continue  # It was deleted meanwhile.
+                    continue  # The cursor was deleted.
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:
-        """Refuse appends for ever; those in flight complete. Return the last position. Durable on return.
+        """Refuse appends permanently; those in flight complete. Return the last position. Durable on return.
 
         Raises StoreError, and then appends continue.
         """
@@ -421,7 +425,7 @@ class ManagedLedger(AppendListener):
             if self.document.is_terminated:
                 return self.last_confirmed
             self.document.is_terminated = True
-            # The next ledger is sealed too: it is an empty one now.
+            # The next ledger is sealed too: it is empty.
             self._left_ledger_ids += [i for i in (self._next_ledger_id, self._made_ledger_id) if i is not None]
             self._next_ledger_id = self._made_ledger_id = None
             try:
@@ -459,8 +463,8 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Replace the view `before` by `view`, which is written and sealed, and delete the ledger of `before`. Durable
-        on return. Raises StoreError.
+        """Replace the view `before` by the written and sealed `view`, and delete the ledger of `before`. Durable on
+        return. Raises StoreError.
         """
         async with self._changing:
             if (
@@ -506,13 +510,13 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also in
-        the compacted view.
+        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also
+        in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
             return before
-        # Trimmed ledgers have no entries in the list, but perhaps in the view.
+        # The view may have entries of trimmed ledgers, which the list has not.
         return min(before, Position(position.ledger_id, max(-1, position.entry_id - 1)))
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -533,7 +537,7 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Waits for memory in the queue of `group`. Raises StoreError."""
+        """Read entries, after waiting for memory in the queue of `group`. Raises StoreError."""
         memory = self.memory
         # A read returns at least one entry, of any size.
         taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
@@ -562,7 +566,7 @@ class ManagedLedger(AppendListener):
     async def read_if_there(
         self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
     ) -> EntryRun | None:
-        """As `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
+        """Like `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
         try:
             return await self.read(position, max_entries, max_bytes, group)
         except StoreError:
@@ -576,10 +580,9 @@ class ManagedLedger(AppendListener):
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Accept no more appends, and write pending changes of cursors. Entries stay. Raises StoreError; it is closed
-        in any case.
+        """Accept no more appends, and write pending changes of cursors. Raises StoreError; it is closed in any case.
 
-        A fenced managed ledger seals no ledger and writes no metadata; its cursors depend on their store.
+        A fenced managed ledger seals no ledger and writes no metadata.
         """
         if self.is_closed:
             return
