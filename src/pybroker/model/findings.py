@@ -1,7 +1,7 @@
-"""Findings of `explain`: reasons why messages wait, as values shared by REST, the command line and the console.
+"""Findings of `explain`: reasons why messages wait, as values for REST, the command line and the console.
 
-Codes are an interface for programs: their text never changes, and each has one meaning. The page of finding codes in the
-documentation is generated from them (`tools/docs_pages.py`).
+Codes are an interface for programs: their text never changes, and each has one meaning. The page of finding codes in
+the documentation is generated from them (`tools/docs_pages.py`).
 """
 
 from __future__ import annotations
@@ -481,7 +481,6 @@ class Severity(Enum):
 
     @property
     def cost(self) -> str:
-        """Return the cost of an action of this severity, in one sentence."""
         return _COSTS[self]
 
 
@@ -497,8 +496,8 @@ _COSTS = {
 class Action:
     """A REST call that helps or shows more data: its path with the query, and the command that sends the same call.
 
-    `text` states the one effect of the call. `command` contains neither the broker nor credentials: only the program
-    that shows the action knows how its user reaches the broker.
+    `text` states the one effect of the call. `command` contains neither the broker's address nor credentials, which the
+    program that shows the action adds.
     """
 
     severity: Severity
@@ -554,8 +553,8 @@ def safest_first(actions: Iterable[Action]) -> list[Action]:
 class Finding:
     """One reason with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is omitted.
 
-    `waits`: this finding prevents a delivery or publication; False for information only. `since_ms`: since 1970; None
-    if unknown.
+    `waits`: the finding prevents a delivery or publication; False for information. `since_ms`: since 1970; None if
+    unknown.
     """
 
     code: Code
@@ -568,7 +567,7 @@ class Finding:
     """The command that lists all evidence, where the finding lists only a part."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding with its evidence, also as a table and single facts for people, and with suggestions."""
+        """Return the finding with evidence (also as table and facts for people) and actions."""
         evidence = _told(self.evidence)
         return {
             **self.as_short_json(),
@@ -582,7 +581,7 @@ class Finding:
         }
 
     def as_short_json(self) -> dict[str, Any]:
-        """Return the finding without evidence and suggestions, for long lists."""
+        """Return the finding without evidence and actions, for long lists."""
         return {"code": self.code.value, "waits": self.waits, "sentence": self.sentence, "since": self.since_ms}
 
 

@@ -1,11 +1,11 @@
 """All transaction coordinators of the broker.
 
-Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that partitioned
-topic has their number. The metadata are created when the first client connects to a coordinator; before, there are
-`DEFAULT_COORDINATORS`. The topic itself does not exist.
+Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that
+partitioned topic has the number of coordinators. The metadata is created when the first client connects; before, there
+are `DEFAULT_COORDINATORS`. The topic itself does not exist.
 
-A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so transactions of an earlier run
-are ended. Each reads its own log, so a slow or damaged one stops no other.
+A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so that transactions
+of an earlier run are ended. Each has its own log, so a slow or damaged one stops no other.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """The coordinator with the sink's mark and transactions. Raises as `connect`."""
+        """Return the coordinator with the sink's mark and transactions. Raises as `connect`."""
         return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
@@ -130,7 +130,7 @@ class Coordinators:
             if self._partitioned.get(ASSIGN) is None:
                 try:
                     await self._partitioned.create(ASSIGN, count)
-                except AdminError as error:  # another broker has created it
+                except AdminError as error:  # Another broker has created it.
                     raise ServiceNotReady(f"the number of coordinators is being changed, try again: {error}") from error
 
     async def grow(self, count: int) -> None:
@@ -180,7 +180,7 @@ class Coordinators:
                 self._begin(int(number))
 
     async def close(self) -> None:
-        """Accept no more commands. The next run finds the operations in progress."""
+        """Accept no more commands. The next run of the broker continues the pending ends."""
         self._is_closed = True
         for coordinator in self.running():
             await coordinator.close()
