@@ -174,7 +174,6 @@ class BrokerService:
         return self._metadata_requests
 
     def require_namespace(self, namespace: NamespaceName) -> None:
-        """Raises TopicNotFound."""
         if self.resources.namespace(namespace) is None and not self.presence.is_own(namespace):
             raise TopicNotFound("Namespace not found")
 

@@ -120,7 +120,6 @@ class Compactor:
                 await self._timed(act, entry)
 
     async def _timed(self, act: Callable[[Position, bytes], _Result], entry: CompactedEntry) -> _Result:
-        """Call `act`, and yield to the event loop when the time slice is over."""
         if opening_cost(entry.payload) >= THREAD_COST_BYTES:
             return await asyncio.to_thread(act, entry.position, entry.payload)
         if self._clock.monotonic_ms() >= self._slice_ends_ms:
@@ -158,7 +157,6 @@ class Compactor:
         ]
 
     def _without_hidden(self, entries: list[CompactedEntry]) -> list[CompactedEntry]:
-        """Remove messages of aborted transactions."""
         is_hidden = self._ledger.read_limit.is_hidden
         return [entry for entry in entries if not is_hidden(entry.position)]
 

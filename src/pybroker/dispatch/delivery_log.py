@@ -65,7 +65,6 @@ class DeliveryLog:
             del notes[:_PARTS]
 
     def clear(self) -> None:
-        """Forget all deliveries, because the cursor was rewound."""
         del self._notes[:]
         self._last_ms = 0
 

@@ -288,8 +288,7 @@ class Dispatcher(ABC):
         raise NotImplementedError(f"{self.kind} plans no scans")
 
     @abstractmethod
-    def blocked_reason(self) -> BlockedReason:
-        """Return why `next_read` returned None."""
+    def blocked_reason(self) -> BlockedReason: ...
 
     @abstractmethod
     def give_back(self, plan: ReadPlan) -> None:
@@ -345,7 +344,6 @@ class Dispatcher(ABC):
         return False
 
     def start(self) -> Redelivery:
-        """Start dispatch after the delay that `Redelivery.start_later` requested."""
         return Redelivery(rewind=False, wake=False)
 
     def mark_delete_moved(self, first_unacked: Position) -> bool:

@@ -126,7 +126,6 @@ class MultiConsumerDispatcher(Dispatcher):
         return self._released(self._pending.remove_up_to(position))
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Redeliver only entries that `consumer` still has."""
         if positions is None:
             self._take_back_all(consumer)
         else:

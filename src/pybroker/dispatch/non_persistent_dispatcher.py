@@ -56,8 +56,7 @@ class NonPersistentDispatcher(ABC):
         """Raise ConsumerBusy or ConsumerAssignError if the consumer is refused; the dispatcher is then unchanged."""
 
     @abstractmethod
-    def remove_consumer(self, consumer: ConsumerState) -> None:
-        """Detach `consumer`."""
+    def remove_consumer(self, consumer: ConsumerState) -> None: ...
 
     @abstractmethod
     def assign(
@@ -108,8 +107,7 @@ class SingleActiveNonPersistentDispatcher(NonPersistentDispatcher):
         return self._active
 
     @abstractmethod
-    def _elect(self) -> ConsumerState | None:
-        """Return the consumer to be active among the current ones."""
+    def _elect(self) -> ConsumerState | None: ...
 
     def add_consumer(self, consumer: ConsumerState) -> None:
         self.consumers.append(consumer)

@@ -211,7 +211,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def _assign_rows(
         self, run: AssignInput, unacked_counts: list[int], start: int, end: int, deliveries: list[Delivery]
     ) -> None:
-        """Assign rows [start, end), round robin."""
         while start < end:
             consumer = self._take_turn()
             if consumer is None:

@@ -93,8 +93,7 @@ class KeyOrderView(IndividualView, Protocol):
     def waiting(self) -> KeyedReplay: ...
 
     @property
-    def parked(self) -> ParkedHashes:
-        """Hashes whose entries are read again later."""
+    def parked(self) -> ParkedHashes: ...
 
     @property
     def newcomers_wait_at(self) -> Mapping[ConsumerState, Position]:

@@ -372,7 +372,6 @@ class CursorState:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _delete_one(self, ledger_id: int, entry_id: int) -> int:
-        """Like `acknowledge`, without the sets that several entries need."""
         if entry_id >= self._ledgers.entry_count_of(ledger_id):
             return 0
         if ledger_id == self.mark_ledger_id and entry_id == self._mark_entry_id + 1:
@@ -453,7 +452,6 @@ class CursorState:
             self._move_mark(Position(following.ledger_id, end_of_run(holes, following.entry_id)))
 
     def _move_mark(self, position: Position) -> None:
-        """Set the mark-delete position, and remove the state of entries up to it."""
         before = self.mark_delete_position
         self.mark_ledger_id, self._mark_entry_id = position
         self._is_changed = True
@@ -502,7 +500,6 @@ class CursorState:
                 raise StoreError(f"a cursor record is damaged: {error}") from error
 
     def _settle(self) -> None:
-        """Restore the invariants after records were applied."""
         _drop_bitmaps(self._holes, self.mark_delete_position)
         self._drop_ack_sets_up_to(self.mark_delete_position, Position(-1, -1))
         for ledger_id in list(self._holes):

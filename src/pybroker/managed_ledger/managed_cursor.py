@@ -136,7 +136,6 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return part_of(ahead, index, max_entries, max_bytes)
 
     def _hold(self, ahead: EntryRun, position: Position, max_entries: int, max_bytes: int) -> EntryRun:
-        """Return the requested part of `ahead`, and keep the rest for the next reads."""
         run = part_of(ahead, position.entry_id - ahead.first_entry_id, max_entries, max_bytes)
         is_known = self.ledger.cursors.get(self.name) is self  # otherwise deleted during the read
         if is_known and run.first_entry_id + len(run.payloads) < ahead.first_entry_id + len(ahead.payloads):
@@ -306,7 +305,6 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def backlog(self) -> Backlog:
-        """Raises StoreError."""
         return await self.ledger.backlog_of(self)
 
     async def oldest_publish_time(self) -> int | None:

@@ -172,7 +172,6 @@ class ManagedLedger(AppendListener):
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
     async def backlog_of(self, cursor: ManagedCursor) -> Backlog:
-        """Count exactly. Raises StoreError."""
         return await count_backlog(self.ledgers, self._store, cursor.state)
 
     # --- appending ---------------------------------------------------------------------------------------------------

@@ -145,7 +145,6 @@ def _more(evidence: Mapping[str, Any]) -> int:
 
 
 def _table(columns: Sequence[Column], items: Sequence[Mapping[str, Any]], more: int) -> dict[str, Any]:
-    """Columns without a value in any row are left out."""
     rows = [[column.value(item) for column in columns] for item in items[:ROWS_SHOWN]]
     used = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
     return {

@@ -509,7 +509,6 @@ class Action:
 
     @property
     def label(self) -> str:
-        """Return the text, marked for an irreversible action."""
         if self.severity is not Severity.IRREVERSIBLE:
             return self.text
         return f"Irreversible: {self.text[:1].lower()}{self.text[1:]}"

@@ -346,7 +346,6 @@ def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
 
 
 def encode(value: object) -> bytes:
-    """Encode as JSON, without unset properties."""
     return msgspec.json.encode(_without_nulls(msgspec.to_builtins(value)))
 
 

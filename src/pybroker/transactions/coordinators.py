@@ -94,7 +94,6 @@ class Coordinators:
         return found
 
     async def transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
-        """Raises TransactionCoordinatorNotFound, ServiceNotReady, TransactionNotFound."""
         coordinator = await self.ready(txn_id.most)
         return coordinator, coordinator.state.existing(txn_id)
 
@@ -161,11 +160,9 @@ class Coordinators:
         return self._context.limits.limit_bytes
 
     async def abort_all_of(self, name: str) -> int:
-        """See `Coordinator.abort_of`. Raises StoreError, ServiceNotReady."""
         return sum([await each.abort_of(name) for each in self.running()])
 
     async def forget_sinks_of(self, name: str) -> int:
-        """See `Coordinator.forget_sinks_of`. Raises StoreError, ServiceNotReady."""
         return sum([await each.forget_sinks_of(name) for each in self.running()])
 
     # --- life ----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ class Presence:
 
     @property
     def broker_id(self) -> str:
-        """Host and port of the HTTP address."""
         found = self.addresses.resolve(None)
         return urlsplit(found.http_url or found.http_url_tls).netloc
 

@@ -128,7 +128,6 @@ class ReadLeases:
         return min((lease.ledger_id for lease in leases.values()), default=None)
 
     def drop_ended(self, now_ms: float) -> None:
-        """Remove ended leases."""
         for topic, leases in list(self._by_topic.items()):
             self._drop_ended(topic, leases, now_ms)
 

@@ -94,7 +94,6 @@ class TopicContext:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def require_open(self) -> None:
-        """Raises TopicFenced."""
         if self.is_fenced:
             raise TopicFenced(f"topic {self.name} is being unloaded, try again")
 

@@ -85,7 +85,6 @@ class DelayedIndexStorage(CursorOwner):
         return True
 
     def _restore_changes(self) -> None:
-        """Restore changed due times of unacknowledged entries."""
         records, self._unread_records = self._unread_records, []
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         try:

@@ -60,7 +60,6 @@ class FilterJury:
         return Verdict.ACCEPT
 
     def _count(self, verdicts: list[Verdict], message_counts: list[int]) -> bool:
-        """Count messages by verdict. Return whether some are not accepted."""
         counters = self._judged.counters
         for verdict, message_count in zip(verdicts, message_counts, strict=True):
             counters.filter_processed += message_count

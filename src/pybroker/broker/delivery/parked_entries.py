@@ -74,7 +74,6 @@ class ParkedEntries:
                 yield self._dispatcher, ReadPlan(len(positions), self._max_bytes, positions, self._epoch), hashes
 
     def _held(self, hold: Hold, parts: dict[int, BitMap]) -> Iterator[tuple[int, BitMap]]:
-        """Remove and return the entries of `hold` and `parts`, by ledger."""
         nothing = BitMap()
         for ledger_id, bitmap in [*self._entries.items()]:
             taken = bitmap & (hold.entries.get(ledger_id, nothing) | parts.get(ledger_id, nothing))

@@ -148,7 +148,6 @@ def consumer_of(state: ConsumerState) -> Consumer:
 
 
 def require_existing(subscription: Subscription, position: Position) -> None:
-    """Raises AdminError 404."""
     ledgers = subscription.cursor.ledger.ledgers
     if not ledgers.has_entry(position):
         if position < ledgers.first_position:

@@ -348,7 +348,6 @@ class Subscription(SubscriptionBase, Pumped):
             self.reads.read_compacted(None)
 
     def limit_unacked(self) -> None:
-        """Apply changed limits of unacknowledged messages."""
         policies = self.topic.policies
         if self.dispatcher is not None and self.dispatcher.limit_unacked(
             max(0, policies.max_unacked_per_consumer), max(0, policies.max_unacked_per_subscription)
@@ -397,7 +396,6 @@ class Subscription(SubscriptionBase, Pumped):
         return False
 
     def _dispatch(self, deadline_ms: float) -> BlockedReason | None:
-        """Return the blocked reason; None when the time is up."""
         dispatcher = self.dispatcher
         clock = self.runtime.clock
         if not self.delayed.restore(deadline_ms):
@@ -439,7 +437,6 @@ class Subscription(SubscriptionBase, Pumped):
         return None
 
     def _blocked_reason(self) -> BlockedReason | None:
-        """Return the reason that blocks all reads, for any consumer, or None."""
         if self._is_reading:
             return BlockedReason.READING
         if self.is_closed:

@@ -133,7 +133,6 @@ class SubscriptionTransactions(Stage):
         return None
 
     def _refused_before(self, txn: TxnId) -> BrokerError | None:
-        """Return why the transaction accepts no acknowledgements, or None."""
         if not self._cursor.is_durable:
             return NotAllowedError(
                 f"Subscription {self._name} is not durable, so it does not support acknowledgements in "
@@ -149,7 +148,6 @@ class SubscriptionTransactions(Stage):
         )
 
     def _acknowledged_before(self, what: Acknowledged) -> Position | None:
-        """Return a position in `what` that is acknowledged already, or None."""
         state, ledgers = self._cursor.state, self._cursor.ledger.ledgers
         if what.up_to is not None and ledgers.floor(what.up_to) <= state.mark_delete_position and not what.parts:
             return what.up_to

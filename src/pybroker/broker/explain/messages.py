@@ -107,7 +107,6 @@ class MessageQuestion:
 
     @property
     def payload(self) -> bytes | None:
-        """The stored entry, if it was read."""
         return None if self.known.entry is None else self.known.entry.payload
 
 
@@ -498,7 +497,6 @@ def _kept_by(
 
 
 def _transaction_evidence(asked: MessageQuestion, txn: TxnId) -> tuple[dict[str, Any], int | None]:
-    """Return what the coordinator knows, if it is available, and when the transaction was opened."""
     seen = asked.transaction_of(txn)
     if seen is None:
         return {"transaction": str(txn)}, None
@@ -595,7 +593,6 @@ def _held(
 
 
 def _chunk(asked: MessageQuestion) -> Chunk | Want | None:
-    """Return the chunk of a large message that the entry contains, if any."""
     if not asked.subscription.kinds.may_hold_chunks(*asked.position):
         return None
     if asked.known.entry is None:
@@ -604,7 +601,6 @@ def _chunk(asked: MessageQuestion) -> Chunk | Want | None:
 
 
 def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> list[Finding]:
-    """Report that the consumer has only some chunks of the message, and cannot assemble it."""
     individual = asked.subscription.individual
     if individual is None:
         return []

@@ -309,7 +309,6 @@ def _unacked_limit(
 
 
 def _of_most_holding(subscription: Subscription) -> Sequence[Action]:
-    """Return the actions for the consumer with most unacknowledged messages."""
     most = max(subscription.consumers, key=lambda each: each.state.unacked_messages, default=None)
     if most is None or not most.state.unacked_messages:
         return ()

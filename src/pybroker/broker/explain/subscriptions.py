@@ -227,7 +227,6 @@ def _held_of_hash(
 
 
 def explain_non_persistent(subscription: SubscriptionBase) -> list[Finding]:
-    """Report the consumers that receive nothing now."""
     found: list[Finding] = []
     dropped = f"the broker drops new messages for {{}} ({subscription.counters.dropped_messages:,} dropped so far)"
     for blocked_reason, code, why in (

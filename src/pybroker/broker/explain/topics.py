@@ -120,7 +120,6 @@ def throttled_client(peer: Peer, broker_context: BrokerContext) -> ThrottledClie
 
 
 def used_up_rates(topic: TopicBase) -> list[Finding]:
-    """Report the exceeded publish rates of a topic."""
     throttle, clock = topic.publish_throttle, topic.runtime.clock
     findings = []
     for limit in () if throttle is None else throttle.limits:
@@ -265,7 +264,6 @@ def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
 
 
 def _readers(topic: TopicBase) -> list[Finding]:
-    """Report a transaction that blocks requests for the last message id."""
     if not topic.name.is_persistent or (pending := cast("Topic", topic).transactions.pending_end) is None:
         return []
     waiting = cast("Topic", topic).transactions.waiting_readers
@@ -295,7 +293,6 @@ def _publishing(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
 
 
 def _stored(topic: Topic) -> list[Finding]:
-    """Report the reasons that stop publishing to a persistent topic."""
     ledger, clock = topic.ledger, topic.runtime.clock
     findings = []
     refusal = topic.broker_context.ledgers.store.refusal()
@@ -362,7 +359,6 @@ def _quota(topic: TopicBase, found: Exceeded) -> Finding:
 
 
 def _about_quota(topic: TopicBase, found: Exceeded, slowest: SubscriptionBase | None) -> list[Action]:
-    """Return actions: explain the slowest subscription, raise the quota, drop or skip messages."""
     quota, name = found.quota, topic.name
     if found.is_of_size:
         kind, size_bytes, time_s = BacklogQuotaType.SIZE, 2 * max(quota.limitSize, found.size_bytes, 1), quota.limitTime

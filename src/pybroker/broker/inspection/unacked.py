@@ -283,7 +283,6 @@ def _delivery_count(subscription: Subscription, position: Position) -> int | Non
 
 
 async def _with_holders(subscription: Subscription, page: UnackedPage) -> UnackedPage:
-    """Add the transactions with pending acks of the messages, with one query for all."""
     held = subscription.cursor.state.held
     if held and page.rows:
         messages = [(row.entry.position, -1 if row.message is None else row.message.batch_index) for row in page.rows]

@@ -101,7 +101,6 @@ class PartitionedTopicOperations:
         await self._creation.once_settled(name, attempt)
 
     async def _make(self, name: TopicName, indexes: Sequence[int]) -> None:
-        """Create partitions. Raises StoreError."""
         if not name.is_persistent:
             return
         for first in range(0, len(indexes), MADE_AT_ONCE):

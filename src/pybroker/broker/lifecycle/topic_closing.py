@@ -83,7 +83,6 @@ class TopicClosing:
                 logs.error("topic.close_failed", topic=topic.name, error=str(error))
 
     def forget(self, topic: NonPersistentTopic) -> None:
-        """Close and remove the non-persistent `topic`."""
         topic.fence()
         self._reasons.pop(str(topic.name), None)
         if self._loaded.non_persistent.get(str(topic.name)) is topic:

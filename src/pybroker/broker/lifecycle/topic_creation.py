@@ -148,7 +148,6 @@ class TopicCreation:
         self.require_strict_name(name)
 
     def require_own_name(self, name: TopicName) -> None:
-        """Raises AdminError 400 for a system topic."""
         if is_transaction_internal(name):
             raise AdminError(400, "Cannot create topic in system topic format!")
 

@@ -105,7 +105,6 @@ class TopicWatchers(TopicListener):
                 loading.set_result(None)
 
     def _count(self, watched: WatchedTopics) -> None:
-        """Report the memory of names and unsent changes to the memory budget."""
         holding = self._held.setdefault(watched, Holding(self._memory, self._memory.lists))
         holding.count(watched.size_bytes if watched.watchers else 0)
         if not watched.watchers:

@@ -20,8 +20,7 @@ class PublishWaiter(ABC):
     """A client that can wait for a publish rate."""
 
     @abstractmethod
-    def publish_again(self) -> None:
-        """Publish the waiting message, or wait again."""
+    def publish_again(self) -> None: ...
 
 
 class WaitingPublishers:
@@ -50,7 +49,6 @@ class WaitingPublishers:
         self._waiting.pop(waiter, None)
 
     def open(self) -> None:
-        """Let all waiters check again, in order."""
         for waiter in list(self._waiting):
             self._let_go(waiter)
 

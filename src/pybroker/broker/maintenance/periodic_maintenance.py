@@ -115,7 +115,6 @@ class Maintenance:
         await self._for_each_topic("compaction", _compact_if_due)
 
     async def check_deduplication(self) -> None:
-        """Remove inactive producer names, and store due snapshots."""
         await self._for_each_topic("deduplication", _check_deduplication)
 
     async def check_backlog_quotas(self) -> None:
@@ -125,7 +124,6 @@ class Maintenance:
         self.quota_check_duration_s.add((clock.monotonic_ms() - started_ms) / 1000)
 
     async def _for_each_topic(self, what: str, check: _TopicCheck) -> None:
-        """Call `check` for each persistent topic."""
         await self._for_each(list(self._loaded.persistent.values()), what, check)
 
     async def _for_each(self, topics: Sequence[_Topic], what: str, check: Callable[[_Topic], Awaitable[None]]) -> None:

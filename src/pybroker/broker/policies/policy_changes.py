@@ -47,7 +47,6 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
         await self._apply(namespace)
 
     def defaults_changed(self) -> None:
-        """Apply defaults that were changed at run time."""
         self._broker_context.defaults_changed()
         self._broker_context.tasks.start(self._apply(None), "apply default policies")
 

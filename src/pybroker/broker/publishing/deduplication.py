@@ -236,7 +236,6 @@ class Deduplication:
         known.pushed = max(known.pushed, known.persisted)
 
     def snapshot(self) -> Mapping[str, int]:
-        """Return the durable sequence ids by producer name."""
         return {name: known.persisted for name, known in self._names.items() if known.persisted != _BELOW_ALL}
 
     def forget_inactive(self, attached: Container[str], now_ms: float, timeout_ms: float, max_producers: int) -> int:

@@ -38,8 +38,7 @@ class ProducerOwner(Protocol):
     def require_admissible(self, producer: Producer) -> None:
         """Raise the error with which the topic refuses `producer`, if it does."""
 
-    async def store_epoch(self, epoch: int) -> None:
-        """Store the epoch of a take-over. Raises StoreError."""
+    async def store_epoch(self, epoch: int) -> None: ...
 
     async def settled(self, producer_name: str) -> None:
         """Wait until the last stored message of that producer name is known."""
@@ -49,7 +48,6 @@ class ProducerRegistry:
     """Invariants: each producer in `attached` may publish; one with exclusive access is alone."""
 
     def __init__(self, topic: TopicContext, epoch: int | None, owner: ProducerOwner) -> None:
-        """`epoch`: the stored epoch, or None."""
         self._topic = topic
         self._owner = owner
         self._access: ProducerAccess[Producer] = ProducerAccess(epoch)
@@ -65,7 +63,6 @@ class ProducerRegistry:
 
     @property
     def holder(self) -> Producer | None:
-        """The producer that has or claims exclusive access."""
         return self._access.holder
 
     @property

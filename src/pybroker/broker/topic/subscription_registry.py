@@ -100,7 +100,6 @@ class SubscriptionRegistry:
     # --- operations that require the lock -------------------------------------------------------------------------------
 
     def present(self, name: str) -> Subscription:
-        """Raises SubscriptionNotFound."""
         subscription = self.subscriptions.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} not found for topic {self._topic.name}")

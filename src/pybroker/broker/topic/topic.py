@@ -342,7 +342,6 @@ class Topic(TopicBase, ManagedLedgerListener):
     async def subscription(
         self, name: str, is_earliest: bool, may_create: bool, properties: Mapping[str, str]
     ) -> Subscription:
-        """Take the lock, then act as `SubscriptionRegistry.durable`."""
         async with self.subscription_lock(name, BEING_MADE):
             return await self.registry.durable(name, is_earliest, may_create, properties)
 

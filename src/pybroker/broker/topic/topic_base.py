@@ -123,7 +123,6 @@ class TopicBase(ABC):
         return self.shared.last_used_ms
 
     def require_open(self) -> None:
-        """Raises TopicFenced."""
         self.shared.require_open()
 
     @property
@@ -195,8 +194,7 @@ class TopicBase(ABC):
         self._accept(producer, run)
 
     @abstractmethod
-    def _accept(self, producer: Producer, run: SendRun) -> None:
-        """Publish a run that has passed all checks."""
+    def _accept(self, producer: Producer, run: SendRun) -> None: ...
 
     def _refuse(self, producer: Producer, run: SendRun, error: BrokerError) -> None:
         self.shared.refused(producer.name, producer.peer.address, run, error)

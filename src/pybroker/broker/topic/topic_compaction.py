@@ -77,7 +77,6 @@ class TopicCompaction:
 
     @property
     def is_running(self) -> bool:
-        """Whether a compaction runs or is queued."""
         return self.status is CompactionStatus.RUNNING
 
     @property

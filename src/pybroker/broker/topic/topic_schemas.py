@@ -40,7 +40,6 @@ async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -
 
 
 async def admit_consumer_schema(topic: TopicBase, schema: SchemaData) -> None:
-    """Raises IncompatibleSchema, InvalidSchema, StoreError."""
     schemas = topic.broker_context.schemas
     if (await schemas.history(topic.name)).latest is None and not _is_used(topic):
         await _register(topic, schema)

@@ -59,8 +59,7 @@ class TransactionTopic(Protocol):
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
         """Make publishers wait in `queue` on behalf of `part`; None ends that."""
 
-    def wake_subscriptions(self) -> None:
-        """Dispatch entries that became readable."""
+    def wake_subscriptions(self) -> None: ...
 
 
 class TopicTransactions(CursorOwner):
@@ -155,7 +154,6 @@ class TopicTransactions(CursorOwner):
         return self._begun is not None
 
     def wait(self, producer: Producer, run: SendRun) -> None:
-        """Publish `run` when the cursor is durable."""
         self._waiting.append((producer, run))
         self._begin_once()
 

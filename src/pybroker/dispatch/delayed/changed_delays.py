@@ -39,7 +39,6 @@ class ChangedDelays:
                 yield Position(ledger_id, entry_id), due_ms
 
     def get(self, position: Position) -> int | None:
-        """Return the changed time, or None."""
         times = self._by_ledger.get(position.ledger_id)
         return None if times is None else times.get(position.entry_id)
 

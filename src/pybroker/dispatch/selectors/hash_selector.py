@@ -30,8 +30,7 @@ class HashSelector(ABC):
     def sticky_hashes(self, key_hashes: Iterable[int]) -> list[int]: ...
 
     @abstractmethod
-    def owner(self, sticky_hash: int) -> ConsumerState | None:
-        """Return the owner of this hash, or None."""
+    def owner(self, sticky_hash: int) -> ConsumerState | None: ...
 
     @abstractmethod
     def add(self, consumer: ConsumerState) -> list[ConsumerState]:

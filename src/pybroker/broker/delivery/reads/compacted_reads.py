@@ -134,7 +134,6 @@ class CompactedReads:
         return run
 
     def _go_to(self, position: Position) -> None:
-        """Acknowledge everything before `position`."""
         before, self._cursor.read_position = self._cursor.read_position, position
         if before == position:
             return
