@@ -55,7 +55,14 @@ class FilterJury:
         except Exception as error:  # noqa: BLE001  (code of others)
             if not self._has_failed:
                 self._has_failed = True
-                logs.error("entry_filter.failed", topic=entry.topic, subscription=entry.subscription, exc_info=error)
+                logs.error(
+                    "entry_filter.failed",
+                    topic=entry.topic,
+                    subscription=entry.subscription,
+                    filter=type(each).__name__,
+                    position=entry.position,
+                    exc_info=error,
+                )
             return Verdict.RESCHEDULE
         return Verdict.ACCEPT
 

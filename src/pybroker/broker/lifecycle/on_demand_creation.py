@@ -121,7 +121,7 @@ class OnDemandCreation:
             return 0
         self._creation.require_strict_name(name)
         if self._changing.partitioned.is_held(name):
-            raise TopicChanging(f"topic {name} is being made by others")
+            raise TopicChanging(f"topic {name} is being created by another request, try again")
         partitions = automatic.defaultNumPartitions or self._runtime.config.default_num_partitions
         try:
             await self._partitioned_operations.create_automatically(name, partitions)

@@ -77,7 +77,7 @@ class TopicCreation:
         if is_transaction_internal(name):
             raise NotAllowedError(f"Can not create transaction system topic {name}")
         if not self.is_settled(name):
-            raise TopicChanging(f"topic {name}, or its namespace, is being made, grown or deleted, try again")
+            raise TopicChanging(f"topic {name}, or its namespace, is being created, extended or deleted, try again")
         if self._partitioned.get(name) is not None:
             raise NotAllowedError(f"Found partitioned metadata for non-partitioned topic: {name}")
         if name.partition_index < 0:
@@ -136,7 +136,7 @@ class TopicCreation:
         """Require automatic creation of a missing topic. Raises TopicNotFound, NotAllowedError, TopicChanging."""
         # A task that creates or deletes all partitions must not run beside a task in `room` that creates one.
         if self._changing.partitioned.is_held(name.partitioned_name):
-            raise TopicChanging(f"topic {name.partitioned_name} is being made, grown or deleted, try again")
+            raise TopicChanging(f"topic {name.partitioned_name} is being created, extended or deleted, try again")
         if name.partition_index >= 0:
             if self._partitioned.get(name.partitioned_name) is None:
                 raise NotAllowedError(f"Partition metadata not found for the partitioned topic: {name}")

@@ -248,8 +248,9 @@ class TopicTransactions(CursorOwner):
         except TimeoutError:
             if (left := self.pending_end) is not None:
                 raise ServiceNotReady(
-                    f"Cannot tell the last message of {self._topic.name}: transaction {left.txn} {left.reason}. Waited "
-                    f"{timeout_s:g} s (transactionBufferEndsWaitTimeInMillis). Try again; explain of the topic shows the cause"
+                    f"Cannot determine the last message of {self._topic.name}: transaction {left.txn} {left.reason}. The request "
+                    f"has waited for {timeout_s:g} s (transactionBufferEndsWaitTimeInMillis). Try again; `pybroker explain` of "
+                    "the topic shows the cause"
                 ) from None
         finally:
             self.waiting_readers -= 1
