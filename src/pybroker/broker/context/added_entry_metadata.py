@@ -106,9 +106,9 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
     try:
         run = await ledger.read_if_there(last, 1, 1) if ledger.ledgers.has_entry(last) else None
     except DamagedEntries as damage:
-        # The exact index is unknown; it is at most one of these. A gap in the indexes does less harm than a repeated
-        # index.
-        index = (ledger.document.last_index or 0) + ledger.ledgers.message_count
+        # The exact index is unknown. An index that is too high leaves a gap, which does less harm than a repeated index.
+        counted = ledger.ledgers.message_count
+        index = (ledger.document.last_index or 0) + (ledger.ledgers.entry_count if counted is None else counted)
         logs.error("entry_index.guessed", managed_ledger=ledger.name, index=index, error=str(damage))
         return index
     return None if run is None else broker_metadata(run.payloads[0]).index

@@ -1,8 +1,8 @@
 """Parked chunks of a Shared subscription: from a position on, chunks that must go to a certain consumer are not listed.
 
-When the look-ahead has no capacity for a chunk (`bound_replay.py`), later chunks for the same consumer are ignored
-until it has received all listed ones. Then a *scan* reads the entries again from that position up to the cursor's read
-position.
+When the look-ahead has no capacity for a chunk (`shared_redelivery.py`), later chunks for the same consumer are
+ignored until it has received all listed ones. Then a *scan* reads the entries again from that position up to the
+cursor's read position.
 
 Pure: the dispatcher decides when to scan and reports the result.
 """
