@@ -247,8 +247,7 @@ class Dispatcher(ABC):
 
     @property
     @abstractmethod
-    def replay_entry_count(self) -> int:
-        """Entries to be redelivered, and entries that were read but could not be sent."""
+    def replay_entry_count(self) -> int: ...
 
     @property
     def redelivery_entry_count(self) -> int:
@@ -332,8 +331,7 @@ class Dispatcher(ABC):
         """Take back `positions` from `consumer` for redelivery; None takes back all its unacknowledged entries."""
 
     @abstractmethod
-    def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
-        """Take back these entries from the consumers that have them, for redelivery."""
+    def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery: ...
 
     @abstractmethod
     def reset(self) -> None:

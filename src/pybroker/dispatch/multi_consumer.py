@@ -221,7 +221,6 @@ class MultiConsumerDispatcher(Dispatcher):
                 self._chunked.delivered(chunk, consumer, position, sticky_hashes[index] if sticky_hashes else 0)
 
     def _without_pending(self, run: AssignInput) -> AssignInput:
-        """Return the entries that no consumer has."""
         pending = self._pending
         if not pending.overlaps(run.ledger_id, run.entry_ids):
             return run

@@ -252,7 +252,6 @@ class PendingAcks:
         self._log_limits.pop(consumer, None)
 
     def clear(self) -> None:
-        """Remove all entries, and reset the consumers' counts."""
         for holds in self._by_ledger.values():
             for consumer, message_count, _, _ in holds.values():
                 consumer.release(message_count)

@@ -35,8 +35,7 @@ class InOrderView(Protocol):
     def delivered_ms(self, position: Position) -> int | None:
         """Return the approximate time of delivery in milliseconds since 1970."""
 
-    def first_delivered_after(self, time_ms: int) -> Position | None:
-        """Return the first entry that was delivered after that time."""
+    def first_delivered_after(self, time_ms: int) -> Position | None: ...
 
 
 class IndividualView(Protocol):
@@ -68,18 +67,14 @@ class ChunkOrderView(IndividualView, Protocol):
     def waiting(self) -> BoundReplay: ...
 
     @property
-    def parked_chunks(self) -> ParkedChunks:
-        """Chunks that are read again when their consumer can receive them."""
+    def parked_chunks(self) -> ParkedChunks: ...
 
     @property
-    def holds_chunks_back(self) -> bool:
-        """Whether any entry waits for one consumer."""
+    def holds_chunks_back(self) -> bool: ...
 
-    def bound_entries(self) -> dict[ConsumerState, int]:
-        """Return the number of listed chunks that wait for each consumer."""
+    def bound_entries(self) -> dict[ConsumerState, int]: ...
 
-    def look_ahead(self) -> ChunkLookAhead:
-        """Return the entries that wait for one consumer each."""
+    def look_ahead(self) -> ChunkLookAhead: ...
 
 
 class KeyOrderView(IndividualView, Protocol):
@@ -114,5 +109,4 @@ class KeyOrderView(IndividualView, Protocol):
     def is_full(self) -> bool:
         """Return whether so many entries wait that the dispatcher stops reading."""
 
-    def look_ahead(self, max_hashes: int) -> LookAhead:
-        """Return the waiting entries, and the `max_hashes` hashes with most of them."""
+    def look_ahead(self, max_hashes: int) -> LookAhead: ...

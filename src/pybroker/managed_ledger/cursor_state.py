@@ -558,7 +558,6 @@ def _nth_missing(holes: BitMap, start: int, end: int, count: int) -> int:
 
 
 def _drop_bitmaps(bitmaps: dict[int, BitMap], position: Position) -> int:
-    """Return the number of dropped entries."""
     dropped = 0
     for ledger_id in [ledger_id for ledger_id in bitmaps if ledger_id <= position.ledger_id]:
         bitmap = bitmaps[ledger_id]

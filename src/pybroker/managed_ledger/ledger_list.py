@@ -240,7 +240,6 @@ class LedgerList:
         return self.end_position
 
     def next_position(self, position: Position) -> Position:
-        """Return the first entry behind `position`, or `end_position`."""
         return self.normalize(Position(position.ledger_id, position.entry_id + 1))
 
     def floor(self, position: Position) -> Position:

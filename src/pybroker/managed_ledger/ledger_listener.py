@@ -16,8 +16,7 @@ class ManagedLedgerListener(ABC):
         """Called when these entries are durable and cursors may read them."""
 
     @abstractmethod
-    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None:
-        """Called when these entries are not stored."""
+    def append_failed(self, runs: list[AppendRun], error: StoreError) -> None: ...
 
     @abstractmethod
     def split_context(self, context: object, entry_count: int) -> tuple[object, object]:

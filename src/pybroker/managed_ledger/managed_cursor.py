@@ -103,7 +103,6 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.read_position = self.state.first_wanted(self.read_position, held_back)
 
     def has_more(self) -> bool:
-        """Whether an entry may be read at or behind the read position."""
         ledgers = self.ledger.ledgers
         position = ledgers.normalize(self.read_position)
         return ledgers.has_entry(position) and self.ledger.read_limit.readable(position, 1) > 0

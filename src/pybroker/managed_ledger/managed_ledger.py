@@ -146,7 +146,6 @@ class ManagedLedger(AppendListener):
 
     @property
     def current_ledger_id(self) -> int:
-        """The ledger of the next, or the last, append."""
         return self._ledger_id
 
     @property
@@ -257,7 +256,6 @@ class ManagedLedger(AppendListener):
         self._go_on()
 
     def _refused(self, runs: list[AppendRun], error: StoreError) -> None:
-        """Answer runs that are not stored."""
         if runs:
             assert self._listener is not None
             self.pending_entries -= sum(len(run.payloads) for run in runs)
@@ -271,7 +269,6 @@ class ManagedLedger(AppendListener):
         self.is_write_failed = True
 
     def _go_on(self) -> None:
-        """After a failed write, change to the next ledger, so that appends are accepted again."""
         if self.is_write_failed and not self.is_closed and not self.document.is_fenced:
             if self._next_ledger_id is None:
                 self._prepare()
@@ -281,7 +278,6 @@ class ManagedLedger(AppendListener):
     # --- the next ledger ---------------------------------------------------------------------------------------------
 
     def roll_if_old(self) -> None:
-        """Begin the next ledger if the current one is old enough. Called periodically."""
         if self.is_closed or self.document.is_terminated:
             return
         self._go_on()
@@ -397,7 +393,6 @@ class ManagedLedger(AppendListener):
         return 0 < timeout_ms <= self._resources.clock.monotonic_ms() - self.changing_since_ms
 
     def _end_change(self, error: StoreError) -> None:
-        """Answer all waiting appends with `error`."""
         self.is_changing_ledger = False
         self._refused(self.pending_appends.take_all(), error)
 

@@ -111,12 +111,10 @@ class Peer(ABC):
         """Notify the client that the producer is closed; the client then looks the topic up again."""
 
     @abstractmethod
-    def producer_ready(self, producer_id: int) -> None:
-        """Notify the client that a waiting producer now has exclusive access."""
+    def producer_ready(self, producer_id: int) -> None: ...
 
     @abstractmethod
-    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
-        """Notify the client that a producer did not get exclusive access."""
+    def producer_refused(self, producer_id: int, refusal: BrokerError) -> None: ...
 
     @abstractmethod
     def producer_fenced(self, producer_id: int) -> None:
@@ -127,8 +125,7 @@ class Peer(ABC):
         """Notify the client that the consumer is closed; the client then subscribes again."""
 
     @abstractmethod
-    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None:
-        """Notify a Failover consumer whether it is the active one."""
+    def active_consumer_changed(self, consumer_id: int, is_active: bool) -> None: ...
 
     @abstractmethod
     def reached_end_of_topic(self, consumer_id: int) -> None:

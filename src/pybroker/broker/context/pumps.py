@@ -30,8 +30,7 @@ class Pumped(ABC):
         """Handle an exception in `pump`, which is a bug in one topic. The other subscriptions continue."""
 
     @abstractmethod
-    def wake(self) -> None:
-        """Schedule a call of `pump`."""
+    def wake(self) -> None: ...
 
 
 class PumpList:

@@ -178,7 +178,6 @@ def receipt(consumer: Consumer, ack: Ack) -> PersistDone | None:
 
 
 def refuse(consumer: Consumer, ack: Ack, refusal: BrokerError) -> None:
-    """Answer an ACK with `refusal`, if the client requested an answer."""
     if ack.request_id >= 0:
         consumer.peer.send_ack_response(consumer.consumer_id, ack.request_id, refusal)
 

@@ -107,7 +107,6 @@ class Consumer:
             self.subscription.remove_consumer(self)
 
     def close_from_broker(self) -> None:
-        """Leave the subscription and notify the client, which subscribes again."""
         if not self.is_closed:
             self.detach()
             self.peer.close_consumer(self.consumer_id)

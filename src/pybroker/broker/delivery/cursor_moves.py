@@ -126,7 +126,6 @@ async def _move(subscription: Subscription, position: Position, unacked_words: S
 
 @contextmanager
 def _fenced(subscription: Subscription) -> Iterator[None]:
-    """Disconnect all consumers. The caller's lock keeps new consumers out."""
     assert not subscription.is_resetting, "two moves in one turn"
     subscription.is_resetting = True
     try:

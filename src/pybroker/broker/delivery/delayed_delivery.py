@@ -213,7 +213,6 @@ class DelayedDelivery(Stage):
         return members is not None and position.entry_id in members
 
     def waiting_in(self, ledger_id: int) -> BitMap:
-        """Return a copy of the waiting entries of a ledger."""
         return BitMap(self._index.members.get(ledger_id, ()))
 
     def ledger_ids(self) -> list[int]:

@@ -90,7 +90,6 @@ class NonPersistentSubscription(SubscriptionBase):
             consumer.state.permits += permits
 
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        """Answer the client. Non-persistent messages are not tracked."""
         if ack.request_id >= 0:
             refusal = None
             if ack.txn is not None:

@@ -41,7 +41,6 @@ class ParkedEntries:
         self._hashes.clear()
 
     def add(self, dispatcher: Dispatcher, plan: ReadPlan, position: Position, key_hash: int) -> None:
-        """Add an entry. `key_hash` is used if the dispatcher needs it."""
         if dispatcher is not self._dispatcher or plan.epoch is not self._epoch:
             self.clear()  # Earlier reads are void.
             self._dispatcher, self._epoch, self._max_bytes = dispatcher, plan.epoch, plan.max_bytes

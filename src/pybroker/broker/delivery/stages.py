@@ -15,5 +15,4 @@ class Stage(ABC):
     """The subscription creates its stages again when policies change."""
 
     @abstractmethod
-    def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the entries that may be dispatched now, and handle the others."""
+    def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput: ...

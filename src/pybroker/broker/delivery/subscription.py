@@ -231,7 +231,6 @@ class Subscription(SubscriptionBase, Pumped):
         self._apply(redelivery)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach `consumer`. Its unacknowledged messages are redelivered."""
         self.consumers.remove(consumer)
         self.cursor.reader = self.consumers[0].peer if self.consumers else None
         self.last_active_ms = self.runtime.clock.wall_ms()
@@ -337,7 +336,6 @@ class Subscription(SubscriptionBase, Pumped):
         self.unacked_changed()
 
     def _choose_reads(self, dispatcher: Dispatcher) -> None:
-        """Choose the topic or the compacted view as source, as the active consumer requested."""
         active = dispatcher.active_consumer and dispatcher.active_consumer.peer
         if isinstance(active, Consumer) and active.reads_compacted:
             if self.reads.compacted is None:
@@ -527,7 +525,6 @@ class Subscription(SubscriptionBase, Pumped):
         self.runtime.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
     def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
-        """Pass the entries of a read to the dispatcher, and report the progress of a scan."""
         entries = self.reads.undelivered(run)
         dispatcher = self.dispatcher
         assert dispatcher is not None
@@ -587,7 +584,6 @@ class Subscription(SubscriptionBase, Pumped):
         self.tell_if_at_end()
 
     def tell_if_at_end(self) -> None:
-        """Notify the consumers if all messages of a terminated topic are acknowledged."""
         if self.cursor.ledger.is_terminated and not self.cursor.backlog_entries:
             for consumer in self.consumers:
                 consumer.reached_end()

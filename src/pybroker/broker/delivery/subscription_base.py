@@ -40,8 +40,7 @@ class SubscriptionBase(ABC):
 
     @property
     @abstractmethod
-    def backlog_entries(self) -> int:
-        """Stored entries that are not acknowledged."""
+    def backlog_entries(self) -> int: ...
 
     @property
     @abstractmethod
@@ -74,8 +73,7 @@ class SubscriptionBase(ABC):
         """Apply an ACK of `consumer`; if it has a request id, answer when it is durable."""
 
     @abstractmethod
-    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None:
-        """Redeliver `positions` of `consumer`, or all its unacknowledged messages."""
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int) -> None: ...
 
     @abstractmethod
     def wake(self) -> None: ...

@@ -173,7 +173,6 @@ class SubscriptionTransactions(Stage):
         return None
 
     def _existing(self, what: Acknowledged) -> Acknowledged:
-        """Remove entries that do not exist, as for any acknowledgement."""
         ledgers = self._cursor.ledger.ledgers
         up_to = None if what.up_to is None or what.up_to > ledgers.last_position else ledgers.floor(what.up_to)
         groups = []

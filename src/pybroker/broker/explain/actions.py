@@ -25,13 +25,11 @@ DISRUPTIVE, IRREVERSIBLE = Severity.DISRUPTIVE, Severity.IRREVERSIBLE
 
 
 def topic_path(topic: TopicName) -> str:
-    """The path prefix of REST calls about a topic."""
     parts = (topic.domain, topic.tenant, topic.namespace.local_name, topic.local_name)
     return "/admin/v2/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def subscription_path(subscription: SubscriptionBase) -> str:
-    """The path prefix of REST calls about a subscription."""
     return f"{topic_path(subscription.topic.name)}/subscription/{quote(subscription.name, safe='')}"
 
 
@@ -102,7 +100,6 @@ def deliver_now(subscription: SubscriptionBase, position: Position) -> Action:
 
 
 def raise_limit(topic: TopicName, policy: str, body: object, text: str, kind: str = "") -> Action:
-    """Set a policy of the topic to a higher limit."""
     return _set_policy(HARMLESS, topic, policy, body, text, kind)
 
 
@@ -125,7 +122,6 @@ def compact_again(topic: TopicName) -> Action:
 
 
 def disconnect(consumer: Consumer) -> Action:
-    """The text states which consumers receive the unacknowledged messages."""
     outcome = (
         "the other consumers receive what it has not acknowledged, and its client subscribes again"
         if _has_takers(consumer)

@@ -97,7 +97,6 @@ def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState
 def of_stuck(
     subscription: Subscription, stuck: Sequence[tuple[Consumer, int]], waiting_entries: int
 ) -> Generator[None, None, list[Finding]]:
-    """Report why these consumers receive nothing, one finding for each reason."""
     groups: dict[Code, list[tuple[Consumer, int]]] = {}
     for index, (consumer, listed) in enumerate(stuck):
         if consumer.state.can_take() or consumer.is_closed:

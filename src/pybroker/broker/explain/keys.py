@@ -72,7 +72,6 @@ class HeldBack:
 
 
 def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[None, None, HeldBack]:
-    """Return the blocked entries, of all hashes or of one."""
     found = HeldBack()
     waiting, parked = key_order.waiting.waiting, key_order.parked
     hashes = list({*waiting, *parked.hashes}) if only is None else [only]

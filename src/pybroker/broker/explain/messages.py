@@ -165,7 +165,6 @@ def _may_be_in_view(asked: MessageQuestion) -> bool:
 
 
 def compacted_away(asked: MessageQuestion) -> Finding:
-    """Report that the consumers read compacted and the view does not contain the message."""
     view = asked.topic.ledger.compacted
     horizon = None if view is None else str(Position(*view.horizon))
     return Finding(
@@ -233,7 +232,6 @@ def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
 
 
 def outside_batch(asked: MessageQuestion, message_count: int) -> Finding:
-    """Report that the entry exists, but has fewer messages."""
     return Finding(
         Code.MESSAGE_NEVER_EXISTED,
         f"There is no message {asked.message_id}: entry {asked.position} holds {counted(message_count, 'message')}, from 0 on.",
@@ -680,7 +678,6 @@ def delayed(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def waiting(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that the entry was read or returned, and could not be sent."""
     if (key_order := asked.subscription.key_order) is not None:
         return _waiting_for_key(asked, key_order)
     if (chunk_order := asked.subscription.chunk_order) is not None:

@@ -117,7 +117,6 @@ def _waits(topic: TopicBase, producer: Producer) -> Finding:
 
 
 def _kept_out(topic: TopicBase, name: str, found: set[Code]) -> list[Finding]:
-    """Return the last refusal, and the producer that blocks it now."""
     clock = topic.runtime.clock
     now_ms = clock.wall_ms()
     findings = []
@@ -187,7 +186,6 @@ def _attached(topic: TopicBase, producer: Producer) -> list[Finding]:
 
 
 def _not_heard(producer: Producer, found: list[Finding]) -> list[Finding]:
-    """Report that the broker does not read from the client, if no other finding explains it."""
     why = producer.peer.not_heard_because
     if why is None or any(each.waits for each in found):
         return []

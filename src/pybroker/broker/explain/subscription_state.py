@@ -46,7 +46,6 @@ class Waiting(NamedTuple):
 
     @property
     def is_for_consumers(self) -> bool:
-        """Whether entries wait for more than an entry filter."""
         return self.has_unread or self.is_listed
 
 
@@ -59,7 +58,6 @@ class BehindTransaction(NamedTuple):
 
 
 def waiting_of(subscription: Subscription) -> Waiting:
-    """Return the entries that could be delivered to a consumer and are not yet."""
     dispatcher = subscription.dispatcher
     deferred = 0 if subscription.filters is None else subscription.filters.deferred_entries
     is_listed = bool(subscription.consumers) and (
@@ -167,7 +165,6 @@ STOP_ALL = {
 
 
 def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
-    """Return the reasons why nothing is read or sent for any consumer."""
     found: list[Finding] = []
     stall = subscription.stall
     blocked_reason = None if stall is None else stall.blocked_reason

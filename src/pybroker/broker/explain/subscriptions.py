@@ -74,7 +74,6 @@ def named(subscription: Subscription, name: str) -> list[Consumer]:
 
 
 def consumer_subject(subscription: Subscription, name: str) -> dict[str, Any]:
-    """Return the number of consumers of that name, and the state of the first one."""
     found = named(subscription, name)
     subject: dict[str, Any] = {"kind": "consumer", "consumer": name, "connected": len(found)}
     if found:

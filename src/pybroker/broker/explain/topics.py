@@ -70,7 +70,6 @@ class ThrottledClient(NamedTuple):
 
 
 def owner_of(broker_context: BrokerContext, topic: TopicName, limit: object, rate: PublishRate) -> RateOwner:
-    """Return the scope of a limit that applies to this topic."""
     raised = _raised(rate)
     evidence: dict[str, Any] = {
         "messagesPerSecond": rate.publishThrottlingRateInMsg,
@@ -286,7 +285,6 @@ def _readers(topic: TopicBase) -> list[Finding]:
 
 
 def _publishing(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
-    """Return the reasons that stop all publishing."""
     findings = [_quota(topic, quota)] if quota is not None else []
     findings += used_up_rates(topic)
     return findings + _stored(cast("Topic", topic)) if topic.name.is_persistent else findings

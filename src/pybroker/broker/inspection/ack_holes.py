@@ -61,7 +61,6 @@ class Held:
 
 
 def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[AcknowledgedRange], int]:
-    """Return the first ranges, and the number of further ones."""
     state = subscription.cursor.state
     found = [AcknowledgedRange(*each) for each in state.deleted_ranges(limit)]
     return found, max(0, state.deleted_range_count - len(found))

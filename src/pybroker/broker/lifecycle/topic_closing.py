@@ -116,7 +116,6 @@ class TopicClosing:
         return key in self._ending
 
     async def closed(self, key: str) -> None:
-        """Wait until that persistent topic is neither being closed nor deleted."""
         while (ending := self._ending.get(key)) is not None:
             await ending.ended.wait()
 

@@ -184,7 +184,6 @@ class TopicCreation:
                     self._left = None
 
     async def quiet(self, namespace: NamespaceName) -> None:
-        """Wait until no task creates a topic in `namespace`, which is marked as deleted."""
         while namespace in self._makers:
             self._left = self._left or asyncio.Event()
             await self._left.wait()

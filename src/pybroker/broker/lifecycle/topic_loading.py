@@ -237,7 +237,6 @@ class TopicLoading:
         return True
 
     async def settled(self, name: TopicName) -> None:
-        """Wait until `name` is neither being loaded, closed nor deleted."""
         key = str(name)
         while self._closing.is_being_closed(key) or key in self._loads:
             await self._closing.closed(key)

@@ -88,7 +88,6 @@ class Topics:
         return await self._creation.once_settled(name, load)
 
     async def any(self, name: TopicName, may_create: bool) -> TopicBase:
-        """Like `get`, for persistent and non-persistent topics."""
         if name.is_persistent:
             return await self.get(name, may_create)
 

@@ -72,7 +72,6 @@ class TopicWatchers(TopicListener):
         self._count(watched)
 
     def close_revoked(self, namespace: NamespaceName | None) -> None:
-        """Close the watchers, of one namespace or of all, that no longer have the permission."""
         for each in list(self._lists) if namespace is None else [namespace]:
             for watched in list(self._lists.get(each, {}).values()):
                 for watcher in list(watched.watchers):

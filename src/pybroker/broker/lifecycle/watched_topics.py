@@ -49,7 +49,6 @@ class WatchedTopics:
 
     @property
     def hash(self) -> str:
-        """The hash of the list, cached until a change."""
         if self._hash is None:
             self._hash = topics_hash(self.names)
         return self._hash
@@ -95,7 +94,6 @@ class TopicWatcher(ABC):
         self._pending: dict[str, bool] = {}
 
     def note(self, name: str, is_created: bool) -> None:
-        """Add a change, which cancels an unsent opposite one."""
         if self._pending.pop(name, is_created) == is_created:
             self._pending[name] = is_created
 

@@ -166,7 +166,6 @@ class Deduplication:
             known.pushed = highest
 
     def refused(self, accepted: Accepted) -> None:
-        """Record that the ledger refused a run."""
         accepted.known.failed_session = accepted.session
 
     def has_failed(self, name: str, session: object) -> bool:

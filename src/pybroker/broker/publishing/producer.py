@@ -88,7 +88,6 @@ class Producer:
             self._drained.set()
 
     async def drained(self) -> None:
-        """Wait until everything published so far is answered."""
         if self.pending:
             self._drained = self._drained or asyncio.Event()
             self._drained.clear()
@@ -101,7 +100,6 @@ class Producer:
             self._leave(self)
 
     def close_from_broker(self) -> None:
-        """Leave the topic and notify the client, which looks the topic up again."""
         if not self.is_closed:
             self.detach()
             self.peer.close_producer(self.producer_id)

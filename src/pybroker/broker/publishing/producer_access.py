@@ -107,7 +107,6 @@ class ProducerAccess(Generic[P]):
 
     @property
     def holder(self) -> P | None:
-        """The producer that has or claims exclusive access."""
         return self._holder
 
     def join(self, producer: P) -> Joined[P]:
@@ -188,7 +187,6 @@ class ProducerAccess(Generic[P]):
         return Left(None, late)
 
     def clear(self) -> tuple[Sequence[P], Sequence[P]]:
-        """Remove and return all producers: attached or claiming ones, and waiting ones."""
         present = [*self._shared] if self._holder is None else [self._holder]
         waiting, self._waiting = self._waiting, []
         self._shared.clear()

@@ -40,8 +40,7 @@ class ProducerOwner(Protocol):
 
     async def store_epoch(self, epoch: int) -> None: ...
 
-    async def settled(self, producer_name: str) -> None:
-        """Wait until the last stored message of that producer name is known."""
+    async def settled(self, producer_name: str) -> None: ...
 
 
 class ProducerRegistry:
@@ -206,7 +205,6 @@ class ProducerRegistry:
                 self._refuse(producer, refusal)
 
     def refuse_revoked(self) -> None:
-        """Refuse waiting or claiming producers that no longer have the permission to produce."""
         holder = self._access.holder
         is_claimant = holder is not None and self.attached.get(holder.name) is not holder
         for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):

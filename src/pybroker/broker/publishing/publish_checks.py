@@ -26,7 +26,6 @@ class PublishChecks:
         self._is_encryption_required = is_encryption_required
 
     def split(self, run: SendRun) -> tuple[SendRun, Refused]:
-        """Return the messages that may be stored, and the refused ones with their errors."""
         errors = {
             index: error for index, entry in enumerate(run.payloads) if (error := self._refusal(entry)) is not None
         }
@@ -54,7 +53,6 @@ def publish_checks(policies: EffectivePolicies, *, is_encryption_required: bool)
 
 
 def split(run: SendRun, errors: Mapping[int, BrokerError]) -> tuple[SendRun, Refused]:
-    """Return `run` without the messages at these indexes, and these with their errors."""
     if not errors:
         return run, []
     kept = [index for index in range(len(run.payloads)) if index not in errors]

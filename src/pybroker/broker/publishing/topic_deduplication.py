@@ -136,7 +136,6 @@ class TopicDeduplication:
         self._tell()
 
     async def _follow(self) -> None:
-        """Bring deduplication into the wanted state, which may change meanwhile."""
         topic, failures = self._topic, 0
         while self.status not in {DeduplicationStatus.DISABLED, DeduplicationStatus.ENABLED}:
             try:
@@ -301,7 +300,6 @@ class TopicDeduplication:
         _answered(producer, accepted)
 
     def failed(self, producer: Producer, accepted: Accepted) -> None:
-        """Record that entries are not stored and their errors are sent."""
         if self.known is not None:
             self.known.failed(accepted)
         _answered(producer, accepted)
@@ -399,5 +397,4 @@ def _answered(producer: Producer, accepted: Accepted) -> None:
 
 
 def _answer(producer: Producer, run: SendRun) -> None:
-    """Send receipts without a position for duplicates."""
     producer.peer.send_receipts_not_stored(run, _NOT_STORED_ID)

@@ -166,7 +166,6 @@ def _disconnect_producers(topic: Topic, quota: BacklogQuota) -> None:
 
 
 async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
-    """Skip the oldest entries of the slowest subscriptions. Return 1 if entries were skipped."""
     evicted = 0
     while (slowest := slowest_subscription(topic)) is not None:
         behind = await slowest.cursor.backlog()
@@ -179,7 +178,6 @@ async def _evict_by_size(topic: Topic, quota: BacklogQuota) -> int:
 
 
 async def _evict_by_age(topic: Topic, quota: BacklogQuota, now_ms: int) -> int:
-    """Skip messages above the age limit. Return 1 if messages were skipped."""
     evicted = 0
     for subscription in _durable(topic):
         if topic.runtime.config.precise_time_based_backlog_quota_check:

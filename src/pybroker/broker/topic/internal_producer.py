@@ -129,7 +129,6 @@ class EntryPublish(Publisher):
         return [answer for answer in self._answers if answer is not None]
 
     def _refuse_too_large(self) -> None:
-        """Refuse messages that are larger than a client could send or read."""
         limit = self._topic.runtime.config.max_message_size
         for index in self._left:
             if len(self._entries[index]) > limit:

@@ -99,7 +99,6 @@ class NonPersistentTopic(TopicBase):
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def subscription(self, name: str, properties: Mapping[str, str]) -> NonPersistentSubscription:
-        """Return the subscription. A new one is listed when its first consumer is attached."""
         return self.subscriptions.get(name) or NonPersistentSubscription(
             self.shared, name, properties, self._drop_subscription
         )

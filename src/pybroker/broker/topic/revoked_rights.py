@@ -28,7 +28,6 @@ def disconnect_revoked(
     subscriptions: Iterable[SubscriptionBase],
     authorization: AuthorizationService,
 ) -> None:
-    """Close the attached and waiting producers and the consumers that no longer have permission."""
     if not authorization.enabled:
         return
     producers.refuse_revoked()

@@ -78,7 +78,6 @@ class TopicBase(ABC):
         return self.shared.policies
 
     def own_policies_changed(self, policies: TopicPolicies) -> None:
-        """Apply own policies of this topic, or of its partitioned topic."""
         self.shared.set_own_policies(policies)
         self.policies_changed()
 
@@ -151,7 +150,6 @@ class TopicBase(ABC):
         self.require_open()
 
     async def drained(self) -> None:
-        """Wait until everything that the attached producers have published is answered."""
         for producer in list(self.producers.values()):
             await producer.drained()
 
@@ -215,7 +213,6 @@ class TopicBase(ABC):
 
     @property
     def subscriptions_being_made(self) -> int:
-        """The number of subscriptions that are being created, which limits include."""
         return 0
 
     @abstractmethod

@@ -50,8 +50,7 @@ SNAPSHOT_ENTRIES = 100_000
 class TransactionTopic(Protocol):
     """The topic, for its transactions."""
 
-    def publish(self, producer: Producer, run: SendRun) -> None:
-        """Accept a run as if a client had published it."""
+    def publish(self, producer: Producer, run: SendRun) -> None: ...
 
     def append(self, producer: Producer, run: SendRun, accepted: None) -> bool:
         """Pass a run to the ledger. Return False if the ledger refuses it; `producer` has received the error then."""
@@ -394,7 +393,6 @@ class TopicTransactions(CursorOwner):
             self.last_snapshot_ms = self._topic.runtime.clock.wall_ms()
 
     def snapshot(self) -> bytes:
-        """Return the snapshot, without deleted ledgers."""
         assert self.buffer is not None
         self.buffer.forget_ledgers(self._ledger.ledgers.has_ledger)
         return self.buffer.snapshot()
@@ -450,8 +448,7 @@ def _is_end(run: SendRun) -> bool:
     return run.has_markers
 
 
-def _leave(producer: Producer) -> None:
-    """Do nothing: the producer is not attached."""
+def _leave(producer: Producer) -> None: ...
 
 
 def _fail(ending: _Ending, error: BrokerError) -> None:

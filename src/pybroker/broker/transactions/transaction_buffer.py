@@ -257,7 +257,6 @@ class TransactionBuffer:
             hidden |= bitmap
 
     def forget_ledgers(self, has_ledger: Callable[[int], bool]) -> None:
-        """Remove entries of deleted ledgers."""
         gone = [ledger_id for ledger_id in self.hidden if not has_ledger(ledger_id)]
         for ledger_id in gone:
             del self.hidden[ledger_id]

@@ -52,7 +52,6 @@ class ChunkedMessages:
         return None
 
     def find(self, uuid: bytes) -> ChunkedMessage | None:
-        """Return the message if a consumer has chunks of it."""
         message = self._by_uuid.get(uuid)
         return message if message is not None and self._held_count(message) else None
 

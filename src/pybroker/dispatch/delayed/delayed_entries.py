@@ -175,7 +175,6 @@ class DelayedIndex:
             self._members[ledger_id].run_optimize()
 
     def add_run(self, run: DelayedRun, unwanted: BitMap) -> None:
-        """Add a stored run, except the `unwanted` entries."""
         entries = run.entry_ids() - unwanted
         if not entries:
             return

@@ -85,7 +85,6 @@ class _Column:
         return sticky_hash
 
     def remove_up_to(self, entry_id: int) -> Counter[int]:
-        """Return how many entries of each hash were removed."""
         index = self.members.rank(entry_id)
         counts = Counter(self.hashes[:index])
         del self.hashes[:index]

@@ -142,7 +142,6 @@ class ParkedHashes:
             self.position = None
 
     def finish_scan(self) -> None:
-        """End the scan. The scanned hashes are no longer parked."""
         for sticky_hash in self._scanned:
             del self._from[sticky_hash]
             self._leave_place(self._place(sticky_hash), sticky_hash)

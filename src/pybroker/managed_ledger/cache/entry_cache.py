@@ -70,7 +70,6 @@ class EntryCache:
         self._keep_limit()
 
     def resize(self, limit_bytes: int) -> None:
-        """Set the limit, and evict the oldest entries above it."""
         self.limit_bytes = limit_bytes
         self._keep_limit()
 

@@ -151,7 +151,6 @@ class CompactedReads:
     # --- acknowledged entries --------------------------------------------------------------------------------------------
 
     def undelivered(self, run: CompactedRun) -> AssignInput:
-        """Return the entries of `run` that are not acknowledged."""
         state, ledger_id = self._cursor.state, run.ledger_id
         ack_sets = [state.ack_set_of(ledger_id, entry_id) for entry_id in run.entry_ids]
         entries = AssignInput(
@@ -188,7 +187,6 @@ class CompactedReads:
         self._move_mark()
 
     def _move_mark(self) -> None:
-        """Move the mark-delete position to the first unacknowledged entry of a deleted ledger."""
         while self._unacked:
             ledger_id, unacked = min(self._unacked.items(), key=lambda item: item[0])
             if unacked:

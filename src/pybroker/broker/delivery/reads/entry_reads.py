@@ -111,7 +111,6 @@ class EntryReads:
         return ledger.read_limit.limit is not None and self._cursor.read_position <= ledger.last_confirmed
 
     def rewind(self) -> None:
-        """Continue behind the mark-delete position."""
         self._next.rewind()
 
     def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
@@ -163,7 +162,6 @@ class EntryReads:
         return runs
 
     def undelivered(self, run: EntryRun) -> AssignInput:
-        """Return the entries of `run` that are not acknowledged."""
         if isinstance(run, CompactedRun):
             assert self.compacted is not None
             return self.compacted.undelivered(run)
