@@ -143,12 +143,12 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         if self._alive_waiters:
             self._alive_waiters.wake()
         decoder = self._decoder
-        if decoder.is_in_large_frame:
+        if decoder.missing_bytes:
             self._take(lambda: decoder.own_buffer_filled(size_bytes))
         else:
             data = bytes(self.context.receive_buffer[:size_bytes])
             self._take(lambda: decoder.feed(data))
-        if decoder.is_in_large_frame or self.session.state is not SessionState.CONNECTED or self in self.context.frames:
+        if decoder.missing_bytes or self.session.state is not SessionState.CONNECTED or self in self.context.frames:
             self.context.frames.count(self, decoder)
         if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
             # libuv would read up to 32 buffers of this socket before it serves other sockets and the journal.

@@ -51,7 +51,7 @@ class FrameMemory(Generic[C]):
         """Update the count: the memory of a large incomplete frame, and before CONNECT of any incomplete frame."""
         is_connected = connection.session.state is SessionState.CONNECTED
         before_bytes = self._counted.pop(connection, 0)
-        now_bytes = 0 if is_connected and not decoder.is_in_large_frame else decoder.held_bytes
+        now_bytes = 0 if is_connected and not decoder.missing_bytes else decoder.held_bytes
         if now_bytes:
             self._counted[connection] = now_bytes
         if now_bytes != before_bytes:
