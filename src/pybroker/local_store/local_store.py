@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 from pyroaring import BitMap
 
@@ -32,7 +33,10 @@ from pybroker.ledgers.ledger_store import (
     AppendRun,
     EntryRun,
     LedgerFile,
+    LedgerFiles,
+    LedgerIndex,
     LedgerPoint,
+    LedgerPurpose,
     LedgerStore,
     LedgerSummary,
     LedgerTotals,
@@ -73,7 +77,7 @@ from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_tim
 _QUEUE_SHARES = 16
 
 
-class LocalStore(LedgerStore, CursorStore):
+class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
     """Owned by the app and created by `open`; `close` ends its threads."""
 
     def __init__(
@@ -157,7 +161,7 @@ class LocalStore(LedgerStore, CursorStore):
         publish_time_of: PublishTimeOf = no_publish_time,
         make_journal: Callable[[JournalSetup], Journal] = open_journal,
         known: KnownData = NOTHING_KNOWN,
-    ) -> LocalStore:
+    ) -> Self:
         """Recover the store in `directory`, or create it. Raise StoreError if it is damaged or cannot be opened.
 
         `known` is the stored data according to the metadata: if some of it is missing from the files, that is an error.
@@ -381,7 +385,15 @@ class LocalStore(LedgerStore, CursorStore):
 
     # Ledgers
 
-    async def create_ledger(self) -> int:
+    @property
+    def index(self) -> LedgerIndex:
+        return self
+
+    @property
+    def files(self) -> LedgerFiles:
+        return self
+
+    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
         self._check_open()
         ledger_id = await self._ledger_ids.next()
         ledger = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)
