@@ -18,9 +18,8 @@ from pybroker.admin.calls.route_paths import SUBSCRIPTION, TOPIC
 from pybroker.admin.calls.routing import route
 from pybroker.admin.explain.headline import headline
 from pybroker.admin.explain.message_subject import message_reasons, parsed_message_id
-from pybroker.admin.explain.subjects import key_subject, place_of, subscription_subject
 from pybroker.admin.explain.topic_at_hand import topic_at_hand
-from pybroker.admin.inspection.common_parameters import CONSUMER, KEY, key_of
+from pybroker.admin.inspection.common_parameters import CONSUMER, KEY, consumer_json, key_json, key_of
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.consumers import consumer_of, of_silent
 from pybroker.broker.explain.producers import explain_producer, producer_subject
@@ -34,6 +33,8 @@ from pybroker.broker.explain.subscriptions import (
 )
 from pybroker.broker.explain.topics import explain_topic as explain_topic_state
 from pybroker.broker.explain.topics import throttled_by_other_topics
+from pybroker.broker.inspection.hashes import HashOfKey, hash_of_key, look_up
+from pybroker.broker.snapshots.subscription_snapshot import subscription_snapshot
 from pybroker.broker.topic.backlog_quota import exceeded_if_known
 from pybroker.broker.topic.topic import Topic
 from pybroker.errors import AdminError, ServiceNotReady, SubscriptionNotFound
@@ -204,3 +205,34 @@ def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more:
         **more,
     }
     return json_with_nulls(document | {"headline": headline(document, findings)})
+
+
+def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
+    snapshot = subscription_snapshot(subscription)
+    return {
+        "kind": "subscription",
+        "type": snapshot.type_name,
+        "consumers": snapshot.consumer_count,
+        "backlogEntries": snapshot.backlog_entries,
+    }
+
+
+def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
+    """Return the present consumer of a key; None for types that do not look at keys, and without consumers."""
+    key_order = subscription.key_order
+    if key_order is None or not subscription.consumers:
+        return None
+    return look_up(key_order, hash_of_key(key_order, key))
+
+
+def key_subject(key: bytes, at: HashOfKey | None) -> dict[str, Any]:
+    if at is None:
+        return {"kind": "key", **key_json(key), "hash": None}
+    return {
+        "kind": "key",
+        **key_json(key),
+        "hash": at.sticky_hash,
+        "consumer": consumer_json(at.owner),
+        "state": at.state,
+        "waitingEntries": at.listed,
+    }
