@@ -1,4 +1,5 @@
 """Authentication and authorization of clients. Start with `authentication.py` and `authorization.py`.
 
-Credentials never appear in logs or error texts. The libraries of a method are imported only if it is configured.
+Logs and error texts never contain credentials. Libraries of an authentication method are imported only if it is
+configured.
 """

@@ -1,6 +1,6 @@
 """Profiles: named brokers with their credentials, in `profiles.toml`.
 
-Invariants: an error never contains a value; a file with a secret in it is refused while other users can read it.
+Errors contain no value of the file. A file with a secret is refused while other users can read it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ _RIGHTS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The file, checked. Paths are absolute."""
+    """The validated file. Paths are absolute."""
 
     path: Path
     default: str | None = None
     by_name: Mapping[str, Mapping[str, str | bool]] = field(default_factory=dict, repr=False)
 
     def get(self, name: str) -> Mapping[str, str | bool]:
-        """Raises WrongUsage when there is no such profile."""
         if name not in self.by_name:
             there = (
                 f"the profiles are {', '.join(sorted(self.by_name))}" if self.by_name else "the file has no profiles"

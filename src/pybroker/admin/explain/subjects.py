@@ -1,4 +1,4 @@
-"""The subject of a request in its present state, shown beside the findings."""
+"""The subject of an explanation, shown beside its findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
 
 
 def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
-    """Return the present consumer of a key; None for types that do not look at keys, and without consumers."""
+    """Return the consumer of a key, or None if the subscription ignores keys or has no consumers."""
     key_order = subscription.key_order
     if key_order is None or not subscription.consumers:
         return None
