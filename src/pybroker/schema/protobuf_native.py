@@ -37,7 +37,7 @@ def root_message(data: bytes) -> Descriptor:
 def _text(document: dict[str, JsonValue], key: str) -> str:
     value = document.get(key)
     if not isinstance(value, str) or not value:
-        raise InvalidSchema(f"{key!r} is missing or not a string")
+        raise InvalidSchema(f"{key!r} is missing, empty or not a string")
     return value
 
 

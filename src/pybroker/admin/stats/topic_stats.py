@@ -362,7 +362,7 @@ def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
 
 def _reason(each: WaitingOfHash) -> str:
     if not each.is_draining:
-        return "consumer has no capacity"
+        return "consumer cannot receive messages now"
     return "no consumer owns the hash" if each.consumer is None else "consumer still drains the hash"
 
 
