@@ -157,12 +157,10 @@ class HttpServer:
 
     @property
     def port(self) -> int | None:
-        """Bound port, or None."""
         return None if self._plain_port is None else self._plain_port.number
 
     @property
     def port_tls(self) -> int | None:
-        """Bound TLS port, or None."""
         return None if self._tls_port is None else self._tls_port.number
 
     def _figures(self) -> dict[str, Number]:
@@ -293,7 +291,6 @@ class HttpServer:
 
 
 async def measure_health(broker: BrokerService, interval_s: float) -> None:
-    """Run the health check periodically, for the metric `pulsar_health`."""
     while True:
         try:
             await broker.health_check()

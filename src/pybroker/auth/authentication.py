@@ -32,7 +32,6 @@ class AuthenticationService:
     """The configured providers. The constructor raises ConfigError."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
-        """`clock` measures the delays after wrong passwords."""
         self.enabled = config.authentication_enabled
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
         self._providers: dict[str, AuthenticationProvider] = {}

@@ -51,7 +51,6 @@ class AuthorizationService:
             raise _missing_grant(role, f"may not produce to {topic}", topic.namespace, AuthAction.PRODUCE)
 
     def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
-        """Refuse a role that may not read `topic` or not use `subscription`."""
         if not self.enabled or self._administers(topic.tenant, role):
             return
         if not self._may(topic, role, AuthAction.CONSUME):
@@ -61,7 +60,6 @@ class AuthorizationService:
             _require_subscription(policies, topic, subscription, role)
 
     def require_lookup(self, topic: TopicName, role: str | None) -> None:
-        """Refuse a role that may neither produce nor consume."""
         if self.enabled and not self._may(topic, role, AuthAction.PRODUCE, AuthAction.CONSUME):
             what = f"may neither produce to nor consume from {topic}"
             raise _missing_grant(role, what, topic.namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
@@ -120,7 +118,6 @@ class AuthorizationService:
             raise _missing_rank(role, what, _administrator_of(namespace.tenant))
 
     def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
-        """Refuse a role that may neither produce to nor consume from the namespace."""
         if not self.enabled or self._administers(namespace.tenant, role):
             return
         policies = self._resources.namespace(namespace)

@@ -98,7 +98,6 @@ def _no_password() -> bytes:
 
 
 def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
-    """Return the lowest and highest version of `tlsProtocols`. Raises ConfigError."""
     unknown = [name for name in protocols if name not in _VERSIONS]
     if unknown:
         raise ConfigError(f"tlsProtocols: {', '.join(unknown)} not supported; use {', '.join(_VERSIONS)}")

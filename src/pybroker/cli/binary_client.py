@@ -89,8 +89,6 @@ class UntilSignal:
 
 
 def run_with_client(access: Access, work: Callable[[PulsarClient, UntilSignal], Coroutine[None, None, int]]) -> int:
-    """Run `work` with a client and return its exit code."""
-
     async def session() -> int:
         with UntilSignal() as until:
             try:

@@ -233,7 +233,6 @@ def _head(text: str, width: int) -> str:
 
 
 def _subject(subject: Document) -> str:
-    """Return the facts about the explained object in one line."""
     kind = subject.get("kind", "")
     if kind in {"", "topic", "subscription"}:
         return ""

@@ -27,7 +27,6 @@ Fetch = Callable[[str], Any]
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known word, ignoring case, or None."""
     candidates = list(known)
     if len(candidates) > MAX_COMPARED or not 0 < len(word) <= MAX_CHARACTERS:
         return None

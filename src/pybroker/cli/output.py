@@ -120,7 +120,6 @@ def terminal_width() -> int:
 
 
 def write_done(options: argparse.Namespace, text: str) -> int:
-    """Report a completed change. Return the exit code."""
     output = output_of(options)
     if output.is_json:
         output.document({"done": True, "text": text})

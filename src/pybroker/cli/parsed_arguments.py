@@ -127,21 +127,18 @@ def start(text: str) -> Start:
 
 
 def count(text: str) -> int:
-    """Parse an integer of at least 1."""
     if _NUMBER.fullmatch(text) is None or not 0 < int(text) <= MAX_NUMBER:
         raise ArgumentTypeError(f"{_shown(text)} is not a number of 1 or more")
     return int(text)
 
 
 def number(text: str) -> int:
-    """Parse an integer of at least 0."""
     if _NUMBER.fullmatch(text) is None or int(text) > MAX_NUMBER:
         raise ArgumentTypeError(f"{_shown(text)} is not a number of 0 or more")
     return int(text)
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Parse `name=value`."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise ArgumentTypeError(f"{_shown(text)} is not NAME=VALUE")

@@ -38,7 +38,6 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}{end} See `{self.prog} --help`.\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Report an invalid choice with the most similar valid one."""
         if action.choices is None or value in action.choices:
             return
         choices = [str(each) for each in action.choices]
@@ -69,7 +68,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the long options of a parser and its subcommands."""
     for action in parser._actions:  # noqa: SLF001  (there is no public way to ask a parser for its options)
         if action.help is not argparse.SUPPRESS:
             yield from (each for each in action.option_strings if each.startswith("--"))
@@ -110,7 +108,6 @@ def describe_subcommands(parser: argparse.ArgumentParser) -> None:
 
 
 def epilog_of(program: str, examples: Sequence[str]) -> str:
-    """Return the epilogue with the examples that use the program."""
     command = program.removeprefix("pybroker")
     return _epilog([line for line in examples if f"{command} " in f"{line} "])
 

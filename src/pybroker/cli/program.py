@@ -33,7 +33,6 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 3 `explain` found blocked messa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command: Command | None = None
     try:

@@ -52,7 +52,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None
 
 
 def records(titles: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return a block of `TITLE  text` lines per row, without empty texts."""
     lines: list[str] = []
     wide = max(map(columns_of, titles))
     for row in texts:
@@ -68,7 +67,6 @@ def _is_number(cell: Cell) -> bool:
 
 
 def facts(pairs: Sequence[tuple[str, Cell]], indent: str = "") -> list[str]:
-    """Return aligned `name  value` lines, without empty values."""
     shown = [(name, cell_text(cell)) for name, cell in pairs if cell is not None]
     wide = max((len(name) for name, _ in shown), default=0)
     return [f"{indent}{name.ljust(wide)}{GAP}{text}".rstrip() for name, text in shown]

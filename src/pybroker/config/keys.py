@@ -32,14 +32,12 @@ class Problems:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Record a ConfigError of the block, and continue."""
         try:
             yield
         except ConfigError as error:
             self.found += (problem for problem in error.problems if problem not in self.found)
 
     def raise_any(self) -> None:
-        """Raise one ConfigError with all problems, if any."""
         if self.found:
             raise ConfigError(*self.found)
 

@@ -92,7 +92,6 @@ def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def similar_key(unknown_key: str) -> str | None:
-    """Return the known key that was probably meant, or None."""
     for key in KEYS:
         if key.lower() == unknown_key.lower():
             return key

@@ -73,7 +73,6 @@ class SchemaRegistry:
     # --- read --------------------------------------------------------------------------------------------------------
 
     async def history(self, topic: TopicName) -> History:
-        """Return all versions since the last deletion."""
         counters = self._counters(topic)
         with self._measured(counters.get):
             path = metadata_paths.schema(topic)
@@ -84,7 +83,6 @@ class SchemaRegistry:
             return found
 
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int | None:
-        """Return the version of an equal schema, or None."""
         digest = await self._in_proportion([schema], lambda: schema_digest(schema))
         found = (await self.history(topic)).with_digest(digest)
         return None if found is None else found.version
@@ -220,7 +218,6 @@ class SchemaRegistry:
         return history
 
     async def _append(self, path: str, version: int, document: _Document) -> bool:
-        """Write a version. Return False if another writer has already written it."""
         written = metadata_paths.schema_version(path, version)
         self._writing.add(written)
         try:

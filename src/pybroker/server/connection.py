@@ -267,7 +267,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._pauses.add(read_pauses.STOP)
 
     def close(self, reason: str) -> None:
-        """Write queued data, then close."""
         if self.session.state is SessionState.CLOSED:
             return
         self.session.move_to(SessionState.CLOSED)

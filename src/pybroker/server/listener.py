@@ -68,7 +68,6 @@ class Listener:
             self.context.close_unauthenticated()
 
     async def _keep_alive(self) -> None:
-        """Send pings, spread over keepAliveIntervalSeconds."""
         interval_s = self.context.runtime.config.keep_alive_interval_seconds
         while True:
             await asyncio.sleep(interval_s / KEEP_ALIVE_SLICES)

@@ -93,7 +93,6 @@ class ServerContext:
             displaced.abort("displaced by a newer connection before it sent CONNECT")
 
     def introduced(self, connection: Connection) -> None:
-        """Record that the connection is authenticated."""
         self.unauthenticated.leave(connection)
 
     def close_unauthenticated(self) -> None:

@@ -81,7 +81,6 @@ async def diagnostics(call: Call) -> Response:
 
 
 def secret_values(config: BrokerConfig) -> list[str]:
-    """Return the values of secret keys, longest first."""
     values = (str(getattr(config, info.field)) for info in KEYS.values() if info.secret)
     return sorted({value for value in values if len(value) >= _LEAST_SECRET}, key=len, reverse=True)
 

@@ -113,14 +113,12 @@ class Call:
         return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
 
     def namespace_name(self) -> NamespaceName:
-        """Return the namespace of the path. Raises AdminError 412 if it is invalid."""
         try:
             return NamespaceName.parse(f"{self.name('tenant')}/{self.name('namespace')}")
         except InvalidTopicName as error:
             raise AdminError(412, "Namespace name is not valid") from error
 
     def topic_name(self) -> TopicName:
-        """Return the topic of the path. Raises AdminError 412 if it is invalid."""
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
@@ -158,7 +156,6 @@ class Call:
         return number
 
     def query(self, key: str) -> str | None:
-        """Return the parameter's first value, or None."""
         if self._query is None:
             pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
             self._query = dict(reversed(pairs))
@@ -169,7 +166,6 @@ class Call:
         return [value for name, value in pairs if name == key]
 
     def flag(self, key: str) -> bool:
-        """Return whether the parameter is `true`."""
         return (self.query(key) or "").lower() == "true"
 
     async def look(self, steps: Generator[None, None, T]) -> T:
@@ -263,12 +259,10 @@ class Call:
         return await self._document(body, ResetCursorData)
 
     async def place(self) -> Position:
-        """Return the position of the body. Raises AdminError 400 without a body."""
         return _required(await self.optional_place()).position
 
     @property
     def is_from_this_host(self) -> bool:
-        """Return whether the client is on the broker's host."""
         client = self.scope["client"]
         try:
             return client is not None and ipaddress.ip_address(client[0]).is_loopback
@@ -385,7 +379,6 @@ def _integer(text: str) -> int | None:
 
 
 def _refuse_unknown_fields(given: Any, value: object) -> None:
-    """Raise BadBody for body members that the decoded type does not have."""
     if isinstance(value, msgspec.Struct):
         fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
         unknown = sorted(given.keys() - fields.keys())

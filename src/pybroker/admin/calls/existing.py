@@ -42,7 +42,6 @@ async def existing_any_topic(call: Call, name: TopicName | None = None) -> Topic
 
 
 async def topic_exists(call: Call, topic: TopicName) -> bool:
-    """Return whether the topic exists, partitioned or not."""
     return call.broker.partitioned.get(topic) is not None or await call.broker.directory.exists(topic)
 
 
@@ -54,7 +53,6 @@ def persistent(topic: TopicBase) -> Topic:
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
-    """Return the subscription, or raise AdminError 404."""
     subscription = any_subscription_of(topic, name)
     assert isinstance(subscription, Subscription)
     return subscription

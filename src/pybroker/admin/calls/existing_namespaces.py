@@ -10,7 +10,6 @@ from pybroker.model.policies import NamespacePolicies, TenantInfo
 
 
 def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exist") -> TenantInfo:
-    """Return the tenant. Raises AdminError 404 with the text `refusal`."""
     info = call.resources.tenant(tenant)
     if info is None:
         raise AdminError(404, refusal)
@@ -34,7 +33,6 @@ def superusers_namespace(call: Call) -> NamespaceName:
 def existing_namespace(
     call: Call, namespace: NamespaceName, refusal: str = "Namespace does not exist"
 ) -> NamespacePolicies:
-    """Return the namespace's policies. Raises AdminError 404 with the text `refusal`."""
     policies = call.resources.namespace(namespace)
     if policies is None:
         raise AdminError(404, refusal)

@@ -103,7 +103,6 @@ def _describe(operation: _Operation, body_schema: Json | None) -> Json:
 
 
 def _words(handler: Any) -> tuple[str, str]:
-    """Return summary and description from the handler's docstring, or its name."""
     name = getattr(handler, "__name__", type(handler).__name__)
     first, _, description = (inspect.getdoc(handler) or "").partition("\n\n")
     summary, is_longer, _ = first.partition("\n")

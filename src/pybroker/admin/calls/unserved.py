@@ -213,5 +213,4 @@ TABLE: tuple[Unserved, ...] = (
 
 
 def of(method: str, path: str) -> tuple[tuple[str, Asks], ...]:
-    """Return the subjects that a route can set."""
     return tuple((row.subject, asks) for row in TABLE if (asks := row.calls.get((method, path))) is not None)

@@ -247,7 +247,6 @@ class ConsoleRoutes:
 
 
 def may(require: Callable[..., None], *what: Any) -> bool:
-    """Return whether `require` raises no AdminError."""
     try:
         require(*what)
     except AdminError:
@@ -265,7 +264,6 @@ def _asked(call: Call) -> Asked:
 
 
 def _page(call: Call) -> tuple[int, int]:
-    """Return offset and limit of the query."""
     limit, offset = call.query_integer("limit", DEFAULT_ROWS), call.query_integer("offset", 0)
     if not 1 <= limit <= MAX_ROWS or offset < 0:
         raise AdminError(400, f"limit must be from 1 to {MAX_ROWS}, offset 0 or more")

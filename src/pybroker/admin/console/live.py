@@ -96,7 +96,6 @@ class Subject(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the subject's key in `FIELDS`."""
         return "broker" if self.topic is None else "topic" if self.subscription is None else "subscription"
 
 
@@ -122,7 +121,6 @@ class Watched:
         self.count += 1
 
     def since(self, seen: int) -> list[tuple[float, Numbers]]:
-        """Return the stored points after the first `seen`."""
         new = min(self.count - seen, len(self.points))
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
@@ -217,7 +215,6 @@ class LiveSampler:
         return len(found)
 
     async def next_point(self) -> None:
-        """Wait for a point or the end of the sampler."""
         if not self.is_closed:
             await self._ticked.wait()
 

@@ -199,7 +199,6 @@ class TopicTable:
         return found
 
     async def _list(self, namespace: NamespaceName) -> list[str]:
-        """Return the names of all topics, with their memory reserved."""
         room = Holding(self._runtime.memory, self._runtime.memory.lists)
         try:
             room.count(self._broker.directory.expected_bytes(namespace))
@@ -284,7 +283,6 @@ class TopicTable:
 
 
 def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
-    """Return messages and bytes in, messages and bytes out, since the topic was loaded."""
     counters = topic.counters
     delivered = [subscription.counters for subscription in topic.subscriptions.values()]
     return (
@@ -354,7 +352,6 @@ async def find_stuck(
     may_explain: Callable[[str], bool],
     clock: Any,
 ) -> list[StuckTopic]:
-    """Return stuck topics that the caller may see and whose names contain `words`, worst first."""
     found: list[StuckTopic] = []
 
     def look() -> Iterator[None]:

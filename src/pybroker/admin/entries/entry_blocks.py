@@ -221,7 +221,6 @@ MAX_MEMORY_ENTRIES = 8 * MAX_BLOCK_ENTRIES
 
 
 def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield offsets and lengths."""
     for offset in range(stored.offset, stored.end_offset, slice_bytes):
         yield offset, min(slice_bytes, stored.end_offset - offset)
 
@@ -232,7 +231,6 @@ def _read(offset: int, length: int, file: LedgerFile) -> bytes:
 
 
 def blocks_of(run: EntryRun) -> bytes:
-    """Encode the run as blocks of a segment file."""
     pieces: list[bytes | memoryview] = []
     for start, end in split_into_blocks(run.payloads):
         first_entry_id = run.first_entry_id + start

@@ -215,7 +215,6 @@ class _Covered:
 
 
 def _cut(position: Position, row: LedgerRow) -> int:
-    """Return the number of entries of the ledger before the position."""
     if position.ledger_id != row.ledger_id:
         return 0 if position.ledger_id < row.ledger_id else row.entry_count
     return min(max(0, position.entry_id), row.entry_count)

@@ -141,7 +141,6 @@ async def _single_topic(call: Call, what: str) -> Topic:
 
 
 def _nothing_read(topic: Topic) -> CursorState:
-    """Return the state of a new subscription."""
     ledgers = topic.ledger.ledgers
     return CursorState(ledgers, ledgers.previous_position(ledgers.first_position))
 

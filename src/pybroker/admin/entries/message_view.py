@@ -66,7 +66,6 @@ def message_view(
 
 
 def _metadata(entry: bytes) -> MessageMetadata:
-    """Raises AdminError 422 if the metadata is invalid, 413 above `MAX_METADATA_BYTES`."""
     try:
         start, end = metadata_span(entry)
         if end - start > MAX_METADATA_BYTES:
@@ -128,7 +127,6 @@ def _in_transactions(metadata: MessageMetadata, *, is_aborted: bool, is_uncommit
 
 
 def _signed(value: int) -> int:
-    """Convert an unsigned 64-bit number to a signed one, as in Java."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 

@@ -198,7 +198,6 @@ class _Making:
         return version_from_bytes(self._version) if self._version else 0
 
     def entry(self, message: RestMessage, now_ms: int) -> bytes:
-        """Encode one entry. Raises AdminError 400 for values that cannot be stored."""
         sequence_id = whole_number(message.sequenceId, "sequenceId")
         event_time_ms = whole_number(message.eventTime, "eventTime")
         deliver_at_ms = whole_number(message.deliverAt, "deliverAt")

@@ -131,7 +131,6 @@ def encoded(encode: Encoder, text: str, what: str) -> bytes:
 
 
 def encoded_key(encode: Encoder, key: str) -> str:
-    """Encode a key that has its own schema, as in message metadata."""
     return b64encode(encoded(encode, key, "key")).decode()
 
 

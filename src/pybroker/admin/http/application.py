@@ -250,7 +250,6 @@ class _Answer:
 
 
 def is_of_console(path: str) -> bool:
-    """Return whether `path` is a file of the console."""
     return path in CONSOLE_PATHS or (path.startswith(CONSOLE_FILES) and path.count("/") == 2)
 
 

@@ -41,6 +41,5 @@ def _outcome(status: int) -> str:
 
 
 def route_path(scope: Scope) -> str:
-    """Return the route's path template, or "" if no route matches."""
     route = scope.get("route")
     return route.path if isinstance(route, Route) and scope["method"] in (route.methods or ()) else ""

@@ -52,7 +52,6 @@ class Connections(ServerState):
         self.receive_buffer = memoryview(bytearray(READ_BYTES))
 
     def close_stalled(self, now_s: float, longest_s: float) -> None:
-        """Close connections whose clients have not read for `longest_s`."""
         for connection in list(self.connections):
             if isinstance(connection, HttpProtocol):
                 connection.close_if_stalled(now_s, longest_s)

@@ -45,7 +45,6 @@ def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
 
 
 def key_of(call: Call) -> bytes | None:
-    """Return `key` or `keyBase64` of the query. Raises AdminError 412."""
     text, encoded = call.query("key"), call.query("keyBase64")
     if text is not None and encoded is not None:
         raise AdminError(412, "The query can contain only one of key and keyBase64")

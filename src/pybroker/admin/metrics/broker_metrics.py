@@ -192,7 +192,6 @@ class BrokerLines:
                 yield from samples.histogram(f"pybroker_store_{name}", buckets)
 
     def _memory(self) -> Iterator[str]:
-        """Yield the usage and waiters of each memory part."""
         samples, memory = self._samples, self._runtime.memory
         yield from samples.gauge("pybroker_memory_limit_bytes", memory.process_limit_bytes)
         parts = memory.budget.parts.values()

@@ -104,7 +104,6 @@ class Samples:
         self._cluster = f'cluster="{escape(cluster)}"'
 
     def labels(self, **values: str) -> str:
-        """Return a sample's labels, in braces."""
         own = "".join(f',{key}="{escape(value)}"' for key, value in values.items())
         return f"{{{self._cluster}{own}}}"
 
@@ -112,7 +111,6 @@ class Samples:
         yield f"{type_line(name)}{name}{self.labels(**labels)} {number_text(value)}\n"
 
     def gauges(self, name: str, label: str, values: dict[str, Number]) -> Iterator[str]:
-        """Yield one metric with a sample per label value."""
         yield type_line(name)
         for key, value in values.items():
             yield f"{name}{self.labels(**{label: key})} {number_text(value)}\n"
@@ -138,7 +136,6 @@ class Samples:
         yield from self.histogram_samples(name, buckets, divisor, **labels)
 
     def histogram_samples(self, name: str, buckets: Buckets, divisor: int = 1, /, **labels: str) -> Iterator[str]:
-        """Yield the samples of one set of labels."""
         own_bounds = buckets.bounds if divisor == 1 else [bound / divisor for bound in buckets.bounds]
         bounds = (*map(str, own_bounds), "+Inf")
         for bound, count in zip(bounds, accumulate(buckets.counts), strict=True):

@@ -31,7 +31,6 @@ _TOPIC_LOAD_QUANTILES = {
 
 
 def broker_host(broker: BrokerService) -> str:
-    """Return the value of the label `broker`."""
     addresses = broker.presence.addresses.resolve(None)
     return urlsplit(addresses.broker_url or addresses.broker_url_tls).hostname or ""
 

@@ -31,7 +31,6 @@ _TXN_BOUNDS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15_000, 30_000, 60_000, 300_
 
 
 def _buckets(name: str, measured: str, buckets: Mapping[str, str], sum_unit: str = "milliseconds") -> dict[str, str]:
-    """Return the texts of one histogram: buckets, count and sum."""
     texts = {f"{name}_{suffix}": f"Number of {measured}: {bounds}." for suffix, bounds in buckets.items()}
     return {
         **texts,

@@ -185,7 +185,6 @@ def _with_totals(window: BucketsWindow) -> list[float]:
 def summed_values(
     snapshot: TopicSnapshot, backlog_bytes: int, rates: TopicRates, delivered: Sequence[SubscriptionValues]
 ) -> SummedValues:
-    """`delivered` are the values of the topic's subscriptions."""
     return SummedValues(
         pulsar_subscriptions_count=snapshot.subscription_count,
         pulsar_producers_count=snapshot.producer_count,

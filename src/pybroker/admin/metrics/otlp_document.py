@@ -108,7 +108,6 @@ class _Family:
                 point.setdefault("quantileValues", []).append(quantile)
 
     def taken(self) -> Iterator[tuple[Json, int]]:
-        """Yield the samples since the last call, if any."""
         points, self._points = self._points, []
         data: Json
         match self._kind:

@@ -46,7 +46,6 @@ class WrittenPage:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the compressed parts."""
         return sum(map(len, self._parts))
 
     @property
@@ -94,7 +93,6 @@ class WrittenPage:
             await self._grown.wait()
 
     async def plain(self) -> AsyncIterator[bytes]:
-        """Yield text in small parts."""
         opener = zlib.decompressobj(GZIP_WINDOW_BITS)
         async for part in self.compressed():
             waiting = part

@@ -89,7 +89,6 @@ class Reading:
         self.bytes_out = {True: 0, False: 0}
 
     def read(self) -> Iterator[None]:
-        """Read one topic or subscription per step."""
         has_cursors = self._config.expose_managed_cursor_metrics_in_prometheus
         for topic in self._broker.loaded.all():
             labels = self._topic_labels(topic)
@@ -205,7 +204,6 @@ class Reading:
             self._evictions.add(f'{labels},quota_type="{kind}"}}', (count,))
 
     def lines(self) -> Iterator[str]:
-        """Yield the rows of topics and their clients, or those of namespaces."""
         counts: dict[str, Number] = {name: sums.topic_count for name, sums in self.namespaces.items()}
         if counts:
             yield from self._samples.gauges("pulsar_topics_count", "namespace", counts)

@@ -50,7 +50,6 @@ def transaction_lines(samples: Samples, coordinators: Sequence[Coordinator]) -> 
 
 
 def buffer_values(buffer: TransactionBuffer) -> tuple[int, int, int]:
-    """Return the values of one topic in the order of BUFFER_NAMES."""
     return len(buffer.open), buffer.committed_total, buffer.aborted_total
 
 

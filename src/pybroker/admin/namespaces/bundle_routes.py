@@ -136,7 +136,6 @@ async def delete_bundle(call: Call) -> Response:
 
 
 async def positions_in(call: Call, names: Iterable[str], bundle: Bundle) -> dict[str, int]:
-    """Return the `names` in `bundle`, with their hash positions."""
     found: dict[str, int] = {}
 
     def steps() -> Iterator[None]:
@@ -155,7 +154,6 @@ def _boundaries(call: Call, namespace: NamespaceName) -> list[str]:
 
 
 async def _topics(call: Call, namespace: NamespaceName) -> list[str]:
-    """Return all topics of a namespace, including system topics."""
     return await listed_topics(call, namespace, None, include_system=True)
 
 
@@ -171,7 +169,6 @@ def _bundle_to_split(call: Call, boundaries: list[str], names: list[str]) -> Bun
 
 
 async def _unload(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
-    """Close the loaded topics of a namespace, or of one of its bundles."""
     for topic in call.broker.loaded.all():
         name = topic.name
         if name.namespace != namespace or (bundle is not None and hash_position(name) not in bundle):

@@ -62,7 +62,6 @@ class LevelCalls:
         return empty_ok() if shown is None else json_response(shown)
 
     async def _given(self, call: Call) -> object:
-        """Return the validated value of the request."""
         level = self._level
         if level.fixed_value is not None:
             return level.fixed_value

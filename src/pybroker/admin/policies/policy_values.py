@@ -75,7 +75,6 @@ def check_message_size(call: Call, size_bytes: int) -> None:
 
 
 def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
-    """Require consistent numbers of copies."""
     ensemble, written = persistence.bookkeeperEnsemble, persistence.bookkeeperWriteQuorum
     acknowledged = persistence.bookkeeperAckQuorum
     if not 0 < ensemble <= MAX_ENSEMBLE:
@@ -109,7 +108,6 @@ def _bad_topic_creation(detail: str) -> AdminError:
 
 
 def check_entry_filters(call: Call, filters: EntryFilters) -> None:
-    """Require filters that the broker has loaded."""
     names = split_names(filters.entryFilterNames)
     if not names:
         raise AdminError(400, "entryFilterNames can't be empty. To remove entry filters use the remove method.")
@@ -119,7 +117,6 @@ def check_entry_filters(call: Call, filters: EntryFilters) -> None:
 
 
 def check_offload(_: Call, policies: OffloadPolicies) -> None:
-    """Require a target of offloaded ledgers."""
     refusal = offload_refusal(policies)
     if refusal:
         raise AdminError(412, refusal)

@@ -27,13 +27,11 @@ class GroupUsage:
         self._groups: dict[str, str] = {}  # by namespace
 
     def add(self, group: str | None, done: str, messages: int, size_bytes: int) -> None:
-        """Count a topic's traffic in the window that ends."""
         if group is not None:
             self.messages[group, done] += messages
             self.bytes[group, done] += size_bytes
 
     def look_at_namespaces(self, resources: Resources) -> None:
-        """Count namespaces that joined and left groups."""
         found: dict[str, str] = {}
         for tenant in resources.tenants():
             for namespace in resources.namespaces(tenant):

@@ -51,7 +51,6 @@ def _position(position: Position) -> dict[str, int]:
 
 
 def backlog_summary(name: TopicName, topics: Sequence[Topic], broker_name: str, now_ms: int) -> dict[str, Any]:
-    """Return the JSON of `backlog` of one topic, or of all partitions of `name`."""
     rows = [row for topic in topics for row in topic.ledger.ledgers.rows()]
     backlogs: dict[str, int] = {}
     for topic in topics:

@@ -92,7 +92,6 @@ def _state(topic: Topic) -> str:
 
 
 def _cursors(topic: Topic) -> dict[str, Any]:
-    """Return the cursors of subscriptions and of deduplication."""
     shown = {
         name: cursor_stats(
             topic.ledger,
@@ -138,5 +137,4 @@ def _cursor_properties(subscription: Subscription) -> dict[str, int]:
 
 
 def _is_waiting(subscription: Subscription) -> bool:
-    """Return whether the next message would be delivered at once."""
     return bool(subscription.consumers) and not subscription.cursor.has_more()

@@ -182,7 +182,6 @@ def _publisher(sames: list[Document]) -> Document:
 
 
 def _subscription(sames: list[Document]) -> Document:
-    """Merge the sum so far and the next partition's document."""
     last = sames[-1]
     return {
         **_sums(_SUBSCRIPTION_SUMS, sames),

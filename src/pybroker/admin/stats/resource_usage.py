@@ -77,13 +77,11 @@ class ResourceMeter:
 
     @property
     def max_percent(self) -> float:
-        """Return the percentage of the most used resource."""
         usages = (self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out)
         return max(usage.percent for usage in usages)
 
 
 def _text(path: Path) -> str:
-    """Return the file's content, or "" if it does not exist."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -111,7 +109,6 @@ def _resident_bytes() -> int:
 
 
 def _network_bytes() -> tuple[int, int]:
-    """Return received and sent bytes since boot."""
     received = sent = 0
     for line in _text(_PROC / "net/dev").splitlines()[2:]:
         name, _, figures = line.partition(":")

@@ -289,7 +289,6 @@ def _beyond_pulsar(subscription: SubscriptionBase, snapshot: SubscriptionSnapsho
 
 
 def _delivery(counters: DeliveryCounters, rates: DeliveryRates) -> Document:
-    """Return the members that subscriptions and consumers share."""
     return {
         "msgRateOut": rates.messages_out.per_second,
         "msgThroughputOut": rates.bytes_out.per_second,
@@ -406,7 +405,6 @@ class _KeyView:
             self._draining = key_order.draining.by_consumer()
 
     def add_to(self, document: Document, consumer: ConsumerState) -> Generator[None, None, None]:
-        """Add the hash members to a consumer's document."""
         document["keyHashRangeArrays"] = self._ranges.get(consumer, [])
         if self._draining is None:
             return

@@ -166,7 +166,6 @@ async def _strategy(call: Call, topic: TopicName) -> str:
 
 
 async def _given_schema(call: Call) -> SchemaData:
-    """Return the schema of the body. Raises InvalidSchema."""
     body = await call.json(SchemaBody, is_content=True)
     schema_type = schema_type_named(body.type)
     data = key_value_data(body.schema) if schema_type is SchemaType.KEY_VALUE else body.schema.encode()

@@ -69,7 +69,6 @@ async def unload(call: Call) -> Response:
 
 
 async def _unloaded(call: Call, name: TopicName) -> bool:
-    """Close the topic. Return whether it exists."""
     topic = call.broker.loaded.get(name)
     if topic is None:
         return await call.broker.directory.exists(name)

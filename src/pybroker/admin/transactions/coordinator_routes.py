@@ -55,13 +55,11 @@ def routes() -> list[Route]:
 
 
 def require_enabled(call: Call) -> None:
-    """Raise AdminError 503 if transactions are disabled."""
     if not call.broker.transactions.is_enabled:
         raise AdminError(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
 
 
 def found_coordinator(call: Call, coordinator_id: int) -> Coordinator:
-    """Return the coordinator. Raises AdminError 404 if it was not started."""
     try:
         return call.broker.transactions.find(coordinator_id)
     except TransactionCoordinatorNotFound as error:
@@ -69,7 +67,6 @@ def found_coordinator(call: Call, coordinator_id: int) -> Coordinator:
 
 
 def _asked_coordinators(call: Call) -> list[Coordinator] | Coordinator:
-    """Return the query's coordinator, or all started ones."""
     if call.query("coordinatorId") is None:
         return call.broker.transactions.running()
     return found_coordinator(call, call.query_integer("coordinatorId", 0))

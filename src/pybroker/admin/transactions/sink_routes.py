@@ -110,7 +110,6 @@ def _sink_name(call: Call) -> str:
 
 
 def require_name(what: str, name: str) -> None:
-    """Raise AdminError 412 for a name that is too long or not printable."""
     if len(name) > MAX_NAME or not name.isprintable():
         raise AdminError(
             412, f"The name of a {what} must have at most {MAX_NAME} characters, and no control characters"

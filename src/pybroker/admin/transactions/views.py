@@ -172,7 +172,6 @@ def position_in_pending_ack(state: CursorState, position: Position, batch_index:
 
 
 def log_stats(coordinator: Coordinator, log: TransactionLog, *, with_metadata: bool) -> dict[str, Any]:
-    """Return `coordinatorInternalStats` from the log's managed ledger."""
     cursor = cursor_stats(
         log.managed,
         log.cursor,

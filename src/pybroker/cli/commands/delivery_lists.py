@@ -42,7 +42,6 @@ class Listing:
 
 
 def key_of(item: Mapping[str, Any]) -> str | None:
-    """Return the item's key as text, or None."""
     if item.get("keyBase64") is not None:
         return _bytes_text(item["keyBase64"])
     key = item.get("key")
@@ -54,7 +53,6 @@ def _bytes_text(encoded: object) -> str:
 
 
 def consumer_text(consumer: object) -> str | None:
-    """Return a consumer's name, or its address if it has no name."""
     if not isinstance(consumer, dict):
         return None if consumer is None else str(consumer)
     return str(consumer.get("name") or consumer.get("address"))

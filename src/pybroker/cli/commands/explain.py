@@ -184,7 +184,6 @@ def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Docu
 
 
 def _query(options: argparse.Namespace) -> dict[str, object]:
-    """Return the query parameters. Raises WrongUsage for options that need a subscription or exclude one."""
     if options.topic is None and any(
         each is not None for each in (options.key, options.key_base64, options.id, options.consumer, options.producer)
     ):

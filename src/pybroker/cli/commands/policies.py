@@ -117,7 +117,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def topic_or_namespace(text: str) -> TopicName | NamespaceName:
-    """Parse a namespace (one slash) or a topic."""
     if text.count("/") != 1:
         return topic(text)
     try:

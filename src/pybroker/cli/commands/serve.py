@@ -106,7 +106,6 @@ def _unknown(keys: Sequence[str]) -> str:
 
 
 def _overrides(options: argparse.Namespace, problems: "Problems") -> dict[str, str]:
-    """Return the settings from options. Add invalid ones to `problems`."""
     overrides: dict[str, str] = {}
     for setting in options.set:
         key, separator, value = setting.partition("=")

@@ -151,7 +151,6 @@ def _add_stuck(rest: AdminRest, rows: list[dict[str, Any]], namespace: str | Nam
 
 
 def stats_of(rest: AdminRest, topic: TopicName, *, is_partitioned: bool) -> dict[str, Any]:
-    """Return a topic's statistics; for a partitioned topic, the sums over its partitions."""
     if is_partitioned:
         stats: dict[str, Any] = rest.get(f"{path_of(topic)}/partitioned-stats", {"perPartition": False})
     else:

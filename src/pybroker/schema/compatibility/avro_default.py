@@ -26,7 +26,6 @@ class DefaultCheck:
         self._checked: dict[int, str | None] = {}
 
     def problem_of_field(self, avro_field: AvroField, avro_type: AvroType, depth: int = 0) -> str | None:
-        """Return why the field's default cannot be used, or None."""
         if isinstance(avro_field.default, NoDefault):
             return f"field {avro_field.name!r} has no default"
         key = id(avro_field)

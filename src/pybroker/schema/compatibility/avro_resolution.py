@@ -138,7 +138,6 @@ class _Resolution:
         return dict(zip(self._aliases.field_names(writer), writer.children, strict=True))
 
     def _own_problem(self, reader: AvroType, writer: AvroType, depth: int = 0) -> str | None:
-        """Return the rule that the pair breaks without regard to its children, or None."""
         if writer.kind == "union":
             return None
         if writer.kind == reader.kind:

@@ -147,7 +147,6 @@ async def _attach_to(topic: TopicBase, connection: Connection, request: pb.Comma
 
 
 async def _make_initial_subscription(topic: Topic, name: str) -> None:
-    """Create the subscription at the beginning of the topic."""
     try:
         await topic.subscription(
             name, True, topic.policies.auto_subscription_creation.allowAutoSubscriptionCreation, {}

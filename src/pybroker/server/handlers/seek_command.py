@@ -42,7 +42,6 @@ async def seek(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], Awaitable[None]]:
-    """Return the function that moves a subscription to the requested target."""
     if request.HasField("message_id"):
         target = request.message_id
         position = from_wire(target.ledgerId, target.entryId)

@@ -46,7 +46,6 @@ class _Identified(Protocol):
 
 
 def _is_refused(connection: Connection, command: pb.BaseCommand, request_id: int) -> bool:
-    """If transactions are disabled, send ERROR and return True."""
     try:
         connection.broker.transactions.require_enabled()
     except NotAllowedError as error:
