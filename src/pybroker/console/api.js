@@ -1,6 +1,5 @@
-// Requests to the broker. Credentials go out in the Authorization header only, are never written anywhere but, if somebody asks for it,
-// into this tab's sessionStorage, and are forgotten with it. A client certificate
-// is shown by the browser itself.
+// Requests to the broker. Credentials are sent in the Authorization header only. If the user requests it, they are stored in this
+// tab's sessionStorage; otherwise they are lost with the page. Client certificates are the browser's task.
 
 const KEPT = "pybroker.authorization";
 
@@ -50,7 +49,7 @@ async function suspect() {
   try {
     const response = await fetch("/admin/v3/console/rights", { headers: headers({}), credentials: "same-origin", cache: "no-store" });
     if (response.status === 401) dispatchEvent(new Event("unknown-caller"));
-  } catch { /* the broker does not answer: others say so */ }
+  } catch { /* other requests report this */ }
   setTimeout(() => { isAsking = false; }, 5000);
 }
 
@@ -58,7 +57,7 @@ async function refused(response) {
   if (response.status === 401 && !response.url.endsWith("/console/rights")) suspect();
   const text = await response.text();
   let reason = text;
-  try { reason = JSON.parse(text).reason || text; } catch { /* it is the text itself */ }
+  try { reason = JSON.parse(text).reason || text; } catch { /* the text is the reason */ }
   return new ApiError(response.status, reason || `${response.status} ${response.statusText}`);
 }
 
@@ -71,7 +70,7 @@ export async function call(method, path, { body, signal, accept = "*/*" } = {}) 
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The broker does not answer. It may be stopping or starting: this page goes on by itself.");
+    throw new ApiError(0, "The broker does not answer. It may be starting or stopping. This page retries automatically.");
   }
 }
 
@@ -106,7 +105,7 @@ export async function act(method, path, body) {
 /** Wait; ends early, without an error, with `signal`. */
 export function pause(milliseconds, signal) {
   return new Promise((resolve) => {
-    // A page that stays open pauses for days: nothing of a pause that is over is kept.
+    // Remove the listener: a page may stay open for days.
     const end = () => { clearTimeout(timer); signal.removeEventListener("abort", end); resolve(); };
     const timer = setTimeout(end, milliseconds);
     signal.addEventListener("abort", end);
@@ -114,8 +113,8 @@ export function pause(milliseconds, signal) {
 }
 
 /**
- * Live figures until `signal` ends it: `on.begin(fields)`, `on.points(points)`, `on.trouble(reason)` while there are none.
- * Read from `fetch`, as an EventSource cannot send the Authorization header. A hidden page does not look.
+ * Receive live figures until `signal` aborts: `on.begin(fields)`, `on.points(points)`, `on.trouble(reason)` while there are none.
+ * Uses `fetch`, because an EventSource cannot send the Authorization header. A hidden page receives none.
  */
 export async function watch(path, on, signal) {
   let wait = 1000;
@@ -178,7 +177,7 @@ async function events(reader, on) {
 /** `{domain, tenant, namespace, name}` of a topic's full name. */
 export function topicParts(topic) {
   if (!/^(non-)?persistent:\/\/[^/]+\/[^/]+\/./.test(topic || "")) {
-    throw new ApiError(412, `${topic || "This"} is no full name of a topic, as persistent://tenant/namespace/name.`);
+    throw new ApiError(412, `${topic || "This"} is not a full topic name, such as persistent://tenant/namespace/name.`);
   }
   const [domain, rest] = topic.split("://");
   const [tenant, namespace, ...local] = rest.split("/");

@@ -1,4 +1,4 @@
-// What Avro's and Protobuf's binary forms have in common: pieces and varints out of bytes that may be anybody's.
+// Reader of untrusted bytes for Avro and Protobuf: slices and varints.
 
 export class Binary {
   constructor(bytes) {

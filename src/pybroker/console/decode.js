@@ -1,4 +1,4 @@
-// What a payload says by its topic's schema, decoded in the browser: it costs the broker nothing, and hostile bytes meet only this page.
+// Decoder of payloads by the topic's schema. It runs in the browser, so it costs the broker nothing and hostile bytes affect only this page.
 
 import { decodeAvro } from "/console/avro.js";
 import { utf8 } from "/console/binary.js";
@@ -16,7 +16,7 @@ export function decodePayload(payload, schema) {
   try {
     if (schema) return decodeBySchema(payload, schema);
   } catch (error) {
-    return { ...asItLooks(payload), problem: `It does not fit its schema (${schema.type}): ${error.message}` };
+    return { ...asItLooks(payload), problem: `The payload does not match its schema (${schema.type}): ${error.message}` };
   }
   return asItLooks(payload);
 }
@@ -31,7 +31,7 @@ function decodeBySchema(payload, schema) {
   const primitive = primitiveText(type, payload);
   if (primitive !== null) return { text: primitive, how: type };
   const seen = asItLooks(payload);
-  return type === "BYTES" || type === "NONE" ? seen : { ...seen, problem: `A ${type} schema is not decoded here: the bytes are shown.` };
+  return type === "BYTES" || type === "NONE" ? seen : { ...seen, problem: `The console cannot decode ${type} schemas; it shows the bytes.` };
 }
 
 function primitiveText(type, payload) {
@@ -52,7 +52,7 @@ function primitiveText(type, payload) {
 }
 
 function need(payload, length) {
-  if (payload.length !== length) throw new Error(`it has ${payload.length} bytes and not ${length}`);
+  if (payload.length !== length) throw new Error(`${payload.length} bytes instead of ${length}`);
 }
 
 function moment(type, milliseconds) {
@@ -80,13 +80,13 @@ export function decodeKeyValue(payload, schema, key) {
     const view = new DataView(payload.buffer, payload.byteOffset, payload.byteLength);
     const piece = (at) => {
       const length = view.getInt32(at);
-      if (length < -1 || at + 4 + length > payload.length) throw new Error("a length is none");
+      if (length < -1 || at + 4 + length > payload.length) throw new Error("a length is invalid");
       return length === -1 ? new Uint8Array() : payload.subarray(at + 4, at + 4 + length);
     };
     const first = piece(0);
     return [decodePayload(first, schemaOf("key")), decodePayload(piece(4 + first.length), schemaOf("value"))];
   } catch (error) {
-    return [null, { ...asItLooks(payload), problem: `It does not fit its schema (KEY_VALUE): ${error.message}` }];
+    return [null, { ...asItLooks(payload), problem: `The payload does not match its schema (KEY_VALUE): ${error.message}` }];
   }
 }
 
@@ -95,7 +95,7 @@ function asItLooks(payload) {
   try {
     const text = utf8(payload);
     if (!/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/.test(text)) return { text: prettyJson(text), how: "text" };
-  } catch { /* it is no text */ }
+  } catch { /* not text */ }
   return { text: hex(payload), how: "bytes" };
 }
 
@@ -141,8 +141,8 @@ function written(value) {
 }
 
 /**
- * The messages of a batch: `{payload, key, keyIsBase64, properties, isNull}` each. Throws Error.
- * Nothing else in the console parses batches; the vectors in tests/vectors/stored_entries.json test it.
+ * Return the messages of a batch: `{payload, key, keyIsBase64, properties, isNull}`. Throws Error.
+ * Tested with the vectors in tests/vectors/stored_entries.json.
  */
 export function messagesOfBatch(payload, count) {
   const found = [];

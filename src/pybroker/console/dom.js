@@ -1,4 +1,4 @@
-// Elements and texts. Whatever a broker says becomes text here and nothing else: there is no markup made from strings.
+// Elements and texts. Data from the broker is only inserted as text, never as markup.
 
 const LONG_TEXT = 24;
 const SVG = "http://www.w3.org/2000/svg";

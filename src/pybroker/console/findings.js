@@ -1,4 +1,4 @@
-// Findings of `explain` as the broker words them, and the suggested calls: each is confirmed before it is sent, and needs its right.
+// Findings of `explain`, and the suggested calls. A call is confirmed before it is sent, and needs its permission.
 
 import { act, callerInShell, get } from "/console/api.js";
 import { ago, badge, bytes, duration, h, number, openDialog, replace, say, table, time, trouble } from "/console/dom.js";
@@ -11,10 +11,10 @@ function rightFor(action, rights) {
   if (rights.superuser || !rights.authorization) return null;
   const path = action.path || "";
   if (/\/(persistent|non-persistent)\/[^/]+\/[^/]+\/[^/]+\/(subscription|all_subscription)\//.test(path)) {
-    return rights.topic && rights.topic.consume ? null : "the right to consume";
+    return rights.topic && rights.topic.consume ? null : "the permission to consume";
   }
-  if (/\/brokers\//.test(path) || /\/transactions\//.test(path)) return "to be a super user";
-  return rights.topic && rights.topic.administer ? null : "to administer the tenant";
+  if (/\/brokers\//.test(path) || /\/transactions\//.test(path)) return "the superuser role";
+  return rights.topic && rights.topic.administer ? null : "the tenant administrator role";
 }
 
 /** A button that makes a call once it is confirmed; `done` is called afterwards. */
@@ -69,8 +69,8 @@ export function confirmAndCall(action, done) {
   } }, action.text);
   const dialog = openDialog(`${action.text}?`,
     action.why && h("p", {}, action.why),
-    isIrreversible && h("p", { class: "trouble" }, "This is irreversible: what is lost by it is lost for good."),
-    h("p", {}, "The broker is asked for:"),
+    isIrreversible && h("p", { class: "trouble" }, "This is irreversible."),
+    h("p", {}, "Request to the broker:"),
     h("pre", { class: "code" }, `${action.method} ${action.path}${action.body === undefined ? "" : `\n${JSON.stringify(action.body, null, 2)}`}`),
     action.command && h("p", { class: "note" }, "On the command line: ", h("code", {}, inShell(action.command))),
     isIrreversible && h("label", { class: "check" }, understood, " I understand that this cannot be undone"),

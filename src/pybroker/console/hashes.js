@@ -1,4 +1,4 @@
-// Who has which hashes of a Key_Shared subscription: a ring of 65,536, the hashes that drain or wait on it, and the way of one key.
+// Hashes of a Key_Shared subscription: the ring of 65,536 with its consumers, draining and waiting hashes, and a search by key.
 
 import { getOrNull, query } from "/console/api.js";
 import { findingsList } from "/console/findings.js";
@@ -51,7 +51,7 @@ function ring(consumers, draining, waiting, counts) {
     { name: "Consumer", cell: ({ each, index }) => h("span", {}, h("i", { class: `share c-${index === null ? "none" : index % COLOURS}`, "aria-hidden": "true" }), each.consumerName) },
     { name: "Share", number: true, cell: ({ each, index }) => percent(index === null ? free : sizes.get(each)) },
     { name: "Ranges", cell: ({ each }) => ranges(each.keyHashRangeArrays) },
-  ], rows.slice(0, MAX_LISTED), { none: "Nobody has any hash." }),
+  ], rows.slice(0, MAX_LISTED), { none: "No consumer owns a hash." }),
   rows.length > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(rows.length)}.`)));
 }
 
@@ -79,7 +79,7 @@ export async function hashesSection(base, stats, signal) {
   const counts = { draining: draining?.total ?? drains.length, waiting: waiting?.total ?? waits.length };
   return section("Hashes", ring(stats.consumers, drains, waits, counts),
     h("h3", {}, "Draining"),
-    h("p", { class: "note" }, "They moved to another consumer, which gets nothing of them until the one before has acknowledged what it holds."),
+    h("p", { class: "note" }, "These hashes moved to another consumer. It receives their messages after the previous consumer has acknowledged those that it received."),
     table("Draining hashes", [
       { name: "Hash", cell: (each) => String(each.hash) },
       { name: "Keys", cell: (each) => [...(each.keys || []), ...(each.keysBase64 || [])].join(", ") || "–" },
@@ -88,18 +88,18 @@ export async function hashesSection(base, stats, signal) {
       { name: "Since", cell: (each) => (each.since ? ago(each.since) : "–") },
       { name: "Unacked", number: true, cell: (each) => number(each.unackedMessages) },
       { name: "First ones", cell: (each) => (each.messageIds || []).slice(0, 3).join(", ") || "–" },
-      { name: "Held up", number: true, title: "how often delivery met it", cell: (each) => number(each.blockedAttempts) },
-    ], drains.slice(0, MAX_LISTED), { none: "No hash drains." }),
+      { name: "Held up", number: true, title: "number of blocked deliveries", cell: (each) => number(each.blockedAttempts) },
+    ], drains.slice(0, MAX_LISTED), { none: "No draining hashes." }),
     counts.draining > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(counts.draining)}.`),
     h("h3", {}, `Waiting: ${number(counts.waiting)}`),
-    waits.length > 0 && h("details", { "data-keep": "waiting" }, h("summary", {}, "Hashes of which something that was read waits for a consumer"), table("Waiting hashes", [
+    waits.length > 0 && h("details", { "data-keep": "waiting" }, h("summary", {}, "Hashes with messages that were read and wait for a consumer"), table("Waiting hashes", [
       { name: "Hash", cell: (each) => String(each.hash) },
       { name: "For", cell: (each) => who(each.consumer) },
       { name: "Why", cell: (each) => each.reason || "–" },
       { name: "Because of", cell: (each) => (each.because ? who(each.because) : "–") },
       { name: "Entries", number: true, cell: (each) => number(each.entries) },
       { name: "Since", cell: (each) => (each.since ? ago(typeof each.since === "string" ? Date.parse(each.since) : each.since) : "–") },
-      { name: "Set aside from", cell: (each) => each.setAsideFrom || "–" },
+      { name: "Parked from", cell: (each) => each.setAsideFrom || "–" },
     ], waits.slice(0, MAX_LISTED)), counts.waiting > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(counts.waiting)}.`)));
 }
 
@@ -125,7 +125,7 @@ export function keyForm(base, rights, signal) {
       if (error.name !== "AbortError") replace(outcome, trouble(error));
     }
   }
-  return section("Where a key goes", h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); look(); } },
-    field("Key", key), h("label", { class: "check" }, encoded, " in Base64"), h("button", { type: "submit" }, "Look it up")), outcome);
+  return section("Consumer of a key", h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); look(); } },
+    field("Key", key), h("label", { class: "check" }, encoded, " in Base64"), h("button", { type: "submit" }, "Look up")), outcome);
 }
 

@@ -1,5 +1,5 @@
-// Protobuf's binary form by a descriptor, as far as a look at a message needs it. Bytes and descriptors may be anybody's: the values
-// that one message may make are bounded, so is how deep it goes, and what no descriptor tells is shown by its number.
+// Decoder of Protobuf's binary encoding by a descriptor, to display messages. Bytes and descriptors are untrusted, so the number of
+// values per message and the nesting depth are limited. Fields that the descriptor does not have are shown by number.
 
 import { Binary, counter, utf8, zigzag } from "/console/binary.js";
 
@@ -18,7 +18,7 @@ export function fields(bytes, field, count = () => {}) {
     if (kind === FIXED64) return wire.take(8);
     if (kind === PIECE) return wire.take(Number(wire.varint()));
     if (kind === FIXED32) return wire.take(4);
-    if (kind !== GROUP || depth > MAX_DEPTH) throw new Error("a field is of no kind that there is");
+    if (kind !== GROUP || depth > MAX_DEPTH) throw new Error("a field has an unknown wire type");
     const start = wire.at;
     for (;;) {
       count();
@@ -117,7 +117,7 @@ function messageType(types, name) {
 
 function read(types, name, bytes, count, depth) {
   if (depth > MAX_DEPTH) throw new Error("it is nested too deeply");
-  count();  // also what is made without having been sent
+  count();  // also defaults, which use memory although not sent
   const type = messageType(types, name);
   const found = new Map();
   const push = (title, value) => { if (!found.has(title)) found.set(title, []); found.get(title).push(value); };
