@@ -20,7 +20,7 @@ async () => {
   check("LOCAL_TIME", decoded("LOCAL_TIME", bytes(0, 0, 0, 0, 59, 154, 202, 0)), "00:00:01.000");
   check("INSTANT", decoded("INSTANT", bytes(0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0)), "1970-01-01T00:00:01.000Z");
   check("INT32 of five bytes", decodePayload(bytes(1, 2, 3, 4, 5), { type: "INT32" }).problem, "The payload does not match its schema (INT32): 5 bytes instead of 4");
-  check("PROTOBUF", decodePayload(bytes(8, 1), { type: "PROTOBUF" }).problem, "A PROTOBUF schema is not decoded here: the bytes are shown.");
+  check("PROTOBUF", decodePayload(bytes(8, 1), { type: "PROTOBUF" }).problem, "The console cannot decode PROTOBUF schemas; it shows the bytes.");
   check("large numbers of JSON", prettyJson('{"n":9007199254740993,"e":[],"s":"a{\\"b"}'), '{\n  "n": 9007199254740993,\n  "e": [],\n  "s": "a{\\"b"\n}');
   check("texts of JSON", prettyJson('{"s":"{ }","e":[ ],"o":{\n}}'), '{\n  "s": "{ }",\n  "e": [],\n  "o": {}\n}');
   check("no JSON", prettyJson("{no"), "{no");

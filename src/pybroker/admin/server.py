@@ -249,7 +249,7 @@ class HttpServer:
             async with asyncio.timeout(deadline_s):
                 await connections.all_closed.wait()
         except TimeoutError:
-            logs.warning("http.cut", connections=len(connections.connections), deadline_s=deadline_s)
+            logs.warning("http.requests_aborted", connections=len(connections.connections), deadline_s=deadline_s)
         tasks = list(connections.tasks)
         for task in tasks:
             task.cancel()

@@ -132,7 +132,7 @@ class TextStream(Response):
                 await self._stream(send)
         except TimeoutError as error:
             # Disconnect, so that the client detects an incomplete response.
-            logs.warning("answer.timed_out", path=scope["path"], deadline_s=self._deadline_s)
+            logs.warning("http.response_timed_out", path=scope["path"], deadline_s=self._deadline_s)
             raise ClientGone from error
 
     async def _stream(self, send: Send) -> None:
