@@ -376,9 +376,9 @@ def test_the_broker_and_its_interface_are_shown_and_calls_can_be_tried(browser: 
         page.locator("pre.answer", has_text="0.1.0").wait_for()
         page.get_by_label("Search calls").fill("get console/topics")
         page.locator("summary", has_text="/admin/v3/console/topics").click()
-        assert page.get_by_label("limit: rows").get_attribute("placeholder") == "50"
+        assert page.get_by_label("limit: maximum").get_attribute("placeholder") == "50"
         page.get_by_label("search: words").fill("no such & topic")
-        page.get_by_label("sort: what").select_option("backlog")
+        page.get_by_label("sort: sort key").select_option("backlog")
         page.get_by_label("loaded: only").select_option("true")
         with page.expect_request("**/admin/v3/console/topics?*") as asked:
             page.get_by_role("button", name="Send GET").click()

@@ -41,7 +41,7 @@ function headers(more) {
   return authorization === null ? more : { ...more, Authorization: authorization };
 }
 
-/** A 401 may mean that a right is missing, or that credentials are no good any more: then whoever shows pages asks for others. */
+/** Handle a 401: it can mean a missing permission, or expired credentials, for which the page then asks again. */
 let isAsking = false;
 async function suspect() {
   if (isAsking) return;
@@ -61,7 +61,7 @@ async function refused(response) {
   return new ApiError(response.status, reason || `${response.status} ${response.statusText}`);
 }
 
-/** The answer as it is, a refusal, too: `fetch` with the credentials. Throws ApiError when nobody answers. */
+/** Send a request with the credentials and return the response, also if it is an error. Throws ApiError without a response. */
 export async function call(method, path, { body, signal, accept = "*/*" } = {}) {
   try {
     return await fetch(path, {
@@ -74,20 +74,20 @@ export async function call(method, path, { body, signal, accept = "*/*" } = {}) 
   }
 }
 
-/** The same, but a refusal is thrown as an ApiError with the broker's reason. */
+/** Like `send`, but throw an error response as ApiError with the broker's reason. */
 export async function accepted(method, path, options) {
   const response = await call(method, path, options);
   if (!response.ok) throw await refused(response);
   return response;
 }
 
-/** What a GET answers, as JSON; throws ApiError. */
+/** Return the JSON of a GET. Throws ApiError. */
 export async function get(path, signal) {
   const text = await (await accepted("GET", path, { signal })).text();
   return text ? JSON.parse(text) : null;
 }
 
-/** The same, or null for one of these statuses. */
+/** Like `get`, but return null for one of these statuses. */
 export async function getOrNull(path, signal, statuses = [404]) {
   try {
     return await get(path, signal);
@@ -97,12 +97,12 @@ export async function getOrNull(path, signal, statuses = [404]) {
   }
 }
 
-/** A call that changes something; throws ApiError. */
+/** Send a call that changes something. Throws ApiError. */
 export async function act(method, path, body) {
   return (await accepted(method, path, { body: body === undefined ? undefined : JSON.stringify(body) })).text();
 }
 
-/** Wait; ends early, without an error, with `signal`. */
+/** Wait. Ends early, without an error, when `signal` aborts. */
 export function pause(milliseconds, signal) {
   return new Promise((resolve) => {
     // Remove the listener: a page may stay open for days.
@@ -174,7 +174,7 @@ async function events(reader, on) {
   }
 }
 
-/** `{domain, tenant, namespace, name}` of a topic's full name. */
+/** Parse a full topic name into `{domain, tenant, namespace, name}`. */
 export function topicParts(topic) {
   if (!/^(non-)?persistent:\/\/[^/]+\/[^/]+\/./.test(topic || "")) {
     throw new ApiError(412, `${topic || "This"} is not a full topic name, such as persistent://tenant/namespace/name.`);
@@ -184,7 +184,7 @@ export function topicParts(topic) {
   return { domain, tenant, namespace, name: local.join("/") };
 }
 
-/** Where REST has a topic, below `/admin/v2` or another base. */
+/** Return the topic's path below `/admin/v2` or another base. */
 export function topicPath(topic, base = "/admin/v2") {
   const { domain, tenant, namespace, name } = topicParts(topic);
   return [base, domain, ...[tenant, namespace, name].map(encodeURIComponent)].join("/");
@@ -194,7 +194,7 @@ export function subscriptionPath(topic, subscription, base = "/admin/v2") {
   return `${topicPath(topic, base)}/subscription/${encodeURIComponent(subscription)}`;
 }
 
-/** A query of those that are not empty. */
+/** Return a query string of the non-empty values. */
 export function query(values) {
   const found = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""));
   const text = found.toString();

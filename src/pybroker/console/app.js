@@ -25,7 +25,7 @@ const main = document.getElementById("main");
 const menu = document.getElementById("pages");
 let shown = null;
 
-/** What the address says: a page, its names in order, and a query. */
+/** Parse the address: a page, its names in order, and a query. */
 function address() {
   const hash = location.hash.replace(/^#\/?/, "") || (location.pathname.startsWith("/docs") ? "docs" : "");
   const [path, text] = hash.split("?");

@@ -27,7 +27,7 @@ class Reader extends Binary {
   }
 }
 
-/** The value that `bytes` hold by a schema (parsed JSON), as what `JSON.stringify` can write but for BigInts. Throws Error. */
+/** Decode `bytes` by a schema (parsed JSON) to JSON values and BigInts. Throws Error. */
 export function decodeAvro(schema, bytes) {
   const names = new Map();
   collect(schema, "", names, 0);
@@ -128,7 +128,7 @@ const LOGICAL = {
   decimal: (value, schema) => decimal(value, schema.scale || 0),
 };
 
-/** Two's complement, exact. */
+/** Decode two's complement exactly. */
 function decimal(bytes, scale) {
   if (!(bytes instanceof Uint8Array)) return bytes;
   let value = 0n;

@@ -11,7 +11,7 @@ const MAX_MESSAGES = 1000;
 const INTEGERS = { INT8: 1, INT16: 2, INT32: 4, INT64: 8 };
 const NANOSECONDS = 1000000n;
 
-/** `{text, how, problem?}` of a payload; `schema` as REST shows it, or null. */
+/** Return `{text, how, problem?}` of a payload. `schema` is as in REST, or null. */
 export function decodePayload(payload, schema) {
   try {
     if (schema) return decodeBySchema(payload, schema);
@@ -68,7 +68,7 @@ function clock(nanoseconds) {
   return new Date(Number(nanoseconds / NANOSECONDS)).toISOString().slice(11, 23);
 }
 
-/** Key and value of a KEY_VALUE message, each `decodePayload`'s answer. `key`: the message's own key as bytes, where they travel apart. */
+/** Decode key and value of a KEY_VALUE message with `decodePayload`. `key`: the message's key bytes, for separate encoding. */
 export function decodeKeyValue(payload, schema, key) {
   try {
     const properties = schema.properties || {};
@@ -90,7 +90,7 @@ export function decodeKeyValue(payload, schema, key) {
   }
 }
 
-/** Without a schema: text if it is text, else its bytes. */
+/** Without a schema: UTF-8 text, otherwise bytes. */
 function asItLooks(payload) {
   try {
     const text = utf8(payload);
@@ -114,7 +114,7 @@ function hexOf(bytes, between) {
   return [...bytes].map((each) => each.toString(16).padStart(2, "0")).join(between);
 }
 
-/** JSON with lines, its texts and numbers as they were written: a parser would round what has over 53 bits. */
+/** Indent JSON without parsing, because a parser would round numbers above 53 bits. */
 export function prettyJson(text) {
   if (text.length > MAX_TEXT) return `${text.slice(0, MAX_TEXT)}\n… ${text.length - MAX_TEXT} characters more`;
   try { JSON.parse(text); } catch { return text; }
@@ -130,7 +130,7 @@ export function prettyJson(text) {
   });
 }
 
-/** A decoded value as JSON; numbers of 64 bits and bytes as they are. */
+/** Format a decoded value as JSON, with exact 64-bit numbers and bytes. */
 function written(value) {
   const text = JSON.stringify(value, (_, each) => {
     if (typeof each === "bigint") return Number.isSafeInteger(Number(each)) ? Number(each) : `${each}`;
@@ -159,7 +159,7 @@ export function messagesOfBatch(payload, count) {
   return found;
 }
 
-/** SingleMessageMetadata, the fields that are shown. */
+/** Decode the displayed fields of SingleMessageMetadata. */
 function single(bytes) {
   const head = { size: 0, key: null, keyIsBase64: false, properties: [], isNull: false };
   fields(bytes, (field, value) => {

@@ -81,12 +81,12 @@ function inside(path, method, operation, described) {
   return [operation.description && h("p", { class: "description" }, paragraphs(operation.description)), h("dl", { class: "evidence" }, answers), form].filter(Boolean);
 }
 
-/** As in Markdown: a line goes on where the one before ended, a blank one begins a paragraph. */
+/** As in Markdown, join lines and split paragraphs at blank lines. */
 function paragraphs(text) {
   return text.replace(/([^\n])\n(?=[^\n])/g, "$1 ");
 }
 
-/** What may be left empty is not sent: the broker's default holds, which is shown where it is known. */
+/** An optional parameter without a value is not sent; its default is shown if known. */
 function queryInput({ name, required, schema }) {
   const choices = schema.enum || (schema.type === "boolean" ? ["true", "false"] : null);
   const fallback = schema.default === undefined ? "" : String(schema.default);
@@ -98,7 +98,7 @@ function guess(name) {
   return { domain: "persistent", tenant: "public", namespace: "default" }[name] || "";
 }
 
-/** What a body may look like; a shape within a shape a few steps deep only. */
+/** Return an example body, with nested types a few levels deep. */
 function example(schema, described, depth) {
   if (depth > 4) return null;
   if (schema.$ref) return example(described.components.schemas[schema.$ref.split("/").pop()] || {}, described, depth + 1);

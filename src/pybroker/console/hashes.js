@@ -8,7 +8,7 @@ const HASHES = 65536;
 const COLOURS = 10;
 const MAX_LISTED = 20;
 
-/** A consumer as calls name it. */
+/** Return the consumer's name for calls. */
 export function who(consumer) {
   if (!consumer) return "nobody";
   return typeof consumer === "string" ? consumer : consumer.name;
@@ -19,7 +19,7 @@ function point(hash, radius) {
   return `${(130 + radius * Math.cos(angle)).toFixed(2)} ${(130 + radius * Math.sin(angle)).toFixed(2)}`;
 }
 
-/** One consumer's ranges as one path of ring sectors, so that thousands of ranges are still one element each consumer. */
+/** Return one SVG path of all ranges of a consumer, so that thousands of ranges are one element. */
 function sectors(ranges) {
   return ranges.map(([low, high]) => {
     const end = Math.min(high + 1, low + HASHES - 1);
@@ -32,7 +32,7 @@ function mark(hash, className) {
   return svg("path", { class: `ring-mark ${className}`, d: `M${point(hash, 72)}L${point(hash, 126)}` });
 }
 
-/** The ring of `consumers` (of `stats`), with lines where the first of the hashes are that drain and wait; `counts` says how many do. */
+/** The ring of `consumers` (from `stats`), with marks for the first draining and waiting hashes; `counts` has their totals. */
 function ring(consumers, draining, waiting, counts) {
   const owned = consumers.filter((each) => (each.keyHashRangeArrays || []).length);
   const sizes = new Map(owned.map((each) => [each, each.keyHashRangeArrays.reduce((sum, [low, high]) => sum + high - low + 1, 0)]));
@@ -66,7 +66,7 @@ function ranges(found) {
   return h("details", {}, h("summary", {}, plural(found.length, "range")), h("p", { class: "note" }, found.slice(0, 200).map(text).join(", ")));
 }
 
-/** Draining and waiting hashes; what the broker's lists say, else what `stats` do. */
+/** Draining and waiting hashes, from the broker's lists if available, otherwise from `stats`. */
 export async function hashesSection(base, stats, signal) {
   const [draining, waiting] = await Promise.all([
     getOrNull(`${base}/drainingHashes?limit=${MAX_LISTED}`, signal, [404, 405, 412, 503]),
@@ -103,7 +103,7 @@ export async function hashesSection(base, stats, signal) {
     ], waits.slice(0, MAX_LISTED)), counts.waiting > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(counts.waiting)}.`)));
 }
 
-/** A form that says where a key goes and why it waits. */
+/** A form that shows the consumer and state of a key. */
 export function keyForm(base, rights, signal) {
   const key = h("input", { name: "key", autocomplete: "off" });
   const encoded = h("input", { type: "checkbox" });

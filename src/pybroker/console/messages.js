@@ -44,7 +44,7 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
     return `${topicPath(topic)}/examinemessage${query({ initialPosition: from.value, messagePosition: place + moved + 1 })}`;
   }
 
-  /** For one subscription: what became of this message there. */
+  /** With a subscription: explain the message. */
   const explained = (entry) => (from.value.startsWith("s:")
     ? lookButton("Explain this message", `${subscriptionPath(topic, from.value.slice(2))}/explain${query({ messageId: entry.id })}`, rights) : null);
 
@@ -90,7 +90,7 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
   await start();
 }
 
-/** An entry as REST shows it: its id, its headers by their own names, its payload. */
+/** Return an entry from REST: id, headers without prefix, payload. */
 async function look(path, signal) {
   const response = await accepted("GET", path, { signal });
   const head = {};
@@ -98,7 +98,7 @@ async function look(path, signal) {
   return { id: head["message-id"], head, payload: new Uint8Array(await response.arrayBuffer()) };
 }
 
-/** Asks for each version of the topic's schemas once; null where there is none. */
+/** Fetch each version of the topic's schema once; null if it does not exist. */
 function schemasOf(topic, signal) {
   const { tenant, namespace, name } = topicParts(topic);
   const base = `/admin/v2/schemas/${[tenant, namespace, name].map(encodeURIComponent).join("/")}/schema`;
@@ -111,7 +111,7 @@ function schemasOf(topic, signal) {
   };
 }
 
-/** A version is eight bytes, in Base64; without one it was sent without a schema, and the newest is tried. */
+/** Decode a schema version of eight bytes in Base64. Without a version, the newest schema is tried. */
 function versionOf(head) {
   const text = head["base64-schema-version"];
   if (!text) return null;

@@ -34,7 +34,7 @@ function state(row) {
   return row.subscriptions ? badge(plural(row.subscriptions, "subscription"), "good") : badge("no subscription", "dim");
 }
 
-/** A topic's name: what is common to all small, its own large. */
+/** A topic's name, with its common prefix in small letters. */
 export function topicLink(name) {
   const cut = name.lastIndexOf("/") + 1;
   return h("a", { href: `#/topic/${encodeURIComponent(name)}`, class: "name" },
@@ -65,7 +65,7 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
   const stuck = h("div", {});
   main.append(stuck, form, found);
 
-  /** A full name leads to its topic, even to one that cannot be listed. */
+  /** Open the topic of a full name, even if it is not in the list. */
   function open(text) {
     if (/^(non-)?persistent:\/\/[^/]+\/[^/]+\/.+/.test(text)) location.hash = `#/topic/${encodeURIComponent(text)}`;
   }
@@ -138,7 +138,7 @@ function stuckSection(worst) {
   worst.matching > worst.topics.length && h("p", { class: "note" }, `and ${plural(worst.matching - worst.topics.length, "more topic")}: order the list below by State`));
 }
 
-/** Again from time to time, while somebody sees it; for the first time after `first`. */
+/** Repeat while the page is visible, first after `first` ms. */
 export async function keepFresh(refresh, signal, milliseconds = REFRESH_MS, first = milliseconds) {
   for (let next = first; !signal.aborted; next = milliseconds) {
     await pause(next, signal);

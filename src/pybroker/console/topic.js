@@ -95,7 +95,7 @@ function content(topic, stats, internal, explained, rights, refresh) {
   ];
 }
 
-/** What is about the topic, and the first finding of each subscription that has one. */
+/** Findings of the topic, and the first finding of each subscription. */
 function explanation(topic, explained, rights, refresh) {
   const found = (explained.subscriptions || []).filter((each) => each.findings.length);
   return [

@@ -61,7 +61,7 @@ function content(coordinators, open, rights, refresh) {
   ];
 }
 
-/** `(most,least)` as two numbers. */
+/** Parse `(most,least)` to two numbers. */
 function ids(text) {
   return text.match(/-?\d+/g) || [];
 }

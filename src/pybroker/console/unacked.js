@@ -7,7 +7,7 @@ import { bytes, duration, facts, field, h, number, plural, renew, replace, secti
 const LIMIT = 20;
 const TEN_MINUTES_MS = 600000;
 
-/** The call for one message, by its id as text. */
+/** Return the path of a call for one message id. */
 export function messagePath(base, id, what) {
   const [ledger, entry, batch] = id.split(":");
   return `${base}/message/${ledger}/${entry}${what}${batch === undefined ? "" : query({ batchIndex: batch })}`;
@@ -23,7 +23,7 @@ function keyText(each) {
   return each.keyBase64 === undefined ? "–" : h("code", {}, each.keyBase64);
 }
 
-/** A list that is asked for page by page; `rows(answer)` makes its table. */
+/** A paged list; `rows(answer)` creates its table. */
 function paged(path, filters, rows, absent, signal) {
   const found = h("div", { "aria-live": "polite" });
   const before = [];
@@ -46,7 +46,7 @@ function paged(path, filters, rows, absent, signal) {
   return { found, load, again() { before.length = 0; after = undefined; return load(); } };
 }
 
-/** The section, `load` that shows it anew, and `offer` that says which consumers there are to choose from. */
+/** Return the section, `load` to refresh it, and `offer` to set the selectable consumers. */
 export function unackedSection(topic, base, rights, signal) {
   const consumer = h("select", { name: "consumer" });
   const key = h("input", { name: "key", autocomplete: "off" });
@@ -106,7 +106,7 @@ export function delayedSection(topic, base, rights, signal) {
   return section("Delayed messages", list.found);
 }
 
-/** What is acknowledged behind something that is not, and what that keeps on the disk. */
+/** Acknowledged ranges after unacknowledged messages, and the ledgers that these retain. */
 export function holesSection(topic, holes) {
   const { oldestUnacked: oldest, held, acknowledgedBehind: behind } = holes;
   return section("Holes",
