@@ -74,7 +74,7 @@ export async function call(method, path, { body, signal, accept = "*/*" } = {}) 
   }
 }
 
-/** Like `send`, but throw an error response as ApiError with the broker's reason. */
+/** Like `call`, but throw an error response as ApiError with the broker's reason. */
 export async function accepted(method, path, options) {
   const response = await call(method, path, options);
   if (!response.ok) throw await refused(response);

@@ -34,7 +34,7 @@ function state(row) {
   return row.subscriptions ? badge(plural(row.subscriptions, "subscription"), "good") : badge("no subscription", "dim");
 }
 
-/** A topic's name, with its common prefix in small letters. */
+/** A link to a topic: its local name, then its namespace in small letters. */
 export function topicLink(name) {
   const cut = name.lastIndexOf("/") + 1;
   return h("a", { href: `#/topic/${encodeURIComponent(name)}`, class: "name" },
