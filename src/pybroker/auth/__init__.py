@@ -1,5 +1,6 @@
 """Authentication and authorization of clients. Start with `authentication.py` and `authorization.py`.
 
-Logs and error texts never contain credentials. Libraries of an authentication method are imported only if it is
-configured.
+A method implements `authentication_provider.py`: `basic_provider.py`, `tls_provider.py`, `token_provider.py`; its
+libraries are imported only if it is configured. `provider_names.py` has the names in the configuration. Logs and error
+texts never contain credentials.
 """

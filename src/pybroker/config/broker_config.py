@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from pybroker.config.keys import KeyInfo, Settings, setting
+from pybroker.config.setting_types import KeyInfo, Settings, setting
 
 
 class BrokerConfig(Settings):
@@ -310,7 +310,7 @@ class BrokerConfig(Settings):
     managed_ledger_persist_individual_ack_as_long_array: bool = setting("managedLedgerPersistIndividualAckAsLongArray", default=True, doc="Store gaps between acknowledgements as an array of 64-bit integers.", supported=False)
     managed_ledger_max_reads_in_flight_size_in_mb: int = setting("managedLedgerMaxReadsInFlightSizeInMB", default=0, doc="Maximum size of running reads and read-ahead entries of all subscriptions, in MB. 0: only the limit from brokerMemoryLimitMB.", minimum=0)
     managed_ledger_read_entry_timeout_seconds: int = setting("managedLedgerReadEntryTimeoutSeconds", default=0, doc="Timeout of a read, in seconds. 0: no limit.", minimum=0, supported=False)
-    managed_ledger_add_entry_timeout_seconds: int = setting("managedLedgerAddEntryTimeoutSeconds", default=0, doc="Timeout of a write, in seconds. 0: no limit.", minimum=0, supported=False)
+    managed_ledger_add_entry_timeout_seconds: int = setting("managedLedgerAddEntryTimeoutSeconds", default=0, doc="Seconds that messages wait for the next ledger of their topic. After that the broker answers with an error. They wait while the current ledger is closed, and after a write with an unknown outcome. 0: no limit.", minimum=0)
     managed_ledger_new_entries_check_delay_in_millis: int = setting("managedLedgerNewEntriesCheckDelayInMillis", default=10, doc="Milliseconds before the next read when a read returned too few entries.", minimum=0, supported=False)
     managed_ledger_stats_period_seconds: int = setting("managedLedgerStatsPeriodSeconds", default=60, doc="Period of storage statistics, in seconds.", minimum=1, supported=False)
     auto_skip_non_recoverable_data: bool = setting("autoSkipNonRecoverableData", default=False, doc="Skip stored entries that are damaged beyond repair: they are logged, counted and treated as acknowledged. false: the subscription stops in front of them until an operator skips them.", dynamic=True)

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from pybroker.admin.calls import unserved
+from pybroker.admin.calls import unsupported_settings
 from pybroker.admin.calls.call import Call
-from pybroker.admin.calls.unserved import Asks
+from pybroker.admin.calls.unsupported_settings import Asks
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
@@ -67,5 +67,5 @@ def route(
 
     `body` (type of the body), `queries` and `answers` (meaning of statuses) are for documentation only.
     """
-    app = HandlerApp(handler, body, queries, answers or {}, unserved.of(method, path))
+    app = HandlerApp(handler, body, queries, answers or {}, unsupported_settings.of(method, path))
     return Route(path, app, methods=[method])

@@ -4,6 +4,6 @@ Invariants: each metric has one `# HELP` and one `# TYPE` line followed by all i
 of every sample. The page is written in time slices. Topic and subscription rows are formatted without the client
 library, which needs 13 µs per row, too much for 10,000 topics.
 
-Start with `metrics_page.py` (the page's order), then `metric_values.py` (a topic's values) and `exposition_text.py`
-(the format).
+Start with `metrics_page.py` (the page's order), then `topic_and_subscription_metrics.py` (the values of topics and their
+clients) and `exposition_text.py` (the format).
 """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pybroker.admin.calls.call import Call
 
 Asks = Callable[["Call", Any], bool]
-"""Returns whether a request with this decoded body (or None) sets the setting."""
+"""Returns whether a request with this decoded body (or None) sets an unsupported setting."""
 
 _V2 = "/admin/v2"
 _CLUSTER = _V2 + "/clusters/{cluster}"
