@@ -1,6 +1,6 @@
-"""Read access to the data directory of a stopped broker, which is locked meanwhile.
+"""Read access to the locked data directory of a stopped broker.
 
-SQLite changes a database when it opens it after a crash, so databases are opened as copies, with their logs. Journal
+SQLite changes a database when it opens it after a crash, so copies of the databases and their logs are opened. Journal
 and segment files are only read.
 """
 
@@ -34,7 +34,7 @@ LOG_SUFFIX = "-wal"
 
 
 class NotUsable(Exception):
-    """The directory cannot be used. The text is one line for the operator."""
+    """The tool cannot use the directory. The text is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class TopicLedgers:
 
 
 class DataFiles:
-    """The files of a directory; `copies` holds the database copies."""
+    """The files of a directory. `copies` is the directory of the database copies."""
 
     def __init__(self, directory: Path, copies: Path) -> None:
         self.directories = StoreDirectories.below(directory)
@@ -56,21 +56,20 @@ class DataFiles:
         self._copies = copies
 
     def journal_names(self) -> dict[int, str]:
-        """Return existing and prepared files by ascending generation."""
+        """Return existing and prepared journal files by ascending generation."""
         return _by_number(self.directories.journal, parse_journal_file_name)
 
     def what_is_there(self) -> str:
-        """Describe the contents of the store's directories besides its table; empty if there are none."""
+        """Describe the store's files other than its table; empty if there are none."""
         journal = self.directories.journal
         names = [path.name for path in journal.iterdir()] if journal.is_dir() else []
         return describe_files(len(self.segment_names()), sum(name.endswith(JOURNAL_SUFFIX) for name in names))
 
     def segment_names(self) -> dict[int, str]:
-        """Return files by ascending ledger id."""
+        """Return segment files by ascending ledger id."""
         return _by_number(self.directories.ledgers, parse_segment_name)
 
     def open_database(self, name: str) -> sqlite3.Connection:
-        """Open the copy of a database. Raises sqlite3.Error."""
         return sqlite3.connect(self._copies / name, isolation_level=None)
 
     def copy_of(self, name: str) -> Path:
@@ -86,15 +85,15 @@ class DataFiles:
         return path.read_bytes() if path.exists() else b""
 
     def log_of(self, name: str) -> bytes:
-        """Return the write-ahead log of a database as the last process left it; empty if there is none."""
+        """Return the write-ahead log of a database; empty if there is none."""
         return self.content_of(name + LOG_SUFFIX)
 
     def has(self, name: str) -> bool:
         return (self._directory / name).exists()
 
     def known_data(self) -> KnownData:
-        """Return the store's data according to the metadata; nothing if the metadata is missing or damaged, which is
-        reported elsewhere.
+        """Return the ledgers and cursors in the metadata; nothing if the metadata is missing or damaged, which `verify`
+        reports separately.
         """
         if not self.has(METADATA_FILE):
             return NOTHING_KNOWN

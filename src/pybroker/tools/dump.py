@@ -60,7 +60,6 @@ class Dump:
         self._topics: list[TopicLedgers] = []
 
     def items(self) -> Iterator[Item]:
-        """Yield all items. Damage is reported where it is found."""
         self._state.load_table()
         self._load_topics()
         yield from self._take_damages()
@@ -256,7 +255,7 @@ def _transactions_item(record_id: str, records: list[bytes]) -> Item:
 
 
 def _describe(payload: bytes) -> Item:
-    """Return the client's metadata of the entry; empty if it is not a message."""
+    """Return the message metadata of the entry; empty if the entry is no message."""
     try:
         metadata = message_metadata(payload)
     except ProtocolViolation:
@@ -279,7 +278,7 @@ def _text(item: Item) -> str:
 
 
 def _value(value: object) -> str:
-    """Quote values with spaces or control characters, so that bytes from clients never reach the terminal unescaped."""
+    """Quote values with spaces or control characters, so that a client's bytes never reach the terminal unescaped."""
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str) and value.isprintable() and value and " " not in value:

@@ -1,9 +1,9 @@
 """Repair of cursors and transactions: makes them consistent with the entries and with the transaction logs.
 
-Undamaged records of a cursor are kept; if some are lost, the report states up to which position acknowledgements are
-certain. A topic's transaction buffer is recomputed from its entries if it may be older. A transaction that is open in
-a topic or subscription but ended at its coordinator is ended there, too: with the end in the logs or in markers of
-other topics, otherwise with an abort, which is reported with transaction and position.
+Undamaged records of a cursor are kept. If some are lost, the report states up to which position acknowledgements are
+certain. A topic's transaction buffer is recomputed from its entries if it may be older. A transaction that is open in a
+topic or subscription but ended at its coordinator is ended there, too: as in the logs or in markers of other topics,
+otherwise with an abort, which is reported with transaction and position.
 
 This module writes nothing; `Repair` writes `records` and the changed managed ledger infos.
 """
@@ -77,7 +77,7 @@ class CursorRepair:
     _has_all_markers: bool = False
 
     def run(self) -> None:
-        """Repair the cursors of all topics in memory. Raises StoreError for records of a newer version."""
+        """Compute the repaired cursors of all topics. Raises StoreError for records of a newer version."""
         if self.is_metadata_older:
             self._name_cursors_again()
         self._read_logs()
@@ -117,7 +117,7 @@ class CursorRepair:
 
     @property
     def is_needed(self) -> bool:
-        """Whether stored records must change."""
+        """Return whether stored records must change."""
         return bool(self.done or self.damaged_logs)
 
     def _read_logs(self) -> None:
@@ -170,7 +170,7 @@ class CursorRepair:
             cursor.delayed = topic.is_changed = True
 
     def _end_in_buffer(self, topic: RepairedTopic, buffer: TransactionBuffer) -> bool:
-        """End open transactions of `buffer` that their coordinators do not end. Return whether there were any."""
+        """End the open transactions of `buffer` that their coordinators will not end. Return whether there were any."""
         forgotten = [txn for txn in buffer.open if not self.ends.will_end(txn)]
         for txn in forgotten:
             places = _spans(buffer.open[txn].entries)
@@ -191,7 +191,7 @@ class CursorRepair:
 
     @property
     def _may_lack_ends(self) -> bool:
-        """Whether the end of a transaction that is open at its coordinator may be lost."""
+        """Return whether the end of a transaction that is open at its coordinator may be lost."""
         return (
             self.state.lacks_journal or self.state.is_end_unknown or self.is_metadata_older or bool(self.damaged_logs)
         )
@@ -222,7 +222,7 @@ class CursorRepair:
 
     def _repair_cursor(self, topic: RepairedTopic, name: str, cursor: CursorInfo) -> None:
         if name == DEDUPLICATION_CURSOR and self.is_metadata_older:
-            return  # The info's sequence ids may be older than its records: the broker reads all again.
+            return  # the info's sequence ids may be older than its records: the broker reads all again
         snapshot, deltas = self._whole_records(topic, name, cursor)
         state = CursorState.restore(topic.ledgers, Position(*cursor.position), snapshot, deltas)
         if _coordinator_of(topic.path) is not None:
@@ -262,7 +262,7 @@ class CursorRepair:
         return (snapshot, kept[1:]) if kept and kept[0] is snapshot else (None, kept)
 
     def _end_holds(self, topic: RepairedTopic, name: str, state: CursorState) -> bool:
-        """End pending transaction acks that no coordinator ends. Return whether there were any."""
+        """End pending transaction acks that no coordinator will end. Return whether there were any."""
         forgotten = [txn for txn in state.held.open if not self.ends.will_end(txn)]
         for txn in forgotten:
             places = _places_held(state.held.open[txn])
@@ -331,7 +331,6 @@ def _acknowledge(state: CursorState, hold: Hold) -> None:
 
 
 def _certain(state: CursorState, snapshot: bytes | None, deltas: list[bytes]) -> str:
-    """Describe which acknowledgements are certain and which may be lost."""
     if snapshot is None and not deltas:
         return (
             f"perhaps all acknowledgements after {state.mark_delete_position}, its initial position: these messages are "

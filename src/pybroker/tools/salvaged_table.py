@@ -1,7 +1,7 @@
 """Reads undamaged rows of a damaged `checkpoint.db`, and determines which cursors may have lost rows.
 
-Every row with a correct checksum is used, also from older page versions, because a cursor's record never changes
-under its number. The digests show whether rows are missing; the b-trees show between which keys.
+Every row with a correct checksum is used, also from older page versions, because the content of a cursor record never
+changes. The digests show whether rows are missing; the b-trees show between which keys.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class SalvagedTable:
         self.lost: list[tuple[Key | None, Key | None]] = []
         """Pairs of keys (exclusive) between which cursor records are lost; None: the end of the table."""
         self.lost_records: int | None = 0
-        """The number of lost cursor records; None if unknown."""
         self._pages = DatabasePages(data, log, _is_whole)
         self._roots = self._pages.roots()
         self._copies = list(self._pages.every_row())
@@ -69,11 +68,10 @@ class SalvagedTable:
 
     @property
     def is_facts_page_certain(self) -> bool:
-        """Whether the newest version of each page is certain: a damaged log may hide a newer one."""
+        """Return whether the newest version of each page is certain: a damaged log may hide a newer one."""
         return not self._pages.has_damaged_log
 
     def may_lack(self, cursor_id: str) -> bool:
-        """Return whether a record of the cursor may be lost."""
         return any(_is_between(cursor_id, *span) for span in self.lost)
 
     def _tree(self, table: str) -> list[Row | None]:

@@ -1,7 +1,7 @@
 """The combined state of checkpoint table and journal, read without changes, with all damage found.
 
-The rules are those of a start: batches apply in order from the table's sequence number on, and records after extents.
-Where a start refuses, this module records the damage and continues as far as possible.
+The rules are those of a broker start: batches apply in order from the table's sequence number on. Where a start
+refuses, this module records the damage and continues as far as possible.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class StoredState:
         self.lacks_journal = False
         """Whether durable batches are lost or damaged."""
         self.is_end_unknown = False
-        """Whether it is unknown if the last batches and the table's last transactions exist."""
+        """Whether the last batches and the table's last transactions may be missing."""
         self.known = NOTHING_KNOWN
         """The store's data according to the metadata."""
         self.known_end: JournalEnd | None = None
@@ -143,7 +143,7 @@ class StoredState:
             return False
         _, snapshot, deltas = self._shelf.shelved(cursor_id)
         has_whole = snapshot is not None or any(is_each_whole or is_whole_record(data) for _, data in deltas)
-        return not (self._are_facts_known and has_whole)  # The live journal is newer than the table.
+        return not (self._are_facts_known and has_whole)  # the live journal is newer than the table
 
     # The table
 
@@ -164,7 +164,7 @@ class StoredState:
                         self._report(Finding(name, None, "", str(text)))
                 self._version = schema_version(connection)
                 if self._version == 0:
-                    # Without other files: interrupted in its first start, and created by the next one.
+                    # Without other files, the first start was interrupted; the next start creates the table.
                     if what_is_there := self._files.what_is_there():
                         self._lose_facts(name, f"is empty, although there are {what_is_there}")
                 else:
@@ -264,14 +264,12 @@ class StoredState:
     # The journal
 
     def live_journal(self) -> dict[int, str]:
-        """Return the files that a start would read."""
         names = self._files.journal_names()
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
     def read_journal(self) -> Iterator[LiveBatch]:
-        """Apply and yield every live batch. Payloads are valid until the next file is read.
-
-        Raises NotUsable for a journal file of a newer version.
+        """Apply and yield every live batch. Payloads are valid until the next file is read. Raises NotUsable for a
+        journal file of a newer version.
         """
         order = BatchOrder(self.facts.sequence, is_synced=True)
         for generation, name in self.live_journal().items():
@@ -282,7 +280,7 @@ class StoredState:
                 self._report(Finding(name, 0, "", str(error)))
                 repaired = with_new_header(data, generation)
                 if repaired is None and isinstance(error, UnknownVersion):
-                    # Not damage: the batches are not of this version either.
+                    # Not damage: the batches are of the newer version, too.
                     raise NotUsable(f"{name} cannot be read: {error}") from error
                 if repaired is None:
                     self.lacks_journal = True
@@ -293,7 +291,7 @@ class StoredState:
                 self._report(Finding(name, offset, "", "damaged batch, which the checkpoint covers", is_damage=False))
             live = scanned.batches
             if live and not self._are_facts_known and not order.next_sequence:
-                order = BatchOrder(live[0].sequence, is_synced=True)  # The table's last batch is unknown.
+                order = BatchOrder(live[0].sequence, is_synced=True)  # the table's last batch is unknown
             try:
                 live = order.live_batches(name, scanned)
             except DamagedJournal as error:
@@ -315,8 +313,8 @@ class StoredState:
         self._report(finding)
 
     def _counts(self, batch: BatchHeader) -> bool:
-        """Return whether a batch is used. Without the table's facts, any batch may hold data that is stored nowhere
-        else.
+        """Return whether a batch is used. Without the table's facts, every batch is used: its data may be stored
+        nowhere else.
         """
         return not self._are_facts_known or batch.sequence >= self.facts.sequence
 

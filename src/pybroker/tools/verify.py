@@ -44,7 +44,6 @@ EXIT_NOT_USABLE = 2
 
 
 def main(directory: Path) -> int:
-    """Verify, print a line for each finding and a summary, and return the exit code."""
     findings: list[Finding] = []
 
     def report(finding: Finding) -> None:
@@ -309,8 +308,7 @@ def _span(ledger_id: int, first_id: int, end_id: int) -> str:
     return f"positions {ledger_id}:{first_id} to {ledger_id}:{end_id - 1}"
 
 
-def _show_nothing(_done_bytes: int, _total_bytes: int) -> None:
-    """The progress callback without a progress bar."""
+def _show_nothing(_done_bytes: int, _total_bytes: int) -> None: ...
 
 
 @contextmanager
@@ -319,7 +317,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield _show_nothing
         return
-    # Imported here, because it is optional.
+    # imported here, because it is optional
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
