@@ -49,7 +49,7 @@ class Broker:
 
 
 def parse_target(text: str) -> Broker:
-    """NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]"""
+    """Parse NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]."""
     name, _, rest = text.partition("=")
     url, *more = rest.split(",")
     if not name or not url.startswith("pulsar://"):
@@ -100,18 +100,16 @@ class PybrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Return the pid of the last started process."""
         assert self._process is not None
         return self._process.pid
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Stop in order; does nothing if the process has ended."""
+        """Stop the broker; does nothing if the process has ended."""
         if self._process is not None and self._process.poll() is None:
             _end(self._process)
 
@@ -120,7 +118,7 @@ class PybrokerProcess:
 def own_pybroker(
     journal_sync_data: bool = True, settings: Mapping[str, str] | None = None, command: str | None = None
 ) -> Iterator[PybrokerProcess]:
-    """Yield a broker that is not started, and stop and remove it at the end. `command`: of another installation."""
+    """Yield a broker that is not started yet; stop and remove it at the end. `command`: of another installation."""
     with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
         process = PybrokerProcess(pathlib.Path(directory), journal_sync_data, settings, command)
         try:
@@ -166,8 +164,8 @@ def started_reference(
 ) -> Iterator[Broker]:
     """Start the reference broker with the `baseline` script of `directory`, on free ports.
 
-    Its state is in a temporary directory that uses the resolved jars, so it does not affect another instance on this
-    machine.
+    Its state is in a temporary directory that uses the resolved jars, so other instances on this machine are not
+    affected.
     """
     script = directory.resolve() / "baseline"
     resolved = pathlib.Path(os.environ.get("PULSAR_BASELINE_HOME", pathlib.Path.home() / ".cache/pulsar-baseline"))

@@ -1,7 +1,7 @@
 """The load cases. Each returns named figures in print order.
 
-Every case uses its own topic, warms up before it measures, and drains before it ends, so the next one starts on an
-idle broker. Figures are measured between two snapshots of the broker's process.
+Every case uses a new topic, warms up before it measures, and drains before it ends. Figures are the difference of two
+snapshots of the broker's process.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ WINDOW_MESSAGES = 1000
 BLOCK_FRAMES = 128
 LEAD_IN_S = 1.0
 DRAIN_TIMEOUT_S = 60.0
-PACED_WINDOW_MESSAGES = 100_000  # more than a stall can collect, because the rate must not depend on receipts
+PACED_WINDOW_MESSAGES = 100_000  # larger than the backlog of any stall, because the rate must not depend on receipts
 SUBSCRIPTION = "load"
 STUCK_KEY_ROUNDS = 3
 
@@ -231,7 +231,7 @@ def latency_under_flood(broker: Broker, settings: Settings) -> Figures:
     flood_rate, catch_up_rate = ours.recv() if ours.poll(DRAIN_TIMEOUT_S) else (None, None)
     flood.join(DRAIN_TIMEOUT_S)
     publisher.link.close()
-    for meaningless in ("broker_cpu_us", "mb_s", "client_cpu_us"):  # these figures would include the flood
+    for meaningless in ("broker_cpu_us", "mb_s", "client_cpu_us"):  # these would include the flood
         figures.pop(meaningless, None)
     return figures | percentiles(latencies_ms) | {"flood_s": flood_rate, "catch_up_s": catch_up_rate}
 

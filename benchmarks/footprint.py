@@ -26,7 +26,7 @@ def topic_name(number: int) -> str:
 
 
 def resident_mb(broker: Broker) -> int:
-    """Wait until the work in progress has ended, then measure."""
+    """Wait until work in progress has ended, then measure."""
     time.sleep(SETTLE_S)
     return broker.rss_mb() or 0
 

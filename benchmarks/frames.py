@@ -1,13 +1,13 @@
 """Frames that are encoded once and sent many times. Pure.
 
-Encodes SEND, FLOW and ACK, and splits received bytes into frames. Other commands use protobuf. Invariant: an official
-client could send every frame: checksums are correct, and sequence ids increase by one per message.
+Encodes SEND, FLOW and ACK, and splits received bytes into frames. Other commands use protobuf. Invariant: every frame
+is one that an official client could send: checksums are correct, and sequence ids increase by one per message.
 
     SEND frame = total(4) command_size(4) BaseCommand 0x0e01 crc32c(4) metadata_size(4) MessageMetadata payload
 
-The sequence id that a broker echoes precedes the checksummed part. So a block of frames that differ only in that id
-is encoded once. Ids start where their varint has four bytes, so all frames are equally long, and the next block needs
-only eight slice assignments.
+The sequence id precedes the checksummed part, so a block of frames that differ only in that id is encoded once. Ids
+start where their varint has four bytes, so all frames are equally long, and the next block needs only eight slice
+assignments.
 """
 
 import struct
@@ -100,7 +100,6 @@ class SendBlock:
         self._patch()
 
     def advance(self) -> None:
-        """Change the block into the following one."""
         self.first_sequence_id += self.frame_count * self.messages_per_entry
         if self.first_sequence_id + self.frame_count * self.messages_per_entry > LAST_SEQUENCE_ID:
             self.first_sequence_id = (
@@ -123,9 +122,9 @@ class SendBlock:
 
 
 class FrameWalker:
-    """Splits received bytes into frames without decoding them.
+    """Splits received bytes into frames without decoding them. For one connection.
 
-    Owned by one connection. Invariant: `buffer[:filled]` starts at a frame boundary between calls of `frames`.
+    Invariant: `buffer[:filled]` starts at a frame boundary between calls of `frames`.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 20) -> None:

@@ -50,15 +50,15 @@ for path in sys.argv[1:]:
     spec = util.spec_from_file_location(name, path, loader=machinery.ExtensionFileLoader(name, path))
     spec.loader.exec_module(util.module_from_spec(spec))
 """
-"""Without the package around them, whose dependencies the other Python does not have."""
+"""Runs without the package, whose dependencies the other Python lacks."""
 
 
 class PackageError(Exception):
-    """A check failed. The text says which one."""
+    """A check failed. The text names the check."""
 
 
 def source_files(source: Path) -> set[str]:
-    """The files below `src` that belong into a wheel."""
+    """Return the files below `src` that belong into a wheel."""
     paths = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     return {
         path.as_posix()
@@ -70,13 +70,13 @@ def source_files(source: Path) -> set[str]:
 
 
 def has_compiler() -> bool:
-    """Whether the C compiler exists that Python uses for extension modules."""
+    """Return whether the C compiler exists that Python uses for extension modules."""
     command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     return shutil.which(str(command).split()[0]) is not None
 
 
 def is_test(name: str) -> bool:
-    """Whether a file of the wheel is a test, or belongs to no package of this project."""
+    """Return whether a file of the wheel is a test, or belongs to no package of this project."""
     top, *_ = path = PurePosixPath(name).parts
     return (top not in PACKAGES and not top.startswith("pybroker-")) or "tests" in path or path[-1] == "conftest.py"
 
@@ -197,7 +197,7 @@ def use(programs: Path, directory: Path) -> str:
 
 
 def newer_python() -> str | None:
-    """A Python of a later minor version that works, of the PATH or of pyenv; None without one."""
+    """Return a working Python of a later minor version, from the PATH or pyenv; None without one."""
     versions = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin/python3"))
     names = [f"python3.{minor}" for minor in range(sys.version_info.minor + 1, sys.version_info.minor + 5)]
     for candidate in (*filter(None, map(shutil.which, names)), *map(str, versions)):

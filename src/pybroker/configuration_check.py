@@ -1,7 +1,7 @@
-"""Checks of a configuration beyond single values: all problems at once, before anything is opened.
+"""Checks of a configuration beyond single values. They report all problems at once, before any resource is opened.
 
-Each check creates the object that the broker will create from its keys. The broker refuses the same values when it creates them,
-for programs that build one without the command line. Entry filters, which are code of others, are only created there.
+Each check creates the object that the broker will create from its keys, so the broker refuses the same values. Entry
+filters are not checked, because they are third-party code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS = re.compile(r"\w+")
 def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
     """Add contradictions and ineffective settings to `problems`.
 
-    Problems of the `refused_keys` are omitted, because their values are not used.
+    Problems of `refused_keys` are omitted, because their values are not used.
     """
     found = Problems()
     checks: list[Callable[[BrokerConfig], object]] = [

@@ -1,7 +1,7 @@
 """Address and credentials of a broker, passed to each process that connects to it.
 
-No secret appears in a `repr`, an error, or a Spark plan. Prefer a `Secret` that names a file or an environment
-variable: then no process passes the secret itself to another one.
+No secret appears in a `repr`, an error, or a Spark plan. A `Secret` that names a file or an environment variable keeps
+the secret itself out of inter-process messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_SECRET_BYTES = 64 * 1024
 
 
 class AccessRefused(ValueError):
-    """A secret cannot be read, or the access contradicts itself. The text names the setting to change, and contains no
+    """A secret cannot be read, or settings contradict each other. The text names the setting to change, without a
     secret.
     """
 

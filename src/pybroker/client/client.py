@@ -1,8 +1,7 @@
 """A client of one cluster: connections, topic lookup, and queries about topics.
 
-Owns its connections and the tasks of its producers. Create a new client after a fork, because sockets and event loop
-belong to the process that created them. A request that fails because a broker restarts or a topic moves is repeated
-until `operation_timeout_s` has passed.
+Create a new client after a fork. A request that fails because a broker restarts or a topic moves is repeated until
+`operation_timeout_s` has passed.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ class Closing(ABC):
         await self.close()
 
     @abstractmethod
-    async def close(self) -> None:
-        """Idempotent."""
+    async def close(self) -> None: ...
 
 
 class ClientPart(Closing):
@@ -77,7 +75,7 @@ class ClientPart(Closing):
 
 
 class Client(Closing):
-    """An asynchronous context manager for use on one event loop."""
+    """Asynchronous context manager, for use on one event loop."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -149,7 +147,7 @@ class Client(Closing):
         return TopicSchema(found.type, found.schema_data, properties, found.name, answer.schema_version)
 
     async def ask_any(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Ask any broker of the service URL."""
+        """Send a request to any broker of the service URL."""
 
         async def ask() -> pb.BaseCommand:
             return await (await self.any_connection()).request(command)
@@ -174,7 +172,7 @@ class Client(Closing):
     # --- connections
 
     async def any_connection(self) -> Connection:
-        """Return a connection to the host that answered last, or else the next that answers."""
+        """Return a connection to the host that answered last, else to the next host that answers."""
         failure: ConnectionLost | None = None
         for _ in self._seeds:
             try:

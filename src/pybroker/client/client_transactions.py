@@ -38,10 +38,10 @@ class TransactionFailed(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """The response to the end of a transaction was lost, and the coordinator has forgotten the transaction. It is
+    """The response to the end of a transaction was lost, and the coordinator no longer knows the transaction. It is
     committed or aborted.
 
-    The broker redelivers the messages acknowledged in it only if it was aborted, so the caller goes on consuming.
+    If it was aborted, the broker redelivers the messages acknowledged in it, so the caller continues to consume.
     """
 
 
@@ -104,7 +104,7 @@ class Coordinators:
         return await self._client.retried(attempt)
 
     async def ask_once(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Do not retry. If the coordinator has moved, the next call looks it up again."""
+        """Send one request without retry. If the coordinator has moved, the next call looks it up again."""
         try:
             return await (await self._connection(coordinator)).request(command)
         except TransactionCoordinatorNotFound as error:
@@ -155,7 +155,6 @@ class Transaction:
     # --- operations
 
     def require_open(self) -> None:
-        """Raise TransactionEnded unless the transaction is open."""
         if self.state is not TransactionState.OPEN:
             raise TransactionEnded(f"transaction {self.id} is {self.state.value}")
 
@@ -228,7 +227,7 @@ class Transaction:
         return self._failure
 
     async def abort_ending(self) -> None:
-        """Abort a transaction that is ending. For the caller that began to end it."""
+        """Abort a transaction that is ending. Called by the operation that began to end it."""
         await self._end(TxnAction.ABORT)
 
     async def _settled(self) -> None:
@@ -276,7 +275,7 @@ class Transaction:
 
 
 async def _settle(done: asyncio.Future[object], work: Coroutine[Any, Any, object]) -> None:
-    """Run `work`, and pass its outcome to the waiters of `done`."""
+    """Run `work`, and pass its result to the waiters of `done`."""
     try:
         await work
     except BaseException as error:

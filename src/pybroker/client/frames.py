@@ -1,10 +1,10 @@
 """The client's half of the wire format: decodes frames from the broker, and encodes SEND frames.
 
-    total(4) size(4) BaseCommand                                    anything
+    total(4) size(4) BaseCommand                                    any command
     total(4) size(4) BaseCommand entry                              MESSAGE, SEND
 
-Invariants: the result does not depend on how the bytes are split into reads; nothing longer than the limit is buffered; all
-other input raises ProtocolViolation. MESSAGE is decoded by hand because each entry comes with one; protobuf decodes the rest.
+Invariants: the result does not depend on how the bytes are split into reads; nothing longer than the limit is buffered;
+all other input raises ProtocolViolation. MESSAGE is decoded by hand for speed; protobuf decodes the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FrameReader(Generic[Read]):
     """Splits the bytes of one connection into frames, and decodes each with `read` (`read_event` or
     `command_and_rest`).
 
-    Invariant: `_parts` hold less than one whole frame, and a frame is at most `max_frame_bytes` long.
+    Invariant: `_parts` contain less than one whole frame, and a frame is at most `max_frame_bytes` long.
     """
 
     def __init__(self, read: Callable[[bytes, int, int], Read]) -> None:

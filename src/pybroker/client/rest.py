@@ -131,11 +131,10 @@ class RestClient:
 
     @property
     def _is_unknown(self) -> bool:
-        """Whether no broker has answered yet, and a shorter patience applies then."""
+        """Whether no broker has answered yet, so that the shorter patience applies."""
         return self._contact_patience_s is not None and not self._has_answered
 
     def close(self) -> None:
-        """Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -68,7 +68,7 @@ class Sink:
         self._path = f"/admin/v3/transactions/sinks/{quote(name, safe='')}"
 
     async def last_batch(self) -> int | None:
-        """Raises as `commit_together`."""
+        """Return the last committed batch. Raises as `commit_together`."""
         try:
             shown = await self._ask("GET", "", None)
         except Refused as error:
@@ -174,7 +174,7 @@ class Sink:
 
 
 def _call(access: Access, method: str, path: str, body: object) -> Any:
-    """Send once. Raises the errors of RestClient, some of them as errors of the binary protocol."""
+    """Send one request. Raises the errors of RestClient, some of them as errors of the binary protocol."""
     with closing(RestClient(access, patience_s=0)) as rest:
         try:
             return rest.json(method, path, body, may_repeat=False)

@@ -1,7 +1,7 @@
 """Decoding of entry runs into record batches.
 
-Entries are scanned in blocks. Payloads are decrypted or decompressed one by one, if required. Columns are built
-without Python code for each message. Memory: the run, the records of one block, the opened payloads of one window
+Entries are scanned in blocks. Only compressed or encrypted payloads are opened one by one; columns are built without
+Python code for each message. Memory: the run, the records of one block, the opened payloads of one window
 (`max_batch_bytes` plus one entry), and one batch.
 """
 
@@ -51,8 +51,8 @@ class ChunkJoiner(Protocol):
     """Assembles chunked messages."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """Return the message that entry `number` of `run` completes, decrypted; None if it completes none. Entries
-        come in order. Raises DamagedPayload if the message cannot be assembled.
+        """Return the message that entry `number` of `run` completes, decrypted; None if it completes none. Called in
+        entry order. Raises DamagedPayload if the message cannot be assembled.
         """
 
 
@@ -118,9 +118,7 @@ class MessageDecoder:
         self._properties = np.zeros(_FIRST_PROPERTIES, PROPERTY)
 
     def decode(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the run in order. Raises BadEntry according to the policies for bad and encrypted
-        records.
-        """
+        """Yield the messages of the run in order. Raises BadEntry if the policies require it."""
         for first, stop in _blocks(run):
             entries = scanned(self._scanner, run, first, stop)
             block = _Block(first, entries, [run.data])
@@ -259,7 +257,6 @@ def _blocks(run: EntryRun) -> Iterator[tuple[int, int]]:
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Raise ValueError for an unknown or repeated column."""
     fields = []
     for name in columns:
         if name == VALUE:

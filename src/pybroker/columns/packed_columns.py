@@ -1,6 +1,6 @@
 """Conversion of message columns to the flat buffers that both packers take, with validation.
 
-Key bytes that are not UTF-8 become base64. Values that the protocol cannot represent are refused with column and row.
+Keys that are not UTF-8 become base64. Values that the protocol cannot represent are refused with column and row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MessageColumns:
 
 
 def packed_columns(rows: MessageColumns) -> PackedColumns:
-    """Raise ValueError with the column for values that a message cannot represent."""
+    """Convert the columns. Raises ValueError with the column for values that a message cannot represent."""
     values = _binary(rows.values, "the payload")
     no_column = (None, _NOTHING, None)
     keys: tuple[Any, ...] = (*no_column, None)
@@ -71,7 +71,6 @@ def _binary(array: pa.Array, column: str) -> pa.Array:
 
 
 def _buffers(array: pa.Array) -> tuple[Any, Any, Any]:
-    """Return offsets, data and validity of a binary array, which may be a slice."""
     _, offsets, data = array.buffers()
     count = len(array)
     places = (

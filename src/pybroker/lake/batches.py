@@ -31,7 +31,8 @@ class Batch:
 
 
 def choose(plans: Sequence[TopicPlan], limit_bytes: int) -> Batch:
-    """Select a part of each topic in proportion to its backlog, about `limit_bytes` in total, but at least one entry per topic.
+    """Select a part of each topic in proportion to its backlog, about `limit_bytes` in total, but at least one entry
+    per topic.
 
     Positions also advance in plans without entries, for example past empty ledgers.
     """

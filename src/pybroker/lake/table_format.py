@@ -143,4 +143,4 @@ class LakeTable(ABC):
         """Delete files. Missing files are ignored."""
 
     def close(self) -> None:  # noqa: B027  (most formats have nothing to give back)
-        """Release connections."""
+        ...

@@ -1,3 +1,5 @@
+"""The environment of the local store: disk, clock, randomness, and threads."""
+
 from __future__ import annotations
 
 import random

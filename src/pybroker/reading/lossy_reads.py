@@ -1,7 +1,7 @@
 """A source for reads that allow losses. It continues after damaged or lost entries, and logs their number.
 
-Invariant: a readable entry is omitted only if damage lies on both sides of it within the step of a search. Only `DataLoss` is
-skipped: a slow broker has lost nothing.
+Invariant: a readable entry is omitted only if damage is on both sides of it within one search step. Only `DataLoss` is
+skipped, never a timeout.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pybroker.reading.positions import EntryRange, Place, TopicPlan
 
 _PROBED_ONE_BY_ONE = 16
-"""Number of entries after damage that are tried one by one. Then the search doubles its step, so a ledger that is lost as a
-whole costs about twenty requests.
+"""Number of entries after damage that are tried one by one. Then the search step doubles, so a completely lost ledger
+costs about twenty requests.
 """
 
 
 class LossyReads(EntrySource):
-    """A wrapper of another source, which keeps its owner. Its reads omit lost entries."""
+    """A wrapper of another source. Its reads omit lost entries. It does not close the source."""
 
     leaves_out_entries = True
 
@@ -66,7 +66,7 @@ class LossyReads(EntrySource):
                 step *= 2
             probed += step
         left = min(probed, end)
-        # The step may have skipped the first readable entries, or all of them.
+        # The step may have skipped readable entries.
         while left - lost > 1:
             middle = (lost + left) // 2
             if self._is_left(rest, middle):

@@ -45,7 +45,7 @@ class RestTopics:
         self._rest = rest
 
     def partition_count(self, topic: TopicName) -> int:
-        """Return 0 for a topic without partitions. Raises TopicMissing if the broker reports that the topic does not exist."""
+        """Return the number of partitions; 0 for a topic without partitions. Raises TopicMissing."""
         try:
             answer = self._rest.json("GET", f"/admin/v2/persistent/{segments_of(topic)}/partitions")
         except Refused as error:

@@ -20,7 +20,7 @@ _USED = (
     "tlsTrustCertsFilePath",
     "useTls",
 )
-# Options of the Java client that have no effect here: pools, threads, statistics.
+# Options of the Java client that are accepted without effect: pools, threads, statistics.
 _ACCEPTED = (
     "concurrentLookupRequest",
     "connectionMaxIdleSeconds",

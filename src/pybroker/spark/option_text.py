@@ -1,8 +1,8 @@
 """Parsing of Spark options, which have lower-case keys and text values.
 
-The option names are those of the Scala connector. It passes options such as `pulsar.client.*` on to the Java client; here some
-of them are used, the other options of the Java client are accepted without effect, and all unknown options are errors. An
-ignored limit or credential would be worse than a query that does not start.
+The option names are those of the Scala connector, which passes options such as `pulsar.client.*` on to the Java client.
+Here some of them are used, the other options of the Java client are accepted without effect, and all unknown options
+are errors: an ignored limit or credential would be worse than a query that does not start.
 """
 
 from __future__ import annotations

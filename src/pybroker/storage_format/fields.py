@@ -1,3 +1,5 @@
+"""Common parts of the layouts: packed columns of numbers, and the error for invalid bytes."""
+
 from __future__ import annotations
 
 from array import array

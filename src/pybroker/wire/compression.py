@@ -1,7 +1,7 @@
 """Bounded decompression of payloads, and recompression after messages were removed.
 
-Invariant: for any input, no function returns or holds much more than the size passed to it. Data that does not
-decompress to exactly that size is damaged.
+Invariant: no function allocates or returns much more than the size passed to it. Data that does not decompress to
+exactly that size is damaged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def compression_name(kind: pb.CompressionType) -> str:
 
 
 def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
-    """Raise DamagedPayload unless `data` decompresses to exactly `size` bytes."""
+    """Decompress `data` to exactly `size` bytes. Raises DamagedPayload for any other size."""
     if kind == NOT_COMPRESSED:
         return data
     name = compression_name(kind)

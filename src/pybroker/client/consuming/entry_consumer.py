@@ -107,7 +107,7 @@ class Consumer(ConnectionUser):
         return self._received.popleft()
 
     async def _arrival(self, timeout_s: float) -> None:
-        """Raises RequestTimedOut."""
+        """Wait for the next entry. Raises RequestTimedOut."""
         self._arrived.clear()
         try:
             async with asyncio.timeout(timeout_s):
@@ -227,7 +227,7 @@ class Consumer(ConnectionUser):
 
 
 async def open_consumer(client: Client, topic: TopicName, subscribing: Subscribing) -> Consumer:
-    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Attach a consumer. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
 
     async def attempt() -> Consumer:
         consumer = Consumer(client, topic, subscribing, await client.connection_for(topic))

@@ -108,7 +108,8 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack(
         self, *messages: Message, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """With `wants_receipt` or a transaction, wait for the broker's response, and raise its refusal.
+        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its
+        refusal.
 
         TransactionConflict: a message is already acknowledged, or another transaction has acknowledged it.
         """
@@ -214,7 +215,7 @@ def _require_one(partitions: int, message_id: MessageId | None) -> None:
 
 
 async def open_message_consumer(client: Client, topics: Sequence[TopicName], settings: Receiving) -> MessageConsumer:
-    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Attach a consumer. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     consumer = MessageConsumer(client, settings)
     await consumer.attach(topics)
     return consumer

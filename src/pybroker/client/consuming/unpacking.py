@@ -83,7 +83,9 @@ class Unpacked:
 
 
 def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages) -> Unpacked:
-    """Raises EncryptedMessage for an encrypted entry, and DamagedPayload for one that cannot be decoded."""
+    """Return the messages of an entry. Raises EncryptedMessage, and DamagedPayload for an entry that cannot be
+    decoded.
+    """
     try:
         metadata, payload = split_entry(entry.data)
         at = (entry.ledger_id, entry.entry_id)
@@ -148,7 +150,7 @@ def _message(
     redelivery_count: int,
     schema_version: bytes,
 ) -> Message:
-    """`said`: the metadata of the message, alone or in its batch."""
+    """Create a message. `said`: its metadata, or that in its batch."""
     key = said.partition_key if said.HasField("partition_key") else None
     properties = said.properties
     return Message(

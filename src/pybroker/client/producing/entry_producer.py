@@ -269,7 +269,7 @@ class Producer(ConnectionUser, ClientPart):
     # --- attaching
 
     async def attach(self) -> None:
-        """Attach to the topic. After a failure the producer is closed, and the reason is raised."""
+        """Attach to the topic. A failure closes the producer and is raised."""
         busy_until = time.monotonic() + self._settings.busy_patience_s
         try:
             while True:
@@ -418,7 +418,7 @@ ENTRY_HEADROOM_BYTES = 10 * 1024
 
 
 async def open_producer(client: Client, topic: TopicName, settings: ProducerSettings | None = None) -> Producer:
-    """Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
+    """Attach a producer. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     producer = Producer(client, topic, settings or ProducerSettings())
     await producer.attach()
     return producer

@@ -109,7 +109,7 @@ def pack_chunks(
     max_payload_bytes: int,
     txn: TxnId | None = None,
 ) -> Iterator[PackedEntry]:
-    """Each chunk has at most `max_payload_bytes` of payload."""
+    """Yield the chunks of a message, each with at most `max_payload_bytes` of payload."""
     metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
     count = -(-len(payload) // max_payload_bytes)
     metadata.uuid = f"{packing.producer_name}-{sequence_id}"

@@ -55,8 +55,6 @@ _CONVERTED_AT_ONCE = 128
 
 
 class _Entry(NamedTuple):
-    """An ENTRY record as plain numbers."""
-
     publish_time_ms: int
     event_time_ms: int
     sequence_id: int
@@ -102,10 +100,10 @@ def scan_messages(
 ) -> tuple[int, int]:
     """Write records of the messages from `state`, and advance `state`. Return the numbers of messages and properties.
 
-    Stops when `messages` or `properties` is full, after the message at which the wanted fields reach `max_bytes`, or
-    at the end, where `state["entry"]` is the number of entries. If the properties of the first message alone exceed
-    `properties`, returns (0, their number) and leaves `state` before it. A batch with an error gives the messages
-    before the error, then one error record; an unreadable entry gives one error record.
+    Stops when `messages` or `properties` is full, after the message at which the wanted fields reach `max_bytes`, or at
+    the end, where `state["entry"]` is the number of entries. If the properties of the first message alone exceed
+    `properties`, returns (0, their number) and does not change `state`. A damaged batch gives the messages before the
+    damage, then one error record; an unreadable entry gives one error record.
     """
     return _MessageScan(sources, entries, wanted, max_bytes, messages, properties).run(state)
 
@@ -115,8 +113,6 @@ class _Full(Exception):
 
 
 class _MessageScan:
-    """One call of `scan_messages`."""
-
     def __init__(
         self,
         sources: Sequence[Buffer],

@@ -27,8 +27,7 @@ class Reader(ABC):
     type: pa.DataType
 
     @abstractmethod
-    def read(self, lanes: Lanes) -> pa.Array:
-        """Return as many values as there are lanes."""
+    def read(self, lanes: Lanes) -> pa.Array: ...
 
 
 class PlainReader(Reader):

@@ -63,7 +63,7 @@ class AvroResolution:
         self._count = 0
 
     def record(self, writer: AvroType, reader: AvroType, wanted: Collection[str] | None = None) -> readers.RecordReader:
-        """Return the reader of a whole record; with `wanted`, only of these fields, in the reader's order."""
+        """Return the reader of a record; with `wanted`, only of these fields, in the reader's order."""
         steps: list[tuple[Shape | Reader, int]] = []
         chosen = [
             (each, child)

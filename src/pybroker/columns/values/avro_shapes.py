@@ -1,8 +1,8 @@
 """Layouts of Avro values: skipping them, and finding the items of lists.
 
-Everything exists twice: for all lanes (numpy), and for one lane (plain Python) if few lanes have long lists, because
-a numpy step costs as much for one lane as for a hundred. Both find the same positions and errors. Invariant: the cost
-is linear in the available bytes, whatever lengths they claim.
+Two implementations exist: numpy for all lanes, and plain Python for few lanes with long lists, because a numpy step
+costs as much for one lane as for a hundred. Both find the same positions and errors. Invariant: the cost is linear in
+the available bytes, whatever lengths the payload claims.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 from pybroker.columns.values.lanes import Lanes, Mask, Numbers
 
 MAX_EMPTY_ITEMS = 8
-"""Maximum items of zero bytes (nulls, empty records) in a list, because no bytes limit their claimed number."""
+"""Maximum number of items of zero bytes (nulls, empty records) in a list: their claimed number is not limited by
+bytes.
+"""
 FEW_LANES = 96
 """Below this number of lanes, plain Python is faster than numpy at following items one by one."""
 _LONG_RUN = 32
@@ -37,8 +39,7 @@ class Shape(ABC):
     """Minimum size of a value, reported as at most 1."""
 
     @abstractmethod
-    def skip(self, lanes: Lanes) -> None:
-        """Skip one value in each lane."""
+    def skip(self, lanes: Lanes) -> None: ...
 
     @abstractmethod
     def skip_one(self, data: memoryview, place: int, end: int) -> int:

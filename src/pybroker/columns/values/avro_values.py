@@ -35,7 +35,6 @@ class AvroDefinition:
     """The columns of an Avro definition: a record's fields, or one column `value` for other types."""
 
     def __init__(self, data: bytes) -> None:
-        """Raise UnreadableSchema."""
         try:
             self.type = definition_of(data)
         except ValueError as error:

@@ -1,8 +1,8 @@
 """Payloads of JSON schemas as columns, by Arrow's JSON reader, with a row-by-row fallback.
 
 Arrow's reader requires exact types and stops at the first mismatch. A batch that it refuses is halved until the parts
-are small; the refused ones are then read by the lenient `json_values`. This bounds the cost of bad rows to some
-passes of the fast reader and one of the slow reader over the small parts.
+are small, and the lenient `json_values` reads the refused parts. Bad rows thus cost a few passes of the fast reader and
+one slow pass over the small parts.
 
 Fields are found by name for every schema version; an absent field is null.
 """
@@ -116,7 +116,6 @@ class FastType:
     lift: Callable[[pa.Array], pa.Array] | None = None
 
     def column(self, read: pa.Array) -> pa.Array:
-        """Raise ArrowInvalid for a timestamp beyond 64 bits."""
         return read if self.lift is None else self.lift(read)
 
 

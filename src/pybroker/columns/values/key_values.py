@@ -22,7 +22,6 @@ ENCODING = "kv.encoding.type"
 
 
 def sides(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
-    """Return the schemas of key and value. Raises ValueError."""
     try:
         both = split_key_value(SchemaData(schema_type_named(info.type), info.data, dict(info.properties)))
     except InvalidSchema as error:

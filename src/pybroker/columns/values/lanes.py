@@ -31,7 +31,6 @@ class Failures:
         self.count = 0
 
     def add(self, rows: Any, reason: str) -> None:
-        """`rows`: row indices, or one index."""
         if reason not in self._reasons:
             if len(self._reasons) >= MAX_BAD_REASONS:
                 reason = _OTHER_REASON
@@ -50,7 +49,6 @@ class Failures:
         return None if code == 0 else list(self._reasons)[code - 1]
 
     def texts(self) -> list[str | None]:
-        """Return one text per row; null for a readable row."""
         names: list[str | None] = [None, *self._reasons]
         return [names[code] for code in self._codes.tolist()]
 
@@ -84,7 +82,6 @@ class Lanes:
         self.places[index] = part.places
 
     def fail(self, lanes: Any, reason: str) -> None:
-        """`lanes`: a mask, or indices."""
         self.failures.add(self.rows[lanes], reason)
         self.places[lanes] = self.ends[lanes]
 

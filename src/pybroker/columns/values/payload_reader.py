@@ -91,7 +91,7 @@ class Programs(Generic[ProgramT]):
         self._made: dict[bytes, ProgramT | str] = {}
 
     def of(self, version: bytes) -> ProgramT | str:
-        """Return the program, or the reason why there is none."""
+        """Return the reader for the version, or the reason why there is none."""
         if not version:
             return self._latest
         program = self._made.get(version)
@@ -142,7 +142,7 @@ def read_by_version(
     failures: Failures,
     run: Callable[[ProgramT, pa.BinaryArray, Numbers], list[pa.Array]],
 ) -> list[pa.Array]:
-    """Call `run` with program, payloads and rows of each version, and merge the results."""
+    """Call `run` with reader, payloads and rows of each version, and merge the results."""
     pieces: list[tuple[Any, list[pa.Array]]] = []
     for version, rows in rows_by_version(values, versions):
         program = programs.of(version)

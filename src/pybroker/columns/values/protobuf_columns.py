@@ -47,7 +47,6 @@ class MessageColumns:
     """The columns of one message type."""
 
     def __init__(self, descriptor: Descriptor, outer: Outer | None = None) -> None:
-        """Raise UnreadableSchema for a recursive message or exceeded limits."""
         outer = (outer or Outer()).into(descriptor)
         self.columns = [FieldColumn(each, outer) for each in descriptor.fields]
         self.fields = [pa.field(each.name, each.type) for each in self.columns]

@@ -68,7 +68,6 @@ class ProtobufReader(ReaderOfOneType):
 
 
 def native_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None) -> ProtobufReader:
-    """Raise UnreadableSchema."""
     try:
         descriptor = root_message(info.data)
     except InvalidSchema as error:

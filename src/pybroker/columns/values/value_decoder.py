@@ -45,7 +45,6 @@ def value_decoder(
 
 
 def fields_of(info: SchemaInfo | None, mode: ValueMode = "auto") -> list[pa.Field]:
-    """Raise UnreadableSchema."""
     return value_decoder(info, lambda _: None, mode).fields
 
 

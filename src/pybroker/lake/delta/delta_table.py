@@ -3,9 +3,9 @@
     <prefix>/epoch, <prefix>/until-ms            the lease; the commit information names its owner
     <prefix>/<topic>/ledger, .../entry           the position of each topic or partition
 
-App transactions are Delta's own mechanism for this: they survive checkpoints, log cleanup, and merges by any engine. Commits
-are not retried (`max_commit_retries=0`): delta-rs would otherwise commit on a version that this process has not read, because
-it compares app ids only with commits after the table object was opened.
+App transactions are Delta's mechanism for such data: they survive checkpoints, log cleanup, and merges by any engine.
+Commits are not retried (`max_commit_retries=0`): delta-rs compares app ids only with commits after the table object was
+opened, so a retry could commit on a version that this process has not read.
 """
 
 from __future__ import annotations

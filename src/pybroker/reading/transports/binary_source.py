@@ -1,12 +1,12 @@
 """Reading over the binary protocol, which all Pulsar brokers support, including Apache Pulsar.
 
-The protocol reports the first and last entry of a topic, but not its ledgers. This module finds their boundaries by probing: a
-reader behind the end of a ledger receives the first entry of the next one, and a binary search finds the end. Boundaries of all
-but the last ledger never change, so they are remembered.
+The protocol reports the first and last entry of a topic, but not its ledgers. This module finds their boundaries by
+probing: a reader positioned behind the end of a ledger receives the first entry of the next one, and a binary search
+finds the end. Boundaries of all but the last ledger never change, so they are cached.
 
-Brokers send neither markers nor messages of aborted transactions: inside a ledger such entries are gaps. Other missing entries
-are lost. Ledgers are trimmed as a whole, so if the last entries of a ledger are missing, the reader checks the ledger again
-before it reports a loss.
+Brokers send neither markers nor messages of aborted transactions, so inside a ledger such entries are gaps. Other
+missing entries are lost. Ledgers are trimmed as a whole, so if the last entries of a ledger are missing, the reader
+checks the ledger again before it reports a loss.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 class BinarySource(EntrySource):
     """A source that connects at its first use."""
 
-    leaves_out_entries = True  # markers
+    leaves_out_entries = True  # because of markers
 
     def __init__(self, access: Access, patience_s: float | None = None) -> None:
         """`patience_s`: how long to wait for an entry, or for a restarting broker. Default: the operation timeout."""
@@ -119,8 +119,8 @@ class BinarySource(EntrySource):
             first = await self._first(reader, ends.last)
         name = str(topic)
         if ends.last is None or first is None:
-            # The topic is empty: any position is both first and end, and entries before a later start are lost. Return a
-            # position in an existing ledger: callers store it, and with ledger 0 all later entries would count as lost.
+            # In an empty topic, first and end are the same position. It must be in an existing ledger: callers store
+            # it, and with ledger 0 all later entries would count as lost.
             mark = ends.mark_delete
             place = end or start or (Place(0, 0) if mark is None else Place(mark.ledger_id, mark.entry_id + 1))
             lost = () if start is None or start >= place else (_lost(name, start, place, place),)
@@ -175,8 +175,6 @@ class BinarySource(EntrySource):
                 f"the broker does not report the position of a reader of {topic}. Start at a position instead of a time"
             )
         return Place(ends.mark_delete.ledger_id, ends.mark_delete.entry_id + 1)
-
-    # --- entries
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
         # Each read has its own connection: its consumer pauses the connection while the caller processes earlier entries. The

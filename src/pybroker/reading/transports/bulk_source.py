@@ -205,7 +205,6 @@ class _BulkRead:
 
 
 def _fill(response: http.client.HTTPResponse, data: memoryview) -> None:
-    """Fill `data` from the response. Raises ConnectionError if the response ends earlier."""
     done = 0
     while done < len(data):
         count = response.readinto(data[done:])

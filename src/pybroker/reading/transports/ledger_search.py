@@ -22,7 +22,7 @@ FIRST_GUESS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class LedgerSpan:
-    """The part of one ledger between the two positions."""
+    """The part of one ledger between two positions."""
 
     ledger_id: int
     first_entry_id: int

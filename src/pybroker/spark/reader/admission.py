@@ -1,8 +1,8 @@
-"""Admission control of micro-batches: distributes the limits of bytes and messages over the topics, in proportion to their
-backlog.
+"""Admission control of micro-batches: distributes the limits of bytes and messages over the topics, in proportion to
+their backlog.
 
-Between two sparse points of a ledger, bytes and messages are assumed to be spread evenly, so the limits are approximate. Each
-topic with a backlog gets at least one entry, so a query always makes progress.
+Bytes and messages are assumed to be evenly distributed between two sparse points of a ledger, so the limits are
+approximate. Each topic with a backlog gets at least one entry, so a query always makes progress.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ An offset has one position between entries for each topic or partition:
 
     {"v": 1, "t": {"persistent://public/default/orders-partition-0": {"l": 5, "e": 120}}}
 
-It means that all entries before entry 120 of ledger 5 were read. The end offset of a micro-batch also describes the batch: `f`,
-the position where it began, and `r`, its ranges as `[ledger, first entry, end entry, bytes]`. So a batch that is planned again
-after a crash is divided exactly as before, regardless of later changes to the ledgers. `b`, only in the first offset of a
-query, is the batch index at which reading of the first entry begins.
+This means: all entries before entry 120 of ledger 5 were read. The end offset of a micro-batch also describes the
+batch: `f`, the position where it began, and `r`, its ranges as `[ledger, first entry, end entry, bytes]`. A batch that
+is planned again after a crash is therefore divided exactly as before, regardless of later changes to the ledgers. `b`,
+only in the first offset of a query, is the batch index at which reading of the first entry begins.
 """
 
 from __future__ import annotations

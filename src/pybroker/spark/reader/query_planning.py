@@ -25,7 +25,7 @@ MANY_NAMES = 8
 
 
 class Planner:
-    """Plans a query by requests to a source. Keeps no state between calls."""
+    """Plans a query by requests to a source. Stateless between calls."""
 
     def __init__(self, source: EntrySource, options: ReadOptions) -> None:
         self.source = source

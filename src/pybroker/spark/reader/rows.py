@@ -30,7 +30,9 @@ def pinned_schema(source: EntrySource, topics: Sequence[str], options: ReadOptio
 
 
 def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schema:
-    """Return the columns of a read without declared columns. Raises InvalidOptions for an unknown name in includeColumns."""
+    """Return the columns of a read without declared columns. Raises InvalidOptions if the option `includeColumns`
+    names an unknown metadata column.
+    """
     payload = {each.name: each for each in fields_of(schema, _value_mode(options))}
     metadata = {name: metadata_field(name) for name in METADATA_TYPES}
     if options.bad_records == BadRecords.COLUMN.value:

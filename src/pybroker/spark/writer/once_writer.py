@@ -1,7 +1,7 @@
 """Writer of effectively-once delivery: detects and skips rows that an earlier attempt of the task has stored.
 
-The producer name consists of sink id, query and task. The sequence id of a row is batch << 32 | its number among the rows of
-this task for that partition. See `sink_notes` for the notes and their purpose.
+The producer name consists of sink id, query and task. The sequence id of a row is batch << 32 | its number among the
+rows of this task for that partition. `sink_notes` describes the notes topic.
 """
 
 from __future__ import annotations

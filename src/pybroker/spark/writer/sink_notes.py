@@ -1,9 +1,9 @@
 """Notes of an effectively-once sink: its owner, the complete batches, and the entries that each task was about to send.
 
-A task notes the boundaries and checksums of entries before it sends them. Deduplication remembers the last stored row of each
-producer name. Together they show which rows of an earlier attempt are stored. A later attempt skips those rows and sends the
-others, if its rows are the same in the same order. Otherwise (another number of tasks, or another order after a shuffle) it
-continues under another producer name: then some rows are stored twice, and none is lost.
+A task notes the boundaries and checksums of entries before it sends them. Deduplication remembers the last stored row
+of each producer name. Together they show which rows an earlier attempt has stored. If a later attempt has the same rows
+in the same order, it skips the stored ones and sends the others. Otherwise (another number of tasks, or another order
+after a shuffle) it continues under another producer name: then some rows are stored twice, and none is lost.
 
     complete  query batch tasks rows runs      the batch is stored as a whole: later attempts of it are skipped
     claim     query run takes_over             a run of a query begins to write by this sink id

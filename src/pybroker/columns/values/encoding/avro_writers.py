@@ -39,7 +39,7 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, array: pa.Array) -> Pieces:
-        """Return the bytes of each value. The array has no nulls. Raises CannotEncode."""
+        """Return the bytes of each value of an array without nulls. Raises CannotEncode."""
 
 
 class PlainWriter(Writer):
@@ -241,7 +241,7 @@ def _inner_writer(avro_type: AvroType, arrow_type: pa.DataType, columns: AvroCol
             raise Misfit(f"is {arrow_type}, where the schema has null")
         return NullWriter()
     if pa.types.is_null(arrow_type):
-        return NullWriter()  # All values are nulls, which the enclosing writer refuses.
+        return NullWriter()  # all values are nulls, which the enclosing writer refuses
     if kind == "record" and pa.types.is_struct(arrow_type):
         return record_writer(avro_type, list(arrow_type), columns)
     if kind == "array" and pa.types.is_list(arrow_type):
@@ -335,7 +335,6 @@ def _enum_writer(symbols: list[str]) -> Callable[[pa.Array], Pieces]:
 
 
 def record_writer(record: AvroType, fields: list[pa.Field], columns: AvroColumns) -> RecordWriter:
-    """Raise Misfit."""
     by_name = {field.name: field for field in fields}
     known = {each.name for each in record.fields}
     for name in by_name:

@@ -40,7 +40,6 @@ class JsonWriter:
         self._may_be_null = may_be_null
 
     def write(self, array: pa.Array) -> pa.StringArray:
-        """Raise CannotEncode."""
         if array.null_count and not self._may_be_null:
             raise CannotEncode(first_true(array.is_null()), "is null, and the schema has no null there")
         return self._write(array).fill_null(_null())
