@@ -191,7 +191,9 @@ class OwnProcess:
         """End the process: the content of the disk is unknown, and a retry could report a false success. The next start
         recovers.
         """
-        logs.error("storage.lost", error=str(error), action="the process ends; start it again once the disk is sound")
+        logs.error(
+            "storage.lost", error=str(error), action="the process ends: check the disk, then start the broker again"
+        )
         os._exit(EXIT_FATAL_STORAGE)
 
 
@@ -339,8 +341,8 @@ class Broker:
         stored_locally = self.config.ledger_store != "memory" and self.config.metadata_store != "memory"
         if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
             raise StartError(
-                f"{self._directory} holds topics, {path} among them, but no ledgers, no journal and no checkpoint.db: put these"
-                " back, or move all of the directory away to begin anew"
+                f"{self._directory} contains topics ({path}), but no ledgers, no journal and no checkpoint.db: restore these, or"
+                " move the content of the directory away to start with empty data"
             )
 
     async def _known_data(self, metadata: MetadataStore) -> KnownData:

@@ -60,7 +60,7 @@ def _check_names(config: BrokerConfig) -> None:
     """Raises ConfigError for names that no cluster or namespace can have."""
     problems = Problems()
     if not is_valid_entity(config.cluster_name):
-        problems.found.append(f"clusterName cannot be {config.cluster_name!r}: letters, digits and -=:._ make a name")
+        problems.found.append(f"clusterName cannot be {config.cluster_name!r}: use letters, digits and -=:._")
     for text in config.bootstrap_namespaces:
         with problems.noted():
             _parse_namespace(text)

@@ -105,7 +105,7 @@ def decode_checked(data: bytes, kind: type[_Value], path: Path) -> _Value:
         found = json.loads(body).get("format")
         if isinstance(found, int) and found > BACKUP_FORMAT:
             raise BackupError(
-                f"{path} has format {found}, and this program knows {BACKUP_FORMAT}: use the version of pybroker that wrote it"
+                f"{path} has format {found}, pybroker supports {BACKUP_FORMAT}: use the version that wrote it"
             )
         return msgspec.json.decode(body, type=kind)
     except (ValueError, AttributeError, msgspec.DecodeError) as error:

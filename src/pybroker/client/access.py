@@ -84,7 +84,7 @@ class Access:
 
     def __post_init__(self) -> None:
         if self.token is not None and self.basic_user is not None:
-            raise AccessRefused("a token and a user with password exclude each other: give one of them")
+            raise AccessRefused("a token and a user with password exclude each other: remove one of them")
         if (self.basic_user is None) != (self.basic_password is None):
             raise AccessRefused("basic authentication needs userId and password")
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):

@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             raise RequestTimedOut(
                 f"{self.address} did not answer {name} within {timeout_s:g} s; it may be overloaded, "
-                "or operation time-outs are too short"
+                "or the operation timeout is too short"
             ) from None
         finally:
             self._requests.pop(request_id, None)

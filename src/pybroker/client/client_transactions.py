@@ -263,7 +263,9 @@ class Transaction:
                 raise
             except (TransactionNotFound, InvalidTxnStatus) as error:
                 if was_lost:
-                    raise OutcomeUnknown(f"the answer to the end of transaction {self.id} was lost: {error}") from error
+                    raise OutcomeUnknown(
+                        f"the response to the end of transaction {self.id} was lost; it may be committed or aborted: {error}"
+                    ) from error
                 raise
 
         try:

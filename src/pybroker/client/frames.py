@@ -134,7 +134,7 @@ def _parsed(data: bytes, start: int, end: int) -> pb.BaseCommand:
 def _message(data: bytes, position: int, command_end: int, frame_end: int) -> ReceivedEntry:
     length, position = decode(data, position, command_end)
     if position + length != command_end:
-        raise ProtocolViolation("a MESSAGE with something behind its fields")
+        raise ProtocolViolation("a MESSAGE with bytes after its last field")
     consumer_id = ledger_id = entry_id = -1
     redeliveries, epoch = 0, -1
     ack_set: tuple[int, ...] = ()

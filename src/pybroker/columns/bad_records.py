@@ -61,7 +61,7 @@ class UndecryptableEntry(BadEntry):
 
     def __init__(self, topic: str, ledger_id: int, entry_id: int, batch_index: int, reason: str) -> None:
         way_out = (
-            "provide the private key, or set cryptoFailureAction to DISCARD (no rows) or CONSUME (encrypted bytes)"
+            "configure the private key, or set cryptoFailureAction to DISCARD (no rows) or CONSUME (encrypted bytes)"
         )
         super().__init__(topic, ledger_id, entry_id, batch_index, reason, way_out)
 

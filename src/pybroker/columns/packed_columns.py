@@ -141,7 +141,7 @@ def _properties(array: pa.Array | None) -> tuple[Any, ...]:
         raise ValueError(f"__messageProperties is of type {array.type}: use map<string,string>")
     names, texts = array.keys, array.items
     if names.null_count or texts.null_count:
-        raise ValueError("__messageProperties has a null name or value: leave such a property out")
+        raise ValueError("__messageProperties has a null name or value: remove this property")
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
     name_offsets, name_data, _ = _buffers(_binary(names, "__messageProperties"))
     text_offsets, text_data, _ = _buffers(_binary(texts, "__messageProperties"))

@@ -52,7 +52,7 @@ class Opener:
 
     def decrypted(self, metadata: bytes, payload: bytes) -> bytes:
         if self._decryptor is None:
-            raise CannotDecrypt("it is encrypted and no private key was provided")
+            raise CannotDecrypt("it is encrypted and no private key is configured")
         return self._decryptor.decrypt(metadata, payload)
 
     def uncompressed(self, compression: int, payload: bytes, claimed_bytes: int) -> bytes:

@@ -81,7 +81,7 @@ class Database(sqlite3.Connection):
                     "database.log_aside",
                     file=parked_log(log).name,
                     error=str(error),
-                    note="the next start takes it back",
+                    note="the next start restores its name",
                 )
 
 

@@ -146,7 +146,7 @@ class EmbeddedBroker:
     def broker(self) -> Broker:
         """Return the running broker. Raises NotRunning."""
         if self._running is None:
-            raise NotRunning("the embedded broker does not run: restart() brings it back, unless it was closed")
+            raise NotRunning("the embedded broker is not running: call restart(), or create a new one if it was closed")
         return self._running
 
     # --- start and end -----------------------------------------------------------------------------------------------
@@ -202,9 +202,9 @@ class EmbeddedBroker:
     async def advance_ms(self, milliseconds: float) -> None:
         """See `EmbeddedClock.advance`."""
         if not milliseconds >= 0:
-            raise ValueError("time goes forward only")
+            raise ValueError("the time cannot be moved back")
         if self._moved.added_ms + milliseconds > MOST_MS:
-            raise ValueError("not more than a hundred years together")
+            raise ValueError("the total cannot exceed a hundred years")
         async with self._changing:
             if self._runtime is None:
                 self._moved.added_ms += milliseconds  # the broker is not running
@@ -255,7 +255,9 @@ class EmbeddedBroker:
 
     def storage_is_lost(self, error: BaseException) -> None:
         """Crash, where a broker alone in its process would end the process."""
-        logs.error("storage.lost", error=str(error), action="the embedded broker crashes; restart() brings it back")
+        logs.error(
+            "storage.lost", error=str(error), action="the embedded broker crashes: call restart() to start it again"
+        )
         self._tasks.start(self.crash(), "crash")
 
     # --- faults and time -----------------------------------------------------------------------------------

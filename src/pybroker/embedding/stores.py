@@ -15,7 +15,7 @@ from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
-NO_SPACE = "the disk is full: a fault that a test has set"
+NO_SPACE = "the disk is full (a fault of a test)"
 
 
 class Fullness:

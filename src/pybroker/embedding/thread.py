@@ -105,7 +105,7 @@ class BrokerThread:
         if self._process_id != os.getpid() or self._loop is None:
             return
         if threading.current_thread() is self._thread:
-            raise RuntimeError("the broker's own thread cannot wait for its end: close it from another one")
+            raise RuntimeError("the broker's thread cannot close the broker: call close() from another thread")
         try:
             self._loop.call_soon_threadsafe(self._end.set)
         except RuntimeError:
@@ -139,10 +139,10 @@ class BrokerThread:
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         if self._process_id != os.getpid():
             raise RuntimeError(
-                "this broker runs in the process that this one was forked from: start one here, by its own fixture"
+                "this broker runs in the parent process: start a broker in this process, with its own fixture"
             )
         if threading.current_thread() is self._thread:
-            raise RuntimeError("called on the broker's own thread, which would wait for itself: use `embedded`")
+            raise RuntimeError("called on the broker's thread, which would deadlock: use `embedded` there")
         if self._loop is None or self._loop.is_closed():
             raise NotRunning("the embedded broker was closed")
         return self._loop

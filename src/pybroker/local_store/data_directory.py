@@ -56,9 +56,9 @@ class ForeignDirectory(Exception):
 
     def __init__(self, directory: Path, name: str) -> None:
         super().__init__(
-            f"{directory} is not empty and holds no data of a broker ({name}, for example): choose an empty or a new directory."
-            f" A broker takes the rights of others from all that is in its directory; to use this one all the same, create"
-            f" {directory / LOCK_FILE_NAME} as an empty file"
+            f"{directory} is not empty and is not a broker's data directory (it contains {name}): use an empty or a new directory."
+            f" A broker removes the permissions of other users from all files in its directory; to use this directory anyway,"
+            f" create {directory / LOCK_FILE_NAME} as an empty file"
         )
 
 
@@ -122,8 +122,8 @@ class DataDirectoryLock:
             advice = "stop it, or use --data with another one"
             if self._is_only_looked_at:
                 advice = (
-                    "stop that broker first; while it runs, `pybroker explain` says what is stuck, and a snapshot of the file"
-                    " system can be looked at instead"
+                    "stop that broker first. While it runs, `pybroker explain` shows its problems, and this command can read a"
+                    " file system snapshot of the directory"
                 )
             raise DataDirectoryInUse(
                 f"data directory {self._path} is in use by process {holder or 'unknown'}: {advice}"

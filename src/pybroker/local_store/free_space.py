@@ -34,12 +34,12 @@ _RELAPSE_POLLS = 40
 """If space runs out again within this number of polls, the next attempt waits twice as long."""
 _MAX_WAIT_POLLS = 240
 _NO_SPACE = (
-    "no space left on the broker's disk: free some, or acknowledge, skip or expire messages, or delete topics;"
-    " what nobody needs is then given back and publishing goes on by itself (storageMinFreeSpaceMB)"
+    "no space left on the broker's disk (storageMinFreeSpaceMB): free disk space, or acknowledge, skip or expire messages,"
+    " or delete topics. The broker then deletes unused ledgers and accepts messages again"
 )
 _NO_DESCRIPTORS = (
-    "the broker can open no more files: raise its limit (ulimit -n), or close connections;"
-    " publishing then goes on by itself (fileDescriptorsReserve)"
+    "the broker cannot open more files (fileDescriptorsReserve): raise its limit (ulimit -n), or close connections."
+    " The broker then accepts messages again"
 )
 
 
@@ -194,7 +194,7 @@ class StorageSpace:
         free_mib = self.free_bytes // _MIB if self._has_figures else None
         logs.warning(
             "storage.full",
-            reason=self._cause or "below the watermark",
+            reason=self._cause or "less free space than required",
             free_mib=free_mib,
             needed_mib=self._needed_bytes() // _MIB,
         )

@@ -131,7 +131,10 @@ class MissingFiles:
     def missing_with_row(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
         return [
             MissingEntries(
-                ledger_id, extent.entry_count, count, f"holds {extent.entry_count} entries, metadata.db says {count}"
+                ledger_id,
+                extent.entry_count,
+                count,
+                f"has {extent.entry_count} entries, but {count} according to metadata.db",
             )
             for ledger_id, extent in sorted(extents.items())
             if (count := self._named.get(ledger_id)) is not None and extent.entry_count < count
@@ -158,5 +161,5 @@ def _cut_of_sealed(file: DiskFile, ledger_id: int, count: int | None, size: int)
             # The file may end between a block header and the block's last payload.
             held = sum(1 for _ in held_entries(file, EMPTY_EXTENT))
             of = "" if count is None else f" of {count}"
-            return MissingEntries(ledger_id, held, count, f"is cut: {held} entries{of} are there")
+            return MissingEntries(ledger_id, held, count, f"is truncated: it has {held} entries{of}")
     return None

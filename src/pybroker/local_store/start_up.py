@@ -179,8 +179,8 @@ def open_store(
 def copied_directory_text(directory: Path) -> str:
     """Return the error text for a copied directory whose broker was not stopped, with the remedy."""
     return (
-        f"{directory} is a copy, and its broker ran while it was copied, or had been killed before. Files of different moments do"
-        " not fit together, so messages could be missing. Use `pybroker backup` and `pybroker restore`, or copy the directory of"
+        f"{directory} is a copy, made while its broker ran, or after the broker was killed. Its files may be of different moments,"
+        " so messages could be missing. Use `pybroker backup` and `pybroker restore`, or copy the directory of"
         f" a stopped broker. If no broker ran while it was copied, remove {directory / DIRECTORY_MARK_NAME} to start with it"
     )
 
@@ -196,10 +196,12 @@ def _journal_end(
     """Return the latest recorded end of the durable journal."""
     noted = [read_journal_end(disk, path) for path in (directories.journal, directories.table.parent)]
     if noted == [None, None] and JOURNAL_END_NAME in names:
-        logs.warning("journal.end_damaged", note="a torn tail of the journal looks like a loss")
+        logs.warning(
+            "journal.end_file_damaged", note="lost batches at the end of the journal may look like an incomplete write"
+        )
     end = latest_end((*noted, *known_ends(facts, mark)))
     if end is not None and 0 < facts.commit < end.commit:
-        note = "its last transactions are lost; the start reads their changes from the journal"
+        note = "its last transactions are lost; the broker recovers their changes from the journal"
         logs.error("checkpoint.commits_lost", file=directories.table.name, commits=end.commit - facts.commit, note=note)
     return end
 
@@ -241,9 +243,9 @@ def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
 
 def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
     return (
-        f"{table} is older than the ledgers: it does not know ledger {told_ids(ledger_ids)} yet, so its last changes are"
-        f" lost, cursors among them. Put the right one back, with {table}-wal if there was one; or see what `pybroker ledger"
-        " repair` would do"
+        f"{table} is older than the ledgers: it does not contain ledger {told_ids(ledger_ids)}, so its last changes are"
+        f" lost, including cursors. Restore the newest {table}, with {table}-wal if it existed; or run `pybroker ledger repair`"
+        " to see what it would change"
     )
 
 
@@ -363,7 +365,7 @@ def _replay(
             offset=cut.offset,
             bytes=cut.size_bytes,
             reason=cut.reason,
-            note="it was not receipted" if is_known else "that nothing of it was receipted is not proved",
+            note="no message in it had a receipt" if is_known else "messages in it may have had receipts",
         )
     stats.recovered_entries = replay.entry_count
     stats.recovered_bytes = replay.size_bytes

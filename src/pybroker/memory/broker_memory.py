@@ -142,7 +142,7 @@ class Holding:
 
     async def wait(self, group: Hashable, size_bytes: int) -> None:
         """Wait for `size_bytes`, fairly by `group`. Call it once only."""
-        assert not self._taken_bytes, "who holds something waits for nothing more"
+        assert not self._taken_bytes, "an operation that uses memory must not wait for more"
         self._taken_bytes = await self._memory.take(self._part, group, self._part.safe_bytes(size_bytes))
         self.count(max(size_bytes, self._taken_bytes))
 

@@ -54,7 +54,7 @@ class MemoryBudget(Generic[T]):
         """Add a part. The floors together must leave shared memory."""
         assert name not in self.parts
         floor_bytes = min(floor_bytes, bound_bytes)
-        assert floor_bytes < self.shared_bytes, "floors take all there is"
+        assert floor_bytes < self.shared_bytes, "the floors leave no shared memory"
         self.shared_bytes -= floor_bytes
         part = self.parts[name] = Part(self, name, floor_bytes, bound_bytes)
         return part
@@ -105,7 +105,7 @@ class MemoryBudget(Generic[T]):
             part.check_invariants()
         oldest = min((part for part in parts if part.waiting), key=Part.head_since_ms, default=None)
         if oldest is not None:
-            assert oldest.head_size_bytes() > oldest.room(), "the first could be served"
+            assert oldest.head_size_bytes() > oldest.room(), "the first waiter could be served"
 
 
 class Part(Generic[T]):
@@ -278,7 +278,7 @@ class Part(Generic[T]):
     def _use(self, size_bytes: int) -> None:
         above_before = max(0, self.used_bytes - self.floor_bytes)
         self.used_bytes += size_bytes
-        assert self.used_bytes >= 0, f"{self.name}: more was given back than taken"
+        assert self.used_bytes >= 0, f"{self.name}: more memory was given back than was taken"
         self._budget.shared_used_bytes += max(0, self.used_bytes - self.floor_bytes) - above_before
 
     def check_invariants(self) -> None:

@@ -167,7 +167,9 @@ class RangeChunks:
                 pieces[run.ledger_id, run.first_entry_id + number] = self._payload(view, entry)
         for chunk in chunks:
             if (ledger_id, chunk.entry_id) not in pieces:
-                raise DataLoss(f"{self._range.topic}: entry {ledger_id}:{chunk.entry_id}, a chunk, is gone")
+                raise DataLoss(
+                    f"{self._range.topic}: entry {ledger_id}:{chunk.entry_id} is lost; it is a chunk of the message"
+                )
 
     def _payload(self, view: memoryview, entry: np.void) -> bytes:
         at, size = int(entry["payload_at"]), int(entry["payload_bytes"])

@@ -111,5 +111,5 @@ async def _settle(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Resul
     except asyncio.CancelledError:
         ended.cancel()
         raise
-    except BaseException as error:  # noqa: BLE001  (whoever awaits it gets it)
+    except BaseException as error:  # noqa: BLE001  (passed to the waiter)
         ended.set_exception(error)

@@ -70,8 +70,8 @@ def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> 
     for name in _KEY_STORES:
         if _client_flag_is_set(values, name):
             raise InvalidOptions(
-                f"option pulsar.client.{name}: Java key stores cannot be read here; export them as PEM and "
-                "give tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath"
+                f"option pulsar.client.{name}: Java key stores are not supported; export them as PEM and "
+                "set tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath"
             )
     token = basic = None
     certificate, key = _client(values, "tlsCertificateFilePath"), _client(values, "tlsKeyFilePath")

@@ -149,16 +149,16 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 def decode_file_header(data: bytes | memoryview) -> FileHeader:
     if len(data) < _FILE_HEADER.size + _CHECKSUM.size:
-        raise LayoutError("journal file header is cut")
+        raise LayoutError("journal file header is truncated")
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
         raise LayoutError("not a journal file")
     # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
-        text = f"journal file has version {version}, this program knows {JOURNAL_VERSION}"
+        text = f"journal file has version {version}, this version of pybroker supports {JOURNAL_VERSION}"
         if version > JOURNAL_VERSION:
             raise UnknownVersion(
-                f"{text}: start the newer version that wrote it. If there was none, the header is damaged"
+                f"{text}: start the newer version that wrote it. If no newer version was used, the header is damaged"
             )
         raise LayoutError(text)
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
@@ -263,11 +263,11 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
     while offset < end:
         start = offset + _RECORD_HEADER.size
         if start > end:
-            raise LayoutError("journal record header is cut")
+            raise LayoutError("journal record header is truncated")
         number, length = _RECORD_HEADER.unpack_from(body, offset)
         offset = start + length
         if offset > end:
-            raise LayoutError("journal record is cut")
+            raise LayoutError("journal record is truncated")
         record_type = _TYPES.get(number)
         if record_type is None:
             raise LayoutError(f"journal record of unknown type {number}")
@@ -296,21 +296,21 @@ def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
 def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
     columns_offset = start + _APPEND_FIXED.size
     if columns_offset > end:
-        raise LayoutError("APPEND record is cut")
+        raise LayoutError("APPEND record is truncated")
     ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(data, start)
     payload_offset = columns_offset + APPEND_ENTRY_BYTES * count
     if payload_offset > end:
-        raise LayoutError("columns of an APPEND record are cut")
+        raise LayoutError("columns of an APPEND record are truncated")
     size_bytes = end - payload_offset
     if count == 1:  # faster for a single entry: a recovery may read a quarter of a million of them
         length, message_count = _APPEND_ENTRY.unpack_from(data, columns_offset)
         if length != size_bytes:
-            raise LayoutError("lengths of an APPEND record do not add up")
+            raise LayoutError("the lengths in an APPEND record do not match its size")
         return AppendRecord(ledger_id, first_entry_id, [data[payload_offset:end]], (message_count,), size_bytes)
     columns = struct.unpack_from(f"<{2 * count}I", data, columns_offset)
     ends = list(accumulate(columns[:count], initial=payload_offset))
     if ends[-1] != end:
-        raise LayoutError("lengths of an APPEND record do not add up")
+        raise LayoutError("the lengths in an APPEND record do not match its size")
     payloads = [data[start:end] for start, end in pairwise(ends)]
     return AppendRecord(ledger_id, first_entry_id, payloads, columns[count:], size_bytes)
 
@@ -323,13 +323,13 @@ def _decode_ledger(record_type: RecordType, body: memoryview) -> LedgerRecord:
 
 def _decode_cursor(record_type: RecordType, body: memoryview) -> CursorRecord:
     if len(body) < _CURSOR_FIXED.size:
-        raise LayoutError("cursor record is cut")
+        raise LayoutError("cursor record is truncated")
     cursor_number, id_length = _CURSOR_FIXED.unpack_from(body)
     data_offset = _CURSOR_FIXED.size + id_length
     if data_offset > len(body):
-        raise LayoutError("cursor record is cut")
+        raise LayoutError("cursor record is truncated")
     try:
         cursor_id = str(body[_CURSOR_FIXED.size : data_offset], "utf-8")
     except UnicodeDecodeError as error:
-        raise LayoutError(f"cursor id does not decode: {error}") from error
+        raise LayoutError(f"cursor id is not valid UTF-8: {error}") from error
     return CursorRecord(record_type, cursor_id, cursor_number, bytes(body[data_offset:]))

@@ -212,14 +212,14 @@ def encode_segment_header(ledger_id: int) -> bytes:
 def check_segment_header(data: bytes, ledger_id: int) -> None:
     """Raise LayoutError or UnknownVersion unless `data` is the header of this ledger's segment file."""
     if len(data) < SEGMENT_HEADER_BYTES:
-        raise LayoutError("segment header is cut")
+        raise LayoutError("segment header is truncated")
     magic, version, _, _, found_id = _HEADER.unpack_from(data)
     if magic != _HEADER_MAGIC:
         raise LayoutError("not a segment file")
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
-            f"the segment of ledger {ledger_id} has version {version}, this program knows {SEGMENT_VERSION}{cause}"
+            f"the segment of ledger {ledger_id} has version {version}, this version of pybroker supports {SEGMENT_VERSION}{cause}"
         )
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(f"segment header is damaged, or of ledger {found_id} instead of {ledger_id}")
@@ -277,7 +277,7 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
         unpack_u32s(data[start : start + column_bytes]) for start in range(columns_offset, payload_offset, column_bytes)
     )
     if sum(lengths) != payload_bytes:
-        raise LayoutError("lengths of a block do not add up")
+        raise LayoutError("the lengths in a block do not match its size")
     return Block(ledger_id, first_entry_id, lengths, message_counts, checksums, payload_offset, payload_bytes)
 
 
@@ -319,14 +319,14 @@ def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
 def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
     """Return offset and length of the index. `data` are the last TRAILER_BYTES of a sealed segment."""
     if len(data) != TRAILER_BYTES:
-        raise LayoutError("segment trailer is cut")
+        raise LayoutError("segment trailer is truncated")
     magic, version, _, offset, length = _TRAILER.unpack_from(data)
     if magic != _TRAILER_MAGIC:
         raise LayoutError("the segment has no trailer")
     if version != SEGMENT_VERSION:
-        raise LayoutError(f"segment trailer has version {version}, this program knows {SEGMENT_VERSION}")
+        raise LayoutError(f"segment trailer has version {version}, this version of pybroker supports {SEGMENT_VERSION}")
     if offset + length + TRAILER_BYTES != file_size:
-        raise LayoutError("segment trailer does not fit the file")
+        raise LayoutError("segment trailer does not match the file size")
     return offset, length
 
 

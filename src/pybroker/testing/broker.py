@@ -196,7 +196,7 @@ class EmbeddedTestBroker(TestBroker):
         warn_of(unused)
         if not was_running:
             raise BrokerNotRestarted(
-                "the test ended while its broker was crashed, so nothing that its clients did after crash() had an answer: "
+                "the test ended while its broker was crashed, so its clients got no response after crash(): "
                 "call restart() after crash()"
             )
 

@@ -32,7 +32,7 @@ class _RemoteClock:
         return datetime.now(UTC)
 
     def advance(self, *_: object, **__: object) -> None:
-        _skip("the time of a real broker cannot be moved")
+        _skip("the time of a real broker cannot be advanced")
 
 
 class _RemoteFaults:

@@ -128,7 +128,7 @@ def opened(directory: Path) -> Iterator[DataFiles]:
         directories = StoreDirectories.below(directory)
         table = directories.table
         if not table.exists() and not any(_has_files(path) for path in (directories.ledgers, directories.journal)):
-            raise NotUsable(f"{directory} holds no {table.name}: no broker with ledgerStore=local has used it")
+            raise NotUsable(f"{directory} contains no {table.name}: it was not used by a broker with ledgerStore=local")
         with tempfile.TemporaryDirectory(prefix="pybroker-") as copies:
             try:
                 for name in (table.name, METADATA_FILE):

@@ -184,7 +184,7 @@ class StoredState:
         facts, end = self.facts, self.known_end
         is_table_last = self._are_facts_known and (end is None or end.commit <= facts.commit)
         if is_table_last and facts.is_clean and facts.segment_files and not self._files.segment_names():
-            self._miss("ledgers", None, f"is empty; it held {facts.segment_files} files when the broker stopped")
+            self._miss("ledgers", None, f"is empty; it contained {facts.segment_files} files when the broker stopped")
 
     def _miss(self, file: str, offset: int | None, text: str) -> None:
         finding = Finding(file, offset, "", text)
@@ -386,7 +386,7 @@ class StoredState:
         self.appended[ledger_id] = max(end, expected) - extent.entry_count
         if record.first_entry_id == expected or not self._are_facts_known:
             return ""
-        return f"entry {ledger_id}:{record.first_entry_id} follows on {ledger_id}:{expected - 1}"
+        return f"entry {ledger_id}:{record.first_entry_id} follows entry {ledger_id}:{expected - 1}"
 
     def _read(self, name: str) -> bytes:
         with self._files.disk.open_for_read(self._files.directories.journal / name) as file:

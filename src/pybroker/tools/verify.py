@@ -251,7 +251,7 @@ class Verifier:
             found = self._ledgers.get(ledger_id)
             stored = (0 if found is None else found.entry_count) + state.appended.get(ledger_id, 0)
             if ledger_id not in open_ids and stored != summary.entry_count:
-                reason = f"holds {stored} entries, but {summary.entry_count} according to the metadata"
+                reason = f"has {stored} entries, but {summary.entry_count} according to the metadata"
                 self._damage(segments.get(ledger_id, METADATA_FILE), None, where, reason)
 
     def _verify_cursors(self, topics: list[TopicLedgers] | None) -> None:

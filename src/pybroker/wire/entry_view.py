@@ -86,7 +86,7 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
     if is_encrypted:
         problem = "the batch is encrypted"
     elif head.compression != NOT_COMPRESSED and head.uncompressed_size > max_opened_bytes:
-        problem = f"the batch says that it is {head.uncompressed_size} bytes large"
+        problem = f"the batch is too large to open: its metadata states {head.uncompressed_size} bytes"
     else:
         try:
             payload = entry[end:]

@@ -232,7 +232,7 @@ class PartitionConsumer(ConnectionUser):
             self._use(unpacked.permits)
             return
         if chunked.given_up_count > given_up_count:
-            reason = f"parts of more than {MAX_CHUNKED_MESSAGES} messages at once; it comes when everything is delivered again"
+            reason = f"more than {MAX_CHUNKED_MESSAGES} incomplete chunked messages; the oldest returns with a redelivery of all"
             logs.warning("client.message_given_up", topic=self.topic, reason=reason)
         messages = [each for each in unpacked.messages if not self._is_seeking and not self._is_behind(each)]
         if unpacked.chunk_entries:

@@ -51,7 +51,7 @@ class ChunkedMessages:
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
-            raise DamagedPayload(f"a message in parts of {total_bytes} bytes")
+            raise DamagedPayload(f"a chunked message of {total_bytes} bytes")
         if metadata.chunk_id == 0:
             self._parts[uuid] = _Parts(at, bytearray())
             while len(self._parts) > self._max_messages:

@@ -380,7 +380,7 @@ class Producer(ConnectionUser, ClientPart):
                 return
             late = self._pending.give_up_sent_by(now_s - timeout_s)
             logs.info("client.send_timed_out", topic=self.topic, producer=self.name, entries=len(late))
-            text += "The producer goes on; a message that is sent again may be stored twice, and behind later ones"
+            text += "The producer continues; a message that is sent again may be stored twice, and after later messages"
             for entry in late:
                 self._refused(entry, RequestTimedOut(text))
             self._changed.set()

@@ -25,7 +25,7 @@ def sides(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
     try:
         both = split_key_value(SchemaData(schema_type_named(info.type), info.data, dict(info.properties)))
     except InvalidSchema as error:
-        raise ValueError(f"the KEY_VALUE schema is none: {error}") from None
+        raise ValueError(f"the KEY_VALUE schema is invalid: {error}") from None
     return tuple(SchemaInfo(side.type.name, side.data, side.properties) for side in (both.key, both.value))  # type: ignore[return-value]
 
 
@@ -90,6 +90,6 @@ def _read_length(lanes: Lanes, side: str) -> Numbers:
     lengths = lanes.read_fixed(4).view(">i4").ravel().astype(np.int64)
     wrong = (lengths < -1) | (lengths > lanes.ends - lanes.places)
     if wrong.any():
-        lanes.fail(np.nonzero(wrong)[0], f"its {side} claims more bytes than are there")
+        lanes.fail(np.nonzero(wrong)[0], f"its {side} claims more bytes than the payload has")
         lengths[wrong] = -1
     return lengths

@@ -94,8 +94,8 @@ class DeltaLakeTable(LakeTable):
             partitioning = partition_of(partitions)
             if partitioning is None:
                 raise LakeError(
-                    f"{self._location} is partitioned by {', '.join(partitions)}: pipelines write tables that have no partitions "
-                    "or those that they made themselves (--partition-by); write to another table"
+                    f"{self._location} is partitioned by {', '.join(partitions)}: pipelines write only tables without "
+                    "partitions, and tables that they created (--partition-by): use another table"
                 )
             schema = pa.schema([field for field in schema if field.name not in partitions])
         return TableState(
@@ -202,7 +202,7 @@ class DeltaLakeTable(LakeTable):
         if refused:
             raise EvolutionRefused(
                 f"a Delta table written by delta-rs supports new columns, but not {refused}: use --format iceberg, "
-                "another table (--table), leave the column out (--columns), or --on-incompatible new-column"
+                "another table (--table), omit the column (--columns), or --on-incompatible new-column"
             )
         return changes
 

@@ -158,7 +158,9 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:
-                    raise DamagedTable(f"it has version {values[1]}, this program knows {TABLE_VERSION}")
+                    raise DamagedTable(
+                        f"it has version {values[1]}, this version of pybroker supports up to {TABLE_VERSION}"
+                    )
                 values[1] = TABLE_VERSION
             rows[table].append((*values, row_checksum(*values)))
     for table in rows:
@@ -219,9 +221,7 @@ class TableCheck:
             return f"the digest of {self.table} is missing"
         found = self._found
         if (found.row_count, found.key_sum) != (digest.row_count, digest.key_sum):
-            return (
-                f"rows of {self.table} are lost or changed: {digest.row_count} were stored, {found.row_count} are there"
-            )
+            return f"rows of {self.table} are lost or changed: {digest.row_count} were stored, {found.row_count} were found"
         if found.row_sum != digest.row_sum and not self.damaged:
             return f"rows of {self.table} are older than those that were stored last"
         return "; ".join(str(row) for row in self.damaged if not row.is_key_right)

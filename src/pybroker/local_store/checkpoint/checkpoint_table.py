@@ -178,7 +178,7 @@ class CheckpointTable:
                 raise StoreError(f"{self._path.name} cannot be opened: {version_text(value)}")
             if not hasattr(facts, name):
                 raise StoreError(
-                    f"{self._path.name} cannot be opened: this version of pybroker does not know its fact {name}: "
+                    f"{self._path.name} cannot be opened: this version of pybroker does not know its value {name}: "
                     "start the newer version that wrote it"
                 )
             setattr(facts, name, value)
@@ -290,8 +290,8 @@ class CheckpointTable:
     def _damaged(self, what: str) -> StoreError:
         name = self._path.name
         return StoreError(
-            f"{name} is damaged: {what}. Put it back, with {name}-wal if there was one, from a copy of the same moment as the "
-            "ledgers and the journal"
+            f"{name} is damaged: {what}. Restore {name}, with {name}-wal if it existed, from a copy of the same moment as the "
+            "ledgers and the journal, or run `pybroker ledger repair`"
         )
 
 
@@ -310,12 +310,12 @@ def _hash_of(cursor_id: object) -> int:
 
 def missing_facts(found: set[str]) -> str:
     missing = sorted({field.name for field in fields(Facts)} - found - _LATER_FACTS)
-    return f"the facts {', '.join(missing)} are missing" if missing else ""
+    return f"the values {', '.join(missing)} are missing" if missing else ""
 
 
 def _lost_facts(path: Path, what: str, what_is_there: str) -> LostFacts:
     return LostFacts(
-        f"{path.name} {what}, but {path.parent} holds {what_is_there}: what they mean stood in it. Put it back, with "
-        f"{path.name}-wal if there was one, from a copy of the same moment; or, to begin anew without what is there, move "
-        f"all of {path.parent} away"
+        f"{path.name} {what}, but {path.parent} contains {what_is_there}, which cannot be read without it. Restore {path.name}, "
+        f"with {path.name}-wal if it existed, from a copy of the same moment; or, to start with empty data, move all of "
+        f"{path.parent} away"
     )

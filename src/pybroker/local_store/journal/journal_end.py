@@ -102,7 +102,7 @@ def _open(disk: Disk, directory: Path) -> MarkerFile | None:
     except OSError as error:
         if not lacks_room(error) and error.errno not in _NOT_MAPPED:
             raise
-        logs.warning("journal.end_not_stored", directory=str(directory), reason=error)
+        logs.warning("journal.end_file_unavailable", file=str(directory / JOURNAL_END_NAME), reason=error)
         return None
 
 

@@ -156,7 +156,7 @@ class BatchOrder:
             what = f"is damaged at offset {offset}: no whole batch {self.next_sequence} here"
         else:
             file_name, what = "the journal", f"is damaged: batch {self.next_sequence} is missing"
-        upto = f" in {name}, which reached to offset {end.end_offset}" if end.generation else ""
+        upto = f" in {name}, which ended at offset {end.end_offset}" if end.generation else ""
         text = f"{file_name} {what}; batches up to {end.next_sequence - 1} were durable{upto}. {HOW_TO_GO_ON}"
         raise DamagedJournal(text, file_name, offset)
 
@@ -166,8 +166,8 @@ class BatchOrder:
         """
         if not any(generation >= first_generation for generation in generations):
             raise DamagedJournal(
-                f"journal/ holds no file of the last run (generation {first_generation} or later), which did not stop in order:"
-                f" what was stored since the last checkpoint, from batch {self.next_sequence} on, is missing. {HOW_TO_GO_ON}",
+                f"journal/ contains no file of the last run (generation {first_generation} or later), which did not stop cleanly:"
+                f" all data since the last checkpoint, from batch {self.next_sequence} on, is missing. {HOW_TO_GO_ON}",
                 "journal",
             )
 
@@ -238,7 +238,7 @@ class Replay:
         if expected is None:
             raise LayoutError(f"entries of ledger {ledger_id}, which does not exist")
         if record.first_entry_id != expected:
-            raise LayoutError(f"entry {ledger_id}:{record.first_entry_id} follows on {ledger_id}:{expected - 1}")
+            raise LayoutError(f"entry {ledger_id}:{record.first_entry_id} follows entry {ledger_id}:{expected - 1}")
         ledger = self._replayed.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self._replayed.ledgers[ledger_id] = ReplayedLedger()

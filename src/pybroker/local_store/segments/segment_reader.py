@@ -123,7 +123,7 @@ class BlockWalk:
             found = FoundBlock(self.offset, self.window.block_at(self.offset, self._read_bytes))
             block = found.block
             if (block.ledger_id, block.first_entry_id) != (self._ledger_id, self.entry_id):
-                raise LayoutError(f"holds the block of {block.ledger_id}:{block.first_entry_id}")
+                raise LayoutError(f"contains the block of {block.ledger_id}:{block.first_entry_id}")
         except LayoutError as error:
             gap = self._gap(str(error))
             return None if gap is None else self._pass(gap)
@@ -229,7 +229,7 @@ class Window:
             found = decode_block(self._view, 0)
         if isinstance(found, Block):
             return found
-        raise LayoutError("the file is cut")
+        raise LayoutError("the file is truncated")
 
     def payloads(self, found: FoundBlock, skip: int, take: int) -> tuple[list[bytes], list[bool]]:
         """Return payloads, and for each whether it is intact."""

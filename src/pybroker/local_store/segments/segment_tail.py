@@ -35,8 +35,8 @@ class UnknownEntries(StoreError):
 
     def __init__(self, ledger_id: int, held: HeldEntry) -> None:
         super().__init__(
-            f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. It is not cut off: "
-            "checkpoint.db or journal files are lost, or of another time; put those of the same moment back"
+            f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. The broker does "
+            "not delete it: checkpoint.db or journal files are lost or older. Restore those of the same moment"
         )
 
 
@@ -76,7 +76,7 @@ def check_leftovers(
 
 
 def unknown_entry(held: HeldEntry) -> str:
-    return f"entry {held.ledger_id}:{held.entry_id} is there, which is neither committed nor in the journal"
+    return f"entry {held.ledger_id}:{held.entry_id} exists, but is neither in checkpoint.db nor in the journal"
 
 
 def _block_at(file: DiskFile, offset: int) -> Block | None:

@@ -285,7 +285,7 @@ class _RangeReading:
                     return []
                 if time.monotonic() > deadline:
                     raise RequestTimedOut(
-                        f"{self._entries.ledger_id}:{self._next} did not come within {self._timeout_s:g} s, though the broker "
+                        f"{self._entries.ledger_id}:{self._next} did not arrive within {self._timeout_s:g} s, though the broker "
                         "reports that it exists: the broker is slow. Nothing was skipped. Try again"
                     ) from None
 
@@ -310,7 +310,7 @@ class _RangeReading:
             await consumer.close()
             found = "no entry" if last is None else f"its last entry is {last.ledger_id}:{last.entry_id}"
             raise DataLoss(
-                f"{_named(self._entries)} was asked for, and the topic has {found}: it was truncated, deleted or recreated"
+                f"{_named(self._entries)} was requested, but the topic has {found}: it was truncated, deleted or recreated"
             )
         return consumer
 
@@ -356,8 +356,8 @@ class _RangeReading:
             await consumer.close()
         if found.ledger_id != self._entries.ledger_id:
             raise DataLoss(
-                f"{_named(self._entries)} was asked for; entries from {self._entries.ledger_id}:{self._next} on are gone, "
-                f"the first that is there is {found.ledger_id}:{found.entry_id}"
+                f"{_named(self._entries)} was requested; entries from {self._entries.ledger_id}:{self._next} on are lost, "
+                f"the first available entry is {found.ledger_id}:{found.entry_id}"
             )
 
     def _take_run(self) -> EntryRun | None:
@@ -401,6 +401,6 @@ def _named(entries: EntryRange) -> str:
 
 def _lost(topic: str, asked: Place, asked_end: Place, first: Place) -> str:
     return (
-        f"{topic}: asked for {asked.ledger_id}:{asked.entry_id} to {asked_end.ledger_id}:{asked_end.entry_id}, "
-        f"the first entry that is there is {first.ledger_id}:{first.entry_id}"
+        f"{topic}: requested {asked.ledger_id}:{asked.entry_id} to {asked_end.ledger_id}:{asked_end.entry_id}, "
+        f"the first available entry is {first.ledger_id}:{first.entry_id}"
     )

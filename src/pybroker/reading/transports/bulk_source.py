@@ -186,7 +186,7 @@ class _BulkRead:
         entries = self._entries
         if error.status in {NOT_FOUND, GONE, BEYOND_END}:
             raise DataLoss(
-                f"{self._what()}: gone from entry {entries.ledger_id}:{self._reader.next_entry_id} on: {error}"
+                f"{self._what()}: lost from entry {entries.ledger_id}:{self._reader.next_entry_id} on: {error}"
             ) from error
         if error.status not in BUSY_STATUSES:
             raise error

@@ -91,7 +91,9 @@ async def _look(place: Place, entry_at: EntryAt) -> _KnownLedger:
     ledger_id = place.ledger_id
     following = await entry_at(Position(ledger_id, BEHIND_A_LEDGER))
     if following.ledger_id == ledger_id:
-        raise ValueError(f"the broker has an entry {following.ledger_id}:{following.entry_id}, which cannot be")
+        raise ValueError(
+            f"the broker has an entry {following.ledger_id}:{following.entry_id}, which contradicts its last entry"
+        )
     # Invariant: the entry before `low` exists; none exists at or after `high`.
     low = place.entry_id + 1
     high: int | None = None

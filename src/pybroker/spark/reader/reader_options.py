@@ -219,9 +219,7 @@ def _columns(values: OptionValues) -> tuple[str, ...]:
         return (ALL_COLUMNS,)
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
-        raise values.wrong(
-            "includeColumns", "names of columns, each once, with * for those that are there without this option"
-        )
+        raise values.wrong("includeColumns", "names of metadata columns, each once; * stands for the default columns")
     return tuple(names)
 
 

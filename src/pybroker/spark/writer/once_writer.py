@@ -86,8 +86,8 @@ class OnceSender(PartitionSender):
         if last >= first + MAX_ROWS:
             await self.producer.close()
             raise WriteFailed(
-                f"{self._partition}: batch {self._share.batch} is to be written, and later batches of this query are stored "
-                "already: was its checkpoint put back? Give it another sinkId to write them once more"
+                f"{self._partition}: batch {self._share.batch} cannot be written, because later batches of this query are "
+                "stored already: its checkpoint may be an older copy. To write the batches again, use another sinkId"
             )
         return max(last - first, -1)
 
@@ -131,7 +131,7 @@ class OnceSender(PartitionSender):
             batch=self._share.batch,
             task=self._share.task,
             rows_twice_at_most=found.doubled_rows,
-            reason="an earlier attempt of this batch sent other rows here, or the same in another order",
+            reason="an earlier attempt of this batch sent other rows to this partition, or the same rows in another order",
         )
         generation = self._generation
         last_row = 0
@@ -168,7 +168,7 @@ class OnceSender(PartitionSender):
         if row != highest - self._writer.who.first_sequence_id:
             await self.producer.close()
             raise WriteFailed(
-                f"{self._partition} does not deduplicate: switch it on (brokerDeduplicationEnabled, or the deduplication policy of "
+                f"{self._partition} does not deduplicate: enable it (brokerDeduplicationEnabled, or the deduplication policy of "
                 "namespace or topic), or use delivery=at-least-once"
             )
 

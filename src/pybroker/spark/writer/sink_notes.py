@@ -76,7 +76,7 @@ class SinkState:
         """Apply the next note. Raises ValueError for an unknown version."""
         content = json.loads(note)
         if not isinstance(content, dict) or content.get("v") != VERSION:
-            raise ValueError(f"a note of another version: {note[:80]!r}")
+            raise ValueError(f"a note has an unsupported version: {note[:80]!r}")
         kind, query = content["kind"], content["query"]
         if kind == "claim":
             self._claim(query, content["run"], takes_over=content["takes_over"])
@@ -112,12 +112,12 @@ class SinkState:
         """Raise SinkFenced unless this run may write."""
         if self.query != writer.query:
             raise SinkFenced(
-                f"the sink id {sink_id} belongs to the query {self.query}, this one is {writer.query}: give this query another "
-                "sinkId, or option takeOver=true when the other one has ended for good"
+                f"the sink id {sink_id} belongs to the query {self.query}, not to this query {writer.query}: use another sinkId, "
+                "or takeOver=true if the other query has ended permanently"
             )
         if not self.runs or self.runs[-1] != writer.run:
             raise SinkFenced(
-                f"a later run of this query writes by the sink id {sink_id}: this run has been replaced, end it"
+                f"a later run of this query writes with the sink id {sink_id}: stop this run, which was replaced"
             )
 
     def is_complete(self, writer: Writer) -> bool:

@@ -144,7 +144,7 @@ def _sink_id(values: OptionValues, delivery: str, *, is_stream: bool) -> str:
     if is_stream and checkpoint is not None:
         return "checkpoint-" + hashlib.sha256(checkpoint.rstrip("/").encode()).hexdigest()[:16]
     raise InvalidOptions(
-        f"option sinkId is missing: with delivery={delivery} a name of this query's own, the same after each restart"
+        f"option sinkId is missing: with delivery={delivery} set a unique name for this query, the same after each restart"
         if is_stream
-        else f"option jobId is missing: with delivery={delivery} a name of this very write, the same when it is repeated"
+        else f"option jobId is missing: with delivery={delivery} set a unique name for this write, the same when it is repeated"
     )

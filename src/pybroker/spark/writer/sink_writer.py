@@ -129,7 +129,7 @@ class _Writer:
             if self._plan is not None:
                 complete_batch(self._options, who, len(messages), sum(each.written.rows for each in sent))
             elif not commit_batch(self._options, who, [each.txn for each in sent if each.txn is not None]):
-                logs.info("sink.batch_was_committed", batch=who.batch)
+                logs.info("sink.batch_already_committed", batch=who.batch)
         except Exception as error:
             logs.error("sink.commit_failed", batch=who.batch, reason=error)  # Spark does not report the cause
             raise

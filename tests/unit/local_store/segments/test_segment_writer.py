@@ -216,7 +216,7 @@ def test_no_flipped_byte_of_a_segment_gives_a_wrong_entry() -> None:
 def test_a_block_of_another_ledger_is_damage() -> None:
     segment = Segment()
     segment.write([b"first"])
-    with segment.disk.open_for_read(PATH) as file, pytest.raises(DamagedSegment, match="holds the block of 5:0"):
+    with segment.disk.open_for_read(PATH) as file, pytest.raises(DamagedSegment, match="contains the block of 5:0"):
         read_entries(file, PATH, 6, segment.place, 0, 1, 1)
 
 

@@ -39,7 +39,7 @@ def pieces_of(data: Any, offsets: npt.NDArray[np.int64]) -> Pieces:
     """Return consecutive parts of `data`."""
     if len(offsets) and offsets[-1] > MAX_BATCH_BYTES:
         raise ValueError(
-            f"the payloads of one batch take {offsets[-1]} bytes, {MAX_BATCH_BYTES} are the most; write smaller batches"
+            f"the payloads of one batch take {offsets[-1]} bytes, the maximum is {MAX_BATCH_BYTES}; write smaller batches"
         )
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)

@@ -73,7 +73,7 @@ def _by_existing(fields: list[pa.Field], existing: SchemaInfo, schema_type: Sche
     if schema_type == SchemaType.KEY_VALUE:
         return KeyValueEncoder(fields, existing)
     raise Misfit(
-        f"cannot be written by the topic's {schema_type.name} schema; give its payloads ready-made in one binary column "
+        f"cannot be written by the topic's {schema_type.name} schema; write complete payloads in one binary column "
         f"{VALUE!r} instead"
     )
 
