@@ -74,7 +74,6 @@ def matching(names: list[str], patterns: str) -> list[str]:
 
 
 def restart_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
-    """Run the cases that start, kill and restart a broker. Return the number of failures."""
     own = dict(one.split("=", 1) for one in options.set)
     settings = restarts.Settings(options.entries, not options.no_sync, own)
     target = Broker("pybroker", "", durability=brokers.durability_name(settings.is_synced))
@@ -104,7 +103,6 @@ def hostile_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) ->
 
 
 def load_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
-    """Run the cases that load one or more brokers in turn. Return the number of failures."""
     settings = cases.Settings(measure_s=options.secs, backlog_messages=options.backlog)
     sync = not options.no_sync
     with contextlib.ExitStack() as stack:
@@ -179,7 +177,6 @@ def number(value: float | None) -> str:
 
 
 def print_medians(runs: Runs, targets: list[Broker]) -> None:
-    """Print a table of medians with the range of the repetitions, and each target's ratio to the last."""
     reference = targets[-1].name
     first = targets[0].name
     names = " | ".join(f"{target.name} ({target.durability})" for target in targets)

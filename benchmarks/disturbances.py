@@ -180,7 +180,6 @@ DISTURBANCES = {
 
 
 def in_process(name: str, window: Window) -> None:
-    """Run a disturbance; the entry point of its process."""
     os.nice(LESS_URGENT)
     window.pipe.send("running")
     window.pipe.send(DISTURBANCES[name].run(window))

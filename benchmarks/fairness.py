@@ -47,7 +47,6 @@ class Side:
             prepare(self.prepared[-1])
 
     def measure(self, case: str, window: int, sizes: Sizes) -> None:
-        """Measure alone, then during the disturbance."""
         publisher = SteadyPublisher(
             self.broker.service_url, f"{TOPIC}-{window}", self._asked.rate, 1024, self._asked.publishers
         )

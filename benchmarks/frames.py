@@ -28,7 +28,6 @@ _SIZES = struct.Struct(">II")
 
 
 def encode_command(command: pb.BaseCommand) -> bytes:
-    """Encode the frame of a command without payload."""
     body = command.SerializeToString()
     return _SIZES.pack(len(body) + 4, len(body)) + body
 
@@ -141,7 +140,6 @@ class FrameWalker:
         return self.view[self.filled :]
 
     def frames(self, received_bytes: int) -> list[tuple[int, int, int]]:
-        """Return (type, command start, frame end) of every complete frame, valid until `consumed` is called."""
         self.filled += received_bytes
         buffer, filled, position, found = self.buffer, self.filled, 0, []
         while filled - position >= 10:
@@ -155,7 +153,6 @@ class FrameWalker:
         return found
 
     def consumed(self, end: int) -> None:
-        """Discard everything before `end`."""
         rest = self.filled - end
         if rest and end:
             self.buffer[:rest] = self.buffer[end : self.filled]
@@ -178,7 +175,6 @@ def message_id_field(buffer: bytearray, start: int) -> tuple[int, bytes]:
 
 
 def encode_ack(consumer_id: int, message_id_fields: list[bytes]) -> bytes:
-    """Encode an individual ACK of many ids, as clients group acknowledgements."""
     ack = b"\x08" + encode_varint(consumer_id) + b"\x10\x00" + b"".join(message_id_fields)
     command = b"\x08\x0a\x52" + encode_varint(len(ack)) + ack
     return _SIZES.pack(len(command) + 4, len(command)) + command

@@ -62,7 +62,6 @@ def measure(attack: Attack, broker: Broker) -> Figures:
 
 
 def _cost(attack: Attack, broker: Broker, size_bytes: int) -> tuple[float, float, float]:
-    """Return kilobytes per shot, CPU seconds per megabyte, and the increase of memory in megabytes."""
     with attack.ready(broker, size_bytes) as fire:
         fire()  # The first shot includes one-time work.
         _reset_peak(broker)
@@ -128,7 +127,6 @@ def probing(broker: Broker) -> Iterator[Probe]:
 
 
 def _process_cpu_s(broker: Broker) -> float:
-    """Return the CPU time of all threads in seconds, from Linux' clock of the process."""
     assert broker.pid is not None
     return time.clock_gettime((~broker.pid << 3) | 2)
 

@@ -69,7 +69,6 @@ def fill(broker: Broker, asked: argparse.Namespace) -> int:
 
 
 def scrape(broker: Broker) -> socket.socket:
-    """Request the metrics without reading the response."""
     assert broker.http_url is not None
     url = urlsplit(broker.http_url)
     asking = socket.socket()

@@ -58,7 +58,6 @@ class Probe:
 
 
 async def measured(broker: MemoryBroker, path: str) -> tuple[float, float, Any]:
-    """Return the duration of the call, the longest interruption, and the response."""
     probe = Probe()
     url = broker.url(f"{PATH}/{path}")
     async with asyncio.TaskGroup() as group:

@@ -45,7 +45,6 @@ class DiagramError(ValueError):
 
 
 def replace_diagrams(markdown: str) -> str:
-    """Replace the diagrams of a page by pictures. Raises DiagramError."""
     return FENCE.sub(lambda found: draw(found["title"].strip(), found["text"]), markdown)
 
 

@@ -52,7 +52,6 @@ def _key_row(info: KeyInfo) -> str:
 
 
 def _default(value: Value) -> str:
-    """Return a default as it is written in `conf/broker.conf`."""
     if isinstance(value, tuple):
         return ",".join(value)
     if isinstance(value, bool):
@@ -76,7 +75,6 @@ def _cell(text: str) -> str:
 
 
 def cli_options() -> str:
-    """Return the output of `--help` of each command."""
     lines = [
         "# Command line options",
         "",

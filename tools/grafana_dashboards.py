@@ -94,7 +94,6 @@ def mean(total: str, count: str, legend: str) -> Query:
 
 
 def most(metric: str) -> Query:
-    """Return the subscriptions with the highest values."""
     return Query(f"topk(MOST, {metric}{{SUBSCRIPTION}})", "{{topic}} / {{subscription}}")
 
 
@@ -765,7 +764,6 @@ _VARIABLES = {
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
-    """Return the dashboard in Grafana's JSON model."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -888,7 +886,6 @@ def _panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any
 
 
 def text(dashboard: Dashboard) -> str:
-    """Return the content of the dashboard's file."""
     return json.dumps(document(dashboard), indent=2) + "\n"
 
 

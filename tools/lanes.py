@@ -88,9 +88,6 @@ class Outcome:
 
 
 def lane_of(path: str) -> str:
-    """Return the lane of a test file or directory: that of the longest matching directory of `LANES`. Raises
-    KeyError.
-    """
     owners = {
         directory: lane
         for lane, directories in LANES.items()
@@ -101,7 +98,6 @@ def lane_of(path: str) -> str:
 
 
 def arguments_of(lane: str) -> list[str]:
-    """Return the directories of `lane` as arguments of pytest, without subdirectories of other lanes."""
     own = [directory for directory in LANES[lane] if (ROOT / directory).is_dir()]
     others = [directory for name, directories in LANES.items() if name != lane for directory in directories]
     inside = [other for other in others if any(other.startswith(directory + "/") for directory in own)]
@@ -109,7 +105,6 @@ def arguments_of(lane: str) -> list[str]:
 
 
 def missing_programs(markers: Collection[str], jars: Path) -> dict[str, str]:
-    """Return those of `markers` whose tests cannot run on this machine, each with the reason."""
     missing = {}
     if "spark" in markers:
         if importlib.util.find_spec("pyspark") is None:
@@ -131,7 +126,6 @@ def missing_programs(markers: Collection[str], jars: Path) -> dict[str, str]:
 
 
 def java_version() -> int:
-    """Return the major version of the java command; 0 without one."""
     if shutil.which("java") is None:
         return 0
     told = subprocess.run(["java", "-version"], check=False, capture_output=True, text=True).stderr
@@ -140,7 +134,6 @@ def java_version() -> int:
 
 
 def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[str]) -> Outcome:
-    """Run one lane of tests with pytest."""
     outcome = Outcome(lane)
     is_long = lane == LONG
     parallel = ["-n", str(workers), *(["--dist", "loadfile"] if lane in BY_FILE else [])]

@@ -165,11 +165,9 @@ async def _serve(
 class BrokerHost(Protocol):
     """The program that contains a broker."""
 
-    def request_stop(self) -> None:
-        """Call `Broker.close` soon."""
+    def request_stop(self) -> None: ...
 
-    def new_connection(self, context: ServerContext) -> Connection:
-        """Return the connection object of a client that has connected."""
+    def new_connection(self, context: ServerContext) -> Connection: ...
 
     def storage_is_lost(self, error: BaseException) -> None:
         """React to a failed durable write. The broker must not continue."""
@@ -446,7 +444,6 @@ class Broker:
                 check_expiry(connection)
 
     def reload(self, config: BrokerConfig) -> None:
-        """Apply the dynamic keys of `config`, and load changed certificates."""
         if self._refresher is not None:
             self._refresher.refresh()
         needs_restart = self.service.dynamic.reload(config)
@@ -512,12 +509,10 @@ class Broker:
         }
 
     def status(self) -> str:
-        """Return one line for the service manager."""
         found = self.service.presence.addresses.resolve(None)
         return f"Serving {found.broker_url or found.broker_url_tls}"
 
     def banner(self) -> str:
-        """Return a few lines with the broker's addresses, its data directory, and the durability of a receipt."""
         found = self.service.presence.addresses.resolve(None)
         urls = "  ".join(
             url for url in (found.broker_url, found.broker_url_tls, found.http_url, found.http_url_tls) if url

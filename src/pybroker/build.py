@@ -34,7 +34,6 @@ class Stores:
 
 
 def ledger_limits(config: BrokerConfig) -> LedgerLimits:
-    """Return the limits at which a managed ledger begins a new ledger."""
     return LedgerLimits(
         config.managed_ledger_max_entries_per_ledger,
         config.managed_ledger_max_size_per_ledger_mbytes * _MIB,

@@ -97,7 +97,6 @@ def encode_checked(value: msgspec.Struct) -> bytes:
 
 
 def decode_checked(data: bytes, kind: type[_Value], path: Path) -> _Value:
-    """Decode the content of `path`. Raises BackupError for damage, and for a format of a later version."""
     body, _, checksum = data.rstrip(b"\n").rpartition(b"\n")
     try:
         if int(checksum, 16) != crc32c(body):
@@ -192,7 +191,6 @@ def restore_points(directory: Path) -> list[str]:
 
 
 def read_head(directory: Path) -> BackupHead:
-    """Raises BackupError if `directory` is no backup, or one of a later version."""
     path = directory / BACKUP_FILE
     try:
         data = path.read_bytes()
@@ -216,6 +214,5 @@ def read_manifest(directory: Path, point: str) -> Manifest:
 
 
 def unused_ledgers(manifests: Iterable[Manifest], present: Iterable[int]) -> list[int]:
-    """Return the segment files that no restore point needs."""
     used = {ledger.ledger for manifest in manifests for ledger in manifest.ledgers}
     return sorted(set(present) - used)

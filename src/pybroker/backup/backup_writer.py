@@ -230,7 +230,6 @@ def _read_ledger_lines(target: Path) -> dict[int, CopiedLedger]:
 
 @contextmanager
 def _opened(target: Path, lineage: str) -> Iterator[None]:
-    """Lock the backup directory for one writer. Raises BackupError and OSError."""
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = target / BACKUP_FILE
     if not path.exists():

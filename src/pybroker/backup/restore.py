@@ -78,7 +78,6 @@ def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Pro
 
 
 def newest_point(backup: Path) -> str:
-    """Return the newest restore point. Raises BackupError if there is none."""
     read_head(backup)
     names = restore_points(backup)
     if not names:

@@ -169,7 +169,6 @@ def basic_secret(parameters: str) -> tuple[str, Secret]:
 
 
 def tls_files(parameters: str) -> tuple[str, str]:
-    """Return certificate file and key file from JSON or `tlsCertFile:...,tlsKeyFile:...`."""
     text = parameters.strip()
     if text.startswith("{"):
         values = {key: str(value) for key, value in _json_parameters(text).items()}

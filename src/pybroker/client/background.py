@@ -44,7 +44,6 @@ class BackgroundClient:
 
     @property
     def is_usable(self) -> bool:
-        """Whether this client belongs to the current process and is open."""
         return not self._closed and self._process_id == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -80,9 +80,7 @@ class Client(Closing):
     def __init__(self, access: Access) -> None:
         self.access = access
         self.tasks = TaskOwner("client")
-        """Background tasks of producers and consumers."""
         self.parts: dict[ClientPart, None] = {}
-        """Open producers and consumers."""
         self._seeds = addresses(access.service_url)
         self._seed = 0
         self._connections: dict[tuple[Address, Address | None], Connection] = {}
@@ -122,14 +120,12 @@ class Client(Closing):
         return [topic.partition(index) for index in range(count)] or [topic]
 
     async def topics(self, namespace: str) -> list[str]:
-        """Return the full names of all persistent topics and partitions of `tenant/namespace`."""
         command = Command(type=Command.GET_TOPICS_OF_NAMESPACE)
         command.getTopicsOfNamespace.namespace = namespace
         answer = await self.ask_any(command)
         return list(answer.getTopicsOfNamespaceResponse.topics)
 
     async def schema(self, topic: TopicName, version: bytes | None = None) -> TopicSchema | None:
-        """Return the latest schema of `topic`, or that of `version`; None if there is none."""
         command = Command(type=Command.GET_SCHEMA)
         command.getSchema.topic = str(topic)
         if version is not None:
@@ -147,8 +143,6 @@ class Client(Closing):
         return TopicSchema(found.type, found.schema_data, properties, found.name, answer.schema_version)
 
     async def ask_any(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Send a request to any broker of the service URL."""
-
         async def ask() -> pb.BaseCommand:
             return await (await self.any_connection()).request(command)
 
@@ -172,7 +166,6 @@ class Client(Closing):
     # --- connections
 
     async def any_connection(self) -> Connection:
-        """Return a connection to the host that answered last, else to the next host that answers."""
         failure: ConnectionLost | None = None
         for _ in self._seeds:
             try:

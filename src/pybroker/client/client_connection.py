@@ -157,7 +157,6 @@ class Connection(asyncio.Protocol):
         self._look_alive()
 
     def abort(self, reason: str) -> None:
-        """End the connection now. Its users and pending requests get the error."""
         self._end(ConnectionLost(f"the connection to {self.address} was aborted: {reason}"))
 
     async def close(self) -> None:
@@ -240,7 +239,6 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(parts)
 
     async def writable(self) -> None:
-        """Wait until the write buffer has capacity, or the connection has ended."""
         await self._writable.wait()
 
     def pause_reading(self) -> None:
@@ -351,7 +349,6 @@ class Connection(asyncio.Protocol):
         self.write(frame(command))
 
     def _look_alive(self) -> None:
-        """Send a PING on a silent connection; abort it if it stays silent."""
         if self._is_quiet and self._was_asked:
             logs.warning("client.connection_silent", broker=str(self.address))
             self.abort(f"the broker sent nothing for {2 * KEEP_ALIVE_S:g} s")
@@ -364,7 +361,6 @@ class Connection(asyncio.Protocol):
 
 
 def _raise_refusal(answer: pb.BaseCommand) -> None:
-    """Raise the refusal of a response, either ERROR or in its own fields."""
     kind = answer.type
     if kind == Command.ERROR:
         raise refusal(answer.error.error, answer.error.message)

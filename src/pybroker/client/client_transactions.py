@@ -66,7 +66,6 @@ class Coordinators:
         self._topics: list[TopicName] = []
 
     async def begin(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction:
-        """Begin a transaction at the next coordinator (round-robin), which aborts it after `timeout_s`."""
         await self._known()
         coordinator = next(self._turns) % len(self._topics)
         command = Command(type=Command.NEW_TXN)
@@ -81,7 +80,6 @@ class Coordinators:
         return Transaction(self._client, self, txn_id)
 
     async def _known(self, coordinator: int = 0) -> None:
-        """Load the coordinators once, and again if `coordinator` is not among them."""
         if coordinator < len(self._topics):
             return
         topics = await self._client.partitions(COORDINATORS_TOPIC)
@@ -104,7 +102,6 @@ class Coordinators:
         return await self._client.retried(attempt)
 
     async def ask_once(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Send one request without retry. If the coordinator has moved, the next call looks it up again."""
         try:
             return await (await self._connection(coordinator)).request(command)
         except TransactionCoordinatorNotFound as error:
@@ -189,7 +186,6 @@ class Transaction:
         self.require_open()
 
     async def do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` to its end as an operation of the transaction. Raises its errors."""
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.watch(done)
         await self._client.tasks.run_to_end(_settle(done, work), f"transaction {self.id}")
@@ -216,13 +212,11 @@ class Transaction:
         await self._ended(self._abort)
 
     async def _ended(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End the transaction once. `work` runs to its end even if the caller is cancelled."""
         self.require_open()
         self.state = TransactionState.ENDING
         await self._client.tasks.run_to_end(work(), f"end of transaction {self.id}")
 
     async def settled(self) -> BaseException | None:
-        """Wait until all operations are answered. Return the first failure, if any."""
         await self._settled()
         return self._failure
 
@@ -277,7 +271,6 @@ class Transaction:
 
 
 async def _settle(done: asyncio.Future[object], work: Coroutine[Any, Any, object]) -> None:
-    """Run `work`, and pass its result to the waiters of `done`."""
     try:
         await work
     except BaseException as error:

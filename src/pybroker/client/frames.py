@@ -65,7 +65,6 @@ class FrameReader(Generic[Read]):
         self.max_frame_bytes = DEFAULT_MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES
 
     def feed(self, data: bytes) -> list[Read]:
-        """Decode `data`, which follows all bytes fed before. Raises ProtocolViolation."""
         self._held_bytes += len(data)
         self._parts.append(data)
         if self._held_bytes < self._wanted_bytes:
@@ -92,7 +91,6 @@ class FrameReader(Generic[Read]):
 
 
 def read_event(data: bytes, start: int, end: int) -> Event:
-    """Decode the frame; the size of its command is at `start`."""
     command_end = _command_end(data, start, end)
     if data[start + 4 : start + 7] == _MESSAGE_KIND:
         return _message(data, start + 7, command_end, end)
@@ -112,7 +110,6 @@ def read_event(data: bytes, start: int, end: int) -> Event:
 
 
 def command_and_rest(data: bytes, start: int, end: int) -> tuple[pb.BaseCommand, bytes]:
-    """Decode any frame. Return the command and the bytes that follow it."""
     command_end = _command_end(data, start, end)
     return _parsed(data, start + 4, command_end), data[command_end:end]
 
@@ -179,7 +176,6 @@ def send_head(
     is_chunk: bool = False,
     txn: TxnId | None = None,
 ) -> bytes:
-    """Return the bytes that precede the entry in a SEND frame."""
     fields = b"\x08" + encode(producer_id) + b"\x10" + encode(sequence_id)
     if message_count != 1:
         fields += b"\x18" + encode(message_count)

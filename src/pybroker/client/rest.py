@@ -253,14 +253,12 @@ class RestClient:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe a connection error in the operating system's words, without any sent data."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
 def _authorization(access: Access) -> str | None:
-    """Return the authorization header; None for TLS and without credentials. Raises AccessRefused and ValueError."""
     data = access.auth_data()
     if access.method == "token":
         if not data.isascii() or not data.decode().isprintable():  # the error of http.client would show the token

@@ -165,8 +165,6 @@ class Sink:
         return int(answer["aborted"])
 
     async def _ask(self, method: str, path: str, body: object) -> Any:
-        """Send a request, and repeat it while the broker restarts. All these requests are idempotent."""
-
         async def attempt() -> Any:
             return await asyncio.to_thread(_call, self._client.access, method, self._path + path, body)
 
@@ -183,7 +181,6 @@ def _call(access: Access, method: str, path: str, body: object) -> Any:
 
 
 def _protocol_error(error: Refused) -> Exception:
-    """Return the corresponding error of the binary protocol, or `error` itself."""
     if error.status == HTTPStatus.UNAUTHORIZED:
         return AuthenticationError(str(error))
     if error.status == HTTPStatus.FORBIDDEN:

@@ -38,7 +38,6 @@ class Mark(NamedTuple):
     size_bytes: int
 
     def is_within(self, max_entries: int, max_bytes: int, of: Mark) -> bool:
-        """Return whether the distance to the later mark `of` is within both limits."""
         return of.entries - self.entries <= max_entries and of.size_bytes - self.size_bytes <= max_bytes
 
 
@@ -52,7 +51,6 @@ class _Sequence:
     """Complete or discarded: further chunks are ignored."""
 
     def add(self, chunk: Chunk) -> bool:
-        """Return whether `chunk` completes the message."""
         if self.is_over or chunk.chunk_id < len(self.chunks):
             return False
         if chunk.chunk_id > len(self.chunks) or (self.chunks and chunk.chunk_count != self.chunks[0].chunk_count):

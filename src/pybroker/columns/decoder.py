@@ -68,7 +68,6 @@ class _Block:
     """Scanned entries of a run, and their opened payloads."""
 
     first: int
-    """Index of the first entry within the run."""
     entries: Records
     sources: list[Buffer]
     reasons: dict[int, str] = field(default_factory=dict)
@@ -132,7 +131,6 @@ class MessageDecoder:
     # Opened payloads
 
     def _open(self, run: EntryRun, block: _Block, begin: int) -> int:
-        """Open the required payloads from entry `begin` until `max_batch_bytes` are open. Return the end index."""
         part = block.entries[begin:]
         is_special = (part["compression"] != 0) | (part["chunk_count"] != 0) | ((part["flags"] & _SPECIAL) != 0)
         is_special &= (part["error"] == 0) & ((part["flags"] & _LEFT_OUT) == 0)
@@ -146,7 +144,6 @@ class MessageDecoder:
         return len(block.entries)
 
     def _open_entry(self, run: EntryRun, block: _Block, number: int) -> int:
-        """Replace the stored payload of an entry with the opened one. Return its size in bytes."""
         entry = block.entries[number]
         view = memoryview(run.data).cast("B")
         at, size = int(entry["payload_at"]), int(entry["payload_bytes"])
@@ -245,7 +242,6 @@ class MessageDecoder:
 
 
 def _blocks(run: EntryRun) -> Iterator[tuple[int, int]]:
-    """Yield ranges of about BLOCK_BYTES, with at least one entry each."""
     ends = np.cumsum(run.lengths)
     first = 0
     while first < run.entry_count:

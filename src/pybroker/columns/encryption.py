@@ -74,7 +74,6 @@ class Decryptor:
         raise CannotDecrypt(f"it is encrypted with the keys {', '.join(names)!r}, and no provided private key matches")
 
     def _data_key(self, key: pb.EncryptionKeys) -> AESGCM | None:
-        """Return the decrypted data key; None if the private key is unknown or does not match."""
         digest = sha256(key.key.encode("utf-8", "surrogateescape") + b"\0" + key.value).digest()
         known = self._data_keys.get(digest)
         if known is not None:

@@ -56,7 +56,6 @@ def packed_columns(rows: MessageColumns) -> PackedColumns:
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
-    """Return keys as bytes, the input of the partition hash, for any column type."""
     return _binary(keys, "__key")
 
 
@@ -88,7 +87,6 @@ def _valid(array: pa.Array) -> Any:
 
 
 def key_text(keys: pa.Array) -> tuple[pa.Array, Any]:
-    """Return keys as text, and base64 flags for keys that are not UTF-8, as clients send bytes keys."""
     raw = _binary(keys, "__key")
     if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
         return raw, None

@@ -122,7 +122,6 @@ def grouped_by_key(rows: MessageColumns) -> MessageColumns:
 
 
 def _key_borders(rows: MessageColumns) -> np.ndarray[Any, Any]:
-    """Return the rows whose key differs from the previous row, and the number of rows."""
     assert rows.keys is not None
     codes = key_bytes(rows.keys).dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
     return np.append(np.flatnonzero(np.diff(codes)) + 1, len(codes))

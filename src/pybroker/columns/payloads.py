@@ -61,7 +61,6 @@ class Opener:
         )
 
     def uncompressed_chunked(self, compression: int, payload: bytes, claimed_bytes: int) -> bytes:
-        """Decompress an assembled chunked message. Raises DamagedPayload."""
         limit = self._limits.max_chunked_message_bytes
         return self._opened(compression, payload, claimed_bytes, limit, "maxChunkedMessageBytes")
 

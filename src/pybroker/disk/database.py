@@ -53,7 +53,6 @@ class Database(sqlite3.Connection):
         self._path = path
 
     def set_up(self) -> None:
-        """Apply the settings for durable commits. If that fails, close the connection and raise the error."""
         try:
             for setting in _SETTINGS:
                 self.execute(f"PRAGMA {setting}")
@@ -143,7 +142,6 @@ def lacks_space(error: BaseException) -> bool:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit the statements of the block as one transaction; roll back if the block or the commit raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -146,7 +146,6 @@ class DirectWriter:
         return True
 
     def close(self) -> None:
-        """Wait for an active write and release all resources."""
         if self._context.value:
             self._call(self._destroy, self._context)
             self._context.value = 0
@@ -163,7 +162,6 @@ class DirectWriter:
 
 
 def open_direct(path: Path) -> DirectFile | None:
-    """Open a file for direct IO. Return None if the file system or the sector size does not allow it."""
     flag = getattr(os, "O_DIRECT", None)
     if flag is None:
         return None

@@ -125,7 +125,6 @@ class Disk:
     """The real file system."""
 
     def open_for_write(self, path: Path) -> DiskFile:
-        """Open the file; create it, empty, if it is missing."""
         return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
     def open_for_read(self, path: Path) -> DiskFile:
@@ -153,11 +152,9 @@ class Disk:
             raise
 
     def open_direct(self, path: Path) -> DirectFile | None:
-        """Open for direct IO (see `direct_io.py`). Return None if the file system does not support it."""
         return open_direct(path)
 
     def direct_writer(self) -> DirectWriter:
-        """Return a background writer for files of `open_direct`. Raises OSError if the system has none."""
         return DirectWriter()
 
     def space(self, directory: Path) -> SpaceFigures | None:
@@ -174,7 +171,6 @@ class Disk:
                 os.close(descriptor)
 
     def thread_of(self, threads: Threads, name: str) -> Executor:
-        """Return an executor with one thread."""
         return threads.pool(name)
 
     def make_directory(self, path: Path) -> None:
@@ -201,7 +197,6 @@ class Disk:
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove the file if it exists."""
         path.unlink(missing_ok=True)
 
     def sync_directory(self, directory: Path) -> None:

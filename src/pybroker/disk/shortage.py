@@ -11,5 +11,4 @@ def lacks_room(error: OSError) -> bool:
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
-    """Return whether the process or the machine has reached its limit of open files."""
     return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}

@@ -73,7 +73,6 @@ class EmbeddedClock:
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970."""
         return self._clock.wall_ms()
 
     def now(self) -> datetime:
@@ -152,7 +151,6 @@ class EmbeddedBroker:
     # --- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the broker, once. Raises the errors of `app.Broker.start`."""
         async with self._changing:
             await self._start()
 
@@ -200,7 +198,6 @@ class EmbeddedBroker:
         warn_of(unused)
 
     async def advance_ms(self, milliseconds: float) -> None:
-        """See `EmbeddedClock.advance`."""
         if not milliseconds >= 0:
             raise ValueError("the time cannot be moved back")
         if self._moved.added_ms + milliseconds > MOST_MS:

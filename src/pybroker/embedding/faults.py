@@ -50,19 +50,15 @@ _REFUSABLE = (
 class Line(Protocol):
     """A client's connection, as the faults use it."""
 
-    def topics(self) -> Iterable[str]:
-        """Return the full topic names of its producers and consumers."""
+    def topics(self) -> Iterable[str]: ...
 
-    def names(self) -> Iterable[str]:
-        """Return the names of its producers and consumers, and of its client."""
+    def names(self) -> Iterable[str]: ...
 
     def drop(self) -> None: ...
 
-    def stall(self) -> None:
-        """Stop reading and writing."""
+    def stall(self) -> None: ...
 
-    def unstall(self) -> None:
-        """Continue with the delayed commands."""
+    def unstall(self) -> None: ...
 
     def hurry_receipts(self) -> None:
         """Send the receipts that a fault has delayed."""
@@ -404,8 +400,7 @@ def _caller() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def _nothing(line: Line) -> None:
-    """Do nothing, for faults that delay nothing."""
+def _nothing(line: Line) -> None: ...
 
 
 def _fits(whom: Whom, topic: str, line: Line) -> bool:

@@ -223,7 +223,6 @@ def _one_of(delivery: Delivery, index: int) -> Delivery:
 
 
 def _topic_of(command: pb.BaseCommand, field: str) -> str:
-    """Return the full topic name; empty without a topic."""
     message: Any = getattr(command, field)
     try:
         return str(TopicName.parse(str(message.topic)))
@@ -232,7 +231,6 @@ def _topic_of(command: pb.BaseCommand, field: str) -> str:
 
 
 def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: BrokerError) -> bytes:
-    """Return a failed response of the command's own type, for which the client waits; else ERROR."""
     reply = pb.BaseCommand()
     answer = field.removesuffix("Request") + "Response"
     response: Any = getattr(reply, answer, None)

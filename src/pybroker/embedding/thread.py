@@ -33,7 +33,6 @@ class ThreadClock:
         self._thread = thread
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970."""
         return self._thread.embedded.clock.now_ms()
 
     def now(self) -> datetime:

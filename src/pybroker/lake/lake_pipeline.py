@@ -233,7 +233,6 @@ class LakePipeline:
         )
 
     def _evolve(self, reading: RowReading) -> RowReading:
-        """Evolve the table for the reading, and return the reading in the form that fits the table. Raises EvolutionRefused."""
         for attempt in range(MAX_CONFLICTS):
             fitting = self._fitting(reading)
             try:
@@ -260,7 +259,6 @@ class LakePipeline:
         return reading if fields == list(reading.schema) else RenamedRows(reading, pa.schema(fields))
 
     def _commit(self, layout: FileLayout, files: Sequence[WrittenFile], batch: Batch) -> bool:
-        """Commit the files. Return False if they were discarded."""
         began = self.state
         for attempt in range(MAX_CONFLICTS):
             state = self.state

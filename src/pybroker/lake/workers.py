@@ -76,7 +76,6 @@ class ThreadWorkers(Workers):
 
 
 def write_share(layout: FileLayout, reading: RowReading, share: Sequence[EntryRange]) -> list[WrittenFile]:
-    """Write one share of a commit, in any process."""
     return write_files(layout, reading.schema, reading.rows(share))
 
 

@@ -134,7 +134,6 @@ class DataDirectoryLock:
 
 
 def _require_own(directory: Path) -> None:
-    """Raise ForeignDirectory if the directory contains files but no data of a broker. Raises OSError."""
     if not directory.is_dir():
         return  # the caller creates it, or reports the error
     names = {path.name for path in directory.iterdir()} - _NO_CONTENT

@@ -54,7 +54,6 @@ class SpaceReserve:
         self._lock = threading.Lock()
 
     def adopt(self) -> None:
-        """Use the reserve file of an earlier run if its size is right. Raises OSError if it cannot be read."""
         try:
             with self._disk.open_for_read(self._path) as file:
                 self.is_held = file.size() == self.size_bytes
@@ -62,7 +61,6 @@ class SpaceReserve:
             self.is_held = False
 
     def hold(self) -> None:
-        """Allocate the reserve file. Raises OSError without space."""
         with self._lock:
             if self.is_held:
                 return

@@ -220,7 +220,6 @@ class LocalStore(LedgerStore, CursorStore):
             self._admit(ledger, run)
 
     def _admits(self, ledger: LiveLedger) -> bool:
-        """Return whether a run may enter memory and journal now."""
         most_bytes = self._max_queued_bytes
         is_queue_long = self._queued_bytes >= most_bytes and ledger.queued_bytes >= most_bytes // _QUEUE_SHARES
         return not is_queue_long and self._checkpointer.admits(ledger)
@@ -289,7 +288,6 @@ class LocalStore(LedgerStore, CursorStore):
         )
 
     def _batch_completed(self, batch: JournalBatch) -> None:
-        """Report the results of a batch, with one call for each listener."""
         stats = self._stats
         stats.journal_batches += 1
         stats.journal_bytes += batch.size_bytes

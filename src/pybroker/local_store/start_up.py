@@ -177,7 +177,6 @@ def open_store(
 
 
 def copied_directory_text(directory: Path) -> str:
-    """Return the error text for a copied directory whose broker was not stopped, with the remedy."""
     return (
         f"{directory} is a copy, made while its broker ran, or after the broker was killed. Its files may be of different moments,"
         " so messages could be missing. Use `pybroker backup` and `pybroker restore`, or copy the directory of"
@@ -186,14 +185,12 @@ def copied_directory_text(directory: Path) -> str:
 
 
 def known_ends(facts: Facts, mark: StoreMark) -> tuple[JournalEnd, JournalEnd]:
-    """Return the journal's end according to `checkpoint.db` and according to the metadata."""
     return JournalEnd(facts.journal_end, 0, 0, facts.commit), JournalEnd(mark.sequence, 0, 0, mark.commit)
 
 
 def _journal_end(
     disk: Disk, directories: StoreDirectories, names: Collection[str], facts: Facts, mark: StoreMark
 ) -> JournalEnd | None:
-    """Return the latest recorded end of the durable journal."""
     noted = [read_journal_end(disk, path) for path in (directories.journal, directories.table.parent)]
     if noted == [None, None] and JOURNAL_END_NAME in names:
         logs.warning(
@@ -374,7 +371,6 @@ def _replay(
 
 
 def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
-    """Apply the valid batches of one file. Return whether there are any."""
     try:
         scanned = scan_file(data, generation, order.next_sequence)
     except UnknownVersion as error:

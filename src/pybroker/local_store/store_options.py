@@ -37,7 +37,6 @@ class LocalStoreOptions:
 
 
 def fit_to_file_system(options: LocalStoreOptions, total_bytes: int) -> LocalStoreOptions:
-    """Reduce `options` for a small file system, so that most of it remains for entries."""
     # A journal file is smaller than the required free space, so the next file fits whenever appends are accepted.
     step_bytes = _MIB if total_bytes >= 32 * _MIB else _SMALL_STEP_BYTES
     return replace(

@@ -111,7 +111,6 @@ class Memory:
         self.follow(part.give_back(size_bytes))
 
     def follow(self, settled: Settled[object] | None) -> None:
-        """Resume waiters that were granted memory, and notify holders that must drop read-ahead."""
         if settled is None:
             return
         for holder in settled.gave_way:

@@ -87,7 +87,6 @@ class MemoryBudget(Generic[T]):
             is_shared_claimed = is_shared_claimed or size_bytes <= part.bound_bytes - part.used_bytes
 
     def _make_room(self, part: Part[T], size_bytes: int, gave_way: list[T]) -> None:
-        """Drop read-ahead until `size_bytes` are available."""
         while size_bytes > part.room() and part.ahead_bytes:
             gave_way.append(part.evict_oldest())
         if size_bytes > part.bound_bytes - part.used_bytes:
@@ -156,11 +155,9 @@ class Part(Generic[T]):
 
     @property
     def users(self) -> int:
-        """Return the number of requests granted or waiting, plus read-ahead holders."""
         return self.takers + len(self._ahead)
 
     def share(self, least_bytes: int, most_bytes: int) -> int:
-        """Return how much one more request should ask for, so that all get the same."""
         fair_bytes = self.most_bytes // (self.users + 1)
         return max(min(least_bytes, self.most_bytes), min(most_bytes, fair_bytes))
 
@@ -239,7 +236,6 @@ class Part(Generic[T]):
         return self._budget.settle() if self._budget.waiting else None
 
     def drop(self, holder: T) -> Settled[T] | None:
-        """Record that `holder` has no read-ahead any more."""
         return self._budget.settle() if self._forget(holder) and self._budget.waiting else None
 
     def _forget(self, holder: T) -> bool:
@@ -259,7 +255,6 @@ class Part(Generic[T]):
         return holder
 
     def admit_head(self) -> T:
-        """Grant the next request, and move its group to the end of the queue."""
         waiter, waiting = self._head()
         group = self._group_of.pop(waiter)
         self._budget.waiting -= 1

@@ -55,7 +55,6 @@ def _group_limits_bytes(root: Path) -> list[int]:
 
 
 def _limits_up_from(mounted: Path, path: str, name: str) -> list[int]:
-    """Return the limits of the group at `path` below `mounted`, and of all groups above it."""
     parts = [part for part in path.split("/") if part and part != ".."]
     directories = [mounted.joinpath(*parts[:count]) for count in range(len(parts) + 1)]
     texts = [_text(directory / name).strip() for directory in directories]

@@ -45,7 +45,6 @@ class Descriptors(NamedTuple):
 
 
 def raise_limit() -> None:
-    """Raise the soft limit as far as the system permits."""
     if not _HAS_LIMIT:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -51,7 +51,6 @@ class GarbagePolicy:
         self._is_resting = False
 
     def start(self) -> None:
-        """Collect and freeze the existing objects, and start the policy."""
         gc.callbacks.append(self._collected)
         gc.set_threshold(*_THRESHOLDS)
         self.collect_all()
@@ -79,7 +78,6 @@ class GarbagePolicy:
         self._stats.gc_pauses_ms.add(self._clock.monotonic_ms() - self._began_ms)
 
     def collect_all(self) -> None:
-        """Run a full collection: a long pause if there are many objects."""
         began_ms = self._clock.monotonic_ms()
         gc.unfreeze()
         found = gc.collect()
@@ -91,7 +89,6 @@ class GarbagePolicy:
         logs.info("garbage.collected", found=found, alive=self._alive, took_ms=round(took_ms, 1))
 
     def check(self, busy_share: float) -> None:
-        """Run a full collection if it is due. `busy_share` is the recent use of one CPU."""
         if self._is_resting:
             return
         is_idle = busy_share < IDLE_SHARE

@@ -35,7 +35,6 @@ class ServiceManager:
         self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """Notify of a reload. Call `ready` when it is complete."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:

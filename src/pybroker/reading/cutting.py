@@ -37,7 +37,6 @@ def _cuts(ledger: PlannedLedger, split_bytes: int) -> Iterator[int]:
 
 
 def _bytes_before(ledger: PlannedLedger) -> int:
-    """Return the ledger's bytes before the planned entries; an estimate if these begin within the ledger."""
     if not ledger.first_entry_id or not ledger.points:
         return 0
     point = ledger.points[0]

@@ -75,13 +75,11 @@ class EntrySource(ABC):
         """
 
     @abstractmethod
-    def schema(self, topic: str, version: bytes | None = None) -> SchemaInfo | None:
-        """Return the topic's latest schema, or that of `version`; None if there is none."""
+    def schema(self, topic: str, version: bytes | None = None) -> SchemaInfo | None: ...
 
     @abstractmethod
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
         """Create the durable subscription if needed, and move it forward to `place`. It never moves back."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Release connections, files and leases."""
+    def close(self) -> None: ...

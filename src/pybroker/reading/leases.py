@@ -58,7 +58,6 @@ class Leases:
                 self._thread.start()
 
     def holds(self, topic: str) -> bool:
-        """Whether this process holds a lease on the topic or partition."""
         name = parsed(topic)
         return name.local_name in self._places.get(name.namespace, ())
 

@@ -54,7 +54,6 @@ class LossyReads(EntrySource):
                 rest = replace(rest, first_entry_id=behind)
 
     def _behind(self, rest: EntryRange, loss: DataLoss) -> int:
-        """Return the next readable entry after the first one of `rest`, which is lost; the end if there is none."""
         lost, end = rest.first_entry_id, rest.end_entry_id
         if isinstance(loss, TopicMissing):
             return end
@@ -106,5 +105,4 @@ class LossyReads(EntrySource):
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
         self._source.show_progress(topic, subscription, place)
 
-    def close(self) -> None:
-        """Does nothing: the owner closes the source."""
+    def close(self) -> None: ...

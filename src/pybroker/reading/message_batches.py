@@ -46,7 +46,6 @@ class MessageReader:
     """Reads ranges of entries from one source. For one thread at a time."""
 
     def __init__(self, source: EntrySource, reading: MessageReading, *, scanner: Scanner = SCANNER) -> None:
-        """Raises ValueError for columns that do not exist."""
         if scanner is SCANNER:
             _say_whether_compiled()
         self.schema = reading.schema

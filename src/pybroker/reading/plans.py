@@ -36,7 +36,6 @@ class Plans:
         self._rest = rest
 
     def of(self, requests: Sequence[PlanRequest], *, with_points: bool = True) -> list[TopicPlan]:
-        """Return the plans in the order of the requests. Raises TopicMissing, ReadingFailed."""
         found: dict[int, TopicPlan] = {}
         by_namespace: dict[NamespaceName, list[int]] = {}
         for number, request in enumerate(requests):
@@ -49,7 +48,6 @@ class Plans:
         return [found[number] for number in range(len(requests))]
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
-        """Return the position of the first entry published at that time or later; the end if there is none."""
         name = parsed(topic)
         # An end before the first entry, because only the position is needed.
         asked = {"topic": name.local_name, "publishTime": publish_time_ms, "end": (-1, -1)}

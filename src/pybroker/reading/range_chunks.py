@@ -63,7 +63,6 @@ class RangeChunks:
         self._run_ends = None
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """Return the message that entry `number` of `run` completes; see ChunkJoiner."""
         if self._run_ends is None:
             self._run_ends = np.cumsum(run.lengths)
         start, end = self._run_start, int(self._run_ends[number])
@@ -159,7 +158,6 @@ class RangeChunks:
         return JoinedMessage(payload, chunks[0].ledger_id, chunks[0].entry_id)
 
     def _read_again(self, chunks: list[Chunk], pieces: dict[tuple[int, int], bytes]) -> None:
-        """Return the payloads of chunks in consecutive entries of one ledger."""
         ledger_id, first = chunks[0].ledger_id, chunks[0].entry_id
         for run in self._source.read(EntryRange(self._range.topic, ledger_id, first, chunks[-1].entry_id + 1)):
             view = memoryview(run.data).cast("B")
@@ -193,7 +191,6 @@ def _chunk_of(run: EntryRun, number: int, entry: np.void, view: memoryview) -> C
 
 
 def _neighbours(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield groups of chunks in consecutive entries of one ledger."""
     group: list[Chunk] = []
     for chunk in chunks:
         if group and (chunk.ledger_id, chunk.entry_id) != (group[-1].ledger_id, group[-1].entry_id + 1):

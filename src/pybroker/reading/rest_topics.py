@@ -22,7 +22,6 @@ CONFLICT = 409
 
 
 def parsed(topic: str) -> TopicName:
-    """Parse the name of a persistent topic. Raises ReadingFailed."""
     try:
         name = TopicName.parse(topic)
     except InvalidTopicName as error:
@@ -55,7 +54,6 @@ class RestTopics:
         return int(answer["partitions"])
 
     def topics(self, namespace: str) -> list[str]:
-        """Return the full names of all persistent topics and partitions of `tenant/namespace`, without system topics."""
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
             raise ReadingFailed(f"{namespace!r} is not a namespace: use the form tenant/namespace")
@@ -68,7 +66,6 @@ class RestTopics:
             raise
 
     def schema(self, topic: str, version: bytes | None) -> SchemaInfo | None:
-        """Return the latest schema, or that of `version`; None if there is none."""
         path = f"/admin/v2/schemas/{segments_of(parsed(topic))}/schema"
         if version is not None:
             path += f"/{int.from_bytes(version, 'big', signed=True)}"

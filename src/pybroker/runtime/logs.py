@@ -106,12 +106,10 @@ def debug(event: str, /, **fields: object) -> None:
 
 
 def info(event: str, /, **fields: object) -> None:
-    """Log a state change of interest to operators."""
     _log(logging.INFO, event, None, fields)
 
 
 def warning(event: str, /, exc_info: bool | BaseException | None = None, **fields: object) -> None:
-    """Log a problem that was handled."""
     _log(logging.WARNING, event, exc_info, fields)
 
 

@@ -65,7 +65,6 @@ class Runtime:
 
     @functools.cached_property
     def memory(self) -> Memory:
-        """Return the memory budget of the broker; created on first use."""
         config, found = self.config, memory_limit()
         own = OwnBounds(
             reads=config.managed_ledger_max_reads_in_flight_size_in_mb * MIB,
@@ -85,9 +84,6 @@ class Runtime:
         return SlowOperations(self.clock, self.config.slow_operation_threshold_ms)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call back on the running event loop after `delay_s` seconds of `clock`, unless the broker is closed
-        before.
-        """
         timer = _LoopTimer(self._timers)
         self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._ring, timer, callback)
         return timer

@@ -26,14 +26,12 @@ class Threads:
         return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=_give_way, initargs=(niceness,))
 
     def start(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """Start a thread. The process does not wait for it at exit."""
         thread = threading.Thread(target=work, name=name, daemon=True)
         thread.start()
         return thread
 
 
 def _give_way(niceness: int) -> None:
-    """Lower the priority of the calling thread, on Linux."""
     if sys.platform != "linux":
         return
     thread_id = threading.get_native_id()

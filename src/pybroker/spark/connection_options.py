@@ -52,14 +52,12 @@ KEYS = (
     "admin.url",
     *(prefix + name for prefix in PREFIXES for name in (*_USED, *_ACCEPTED, *_KEY_STORES)),
 )
-"""All options that `access_of` reads."""
 _SCHEMES = ("pulsar", "pulsar+ssl")
 _ADMIN_SCHEMES = ("http", "https")
 DEFAULT_OPERATION_TIMEOUT_MS = 30_000
 
 
 def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> Access:
-    """Return the access of these options. Raises InvalidOptions, with a text that contains no secret."""
     service_url = values.text("service.url")
     if service_url is None:
         raise InvalidOptions("option service.url is missing: the broker's address, such as pulsar://localhost:6650")

@@ -59,8 +59,7 @@ class _TableSource(DataSource):
 
     @classmethod
     @abstractmethod
-    def rows(cls, source: EntrySource, topic: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of one topic. Raises ReadingFailed."""
+    def rows(cls, source: EntrySource, topic: str) -> Iterator[dict[str, Any]]: ...
 
 
 class TopicsSource(_TableSource):

@@ -114,7 +114,6 @@ class _Table:
 
 
 def _schema_at(metadata: Any, snapshot_id: int | None) -> Any:
-    """Return the current schema for the current snapshot, and the schema of its time for an older one."""
     if snapshot_id is None or snapshot_id == metadata.current_snapshot_id:
         return metadata.schema()
     schema_id = metadata.snapshot_by_id(snapshot_id).schema_id

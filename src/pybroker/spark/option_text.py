@@ -63,7 +63,6 @@ class OptionValues:
         return name in self._values
 
     def text(self, name: str) -> str | None:
-        """Return the value without surrounding white space; None if it is missing or empty."""
         return self._values.get(name, "").strip() or None
 
     def flag(self, name: str, default: bool) -> bool:
@@ -83,7 +82,6 @@ class OptionValues:
         return int(text)
 
     def size(self, name: str, default: int, minimum: int = 0) -> int:
-        """Return a size in bytes, given as a number or with a unit, such as `64m`."""
         text = self.text(name)
         if text is None:
             return default

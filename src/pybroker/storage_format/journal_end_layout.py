@@ -36,6 +36,5 @@ JOURNAL_END_LAYOUT = MarkerLayout(_HEAD, len(JournalEnd._fields), slot_count=2, 
 
 
 def decode_journal_end(data: bytes) -> JournalEnd | None:
-    """Return the newest undamaged slot, or None."""
     values = JOURNAL_END_LAYOUT.decode(data)
     return None if values is None else JournalEnd(*values)

@@ -175,12 +175,10 @@ def encode_batch_header(file: FileHeader, sequence: int, record_count: int, body
 
 
 def batch_prefix(file: FileHeader) -> bytes:
-    """Return the first bytes of every batch of this use of the file, for a search behind damage."""
     return _BATCH_PREFIX.pack(_BATCH_MAGIC, JOURNAL_VERSION, 0, file.generation)
 
 
 def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> BatchHeader | None:
-    """Return the intact batch of this use of the file at `offset`, or None."""
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
         return None

@@ -41,7 +41,6 @@ class MarkerLayout:
         return fields + _CHECKSUM.pack(crc32c(fields))
 
     def decode(self, data: bytes) -> tuple[int, ...] | None:
-        """Return the values of the newest undamaged slot."""
         found = []
         for number in range(self._slot_count):
             offset = number * self._slot_bytes

@@ -112,7 +112,6 @@ class SegmentIndex:
         return len(self.offsets)
 
     def is_point(self, offset: int) -> bool:
-        """Return whether the block at `offset` is far enough from the last point to become a point."""
         return not self.offsets or offset >= self.offsets[-1] + POINT_SPACING_BYTES
 
     def add(
@@ -123,7 +122,6 @@ class SegmentIndex:
         bytes_before: int,
         first_payload: bytes | memoryview | None,
     ) -> None:
-        """Make the block at `offset` a point; `first_payload` is None if it is damaged."""
         assert not self.offsets or first_entry_id > self.first_entry_ids[-1], "blocks rise"
         if len(self.publish_times) == len(self.offsets):
             self.publish_times.append(self._latest_publish_time(first_payload))
@@ -168,7 +166,6 @@ class SegmentIndex:
             next_bytes = self.bytes_before[point] + spacing_bytes
 
     def place_of(self, point: int) -> tuple[int, int]:
-        """Return offset and first entry of a point, or of the first block for -1."""
         if point < 0:
             return SEGMENT_HEADER_BYTES, 0
         return self.offsets[point], self.first_entry_ids[point]

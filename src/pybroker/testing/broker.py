@@ -35,11 +35,9 @@ class BrokerNotRestarted(Exception):
 class TestClock(Protocol):
     """The broker's clock."""
 
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970."""
+    def now_ms(self) -> int: ...
 
-    def now(self) -> datetime:
-        """Return the time in UTC."""
+    def now(self) -> datetime: ...
 
     def advance(
         self,
@@ -50,8 +48,7 @@ class TestClock(Protocol):
         minutes: float = 0,
         seconds: float = 0,
         milliseconds: float = 0,
-    ) -> None:
-        """Advance the time by this amount. Due work is complete on return."""
+    ) -> None: ...
 
 
 class TestBroker(ABC):
@@ -103,8 +100,7 @@ class TestBroker(ABC):
         """
 
     @abstractmethod
-    def require_running(self) -> None:
-        """Raise BrokerNotRestarted if the test uses the broker after `crash()`."""
+    def require_running(self) -> None: ...
 
     @abstractmethod
     def close(self) -> None:
@@ -154,7 +150,6 @@ class EmbeddedTestBroker(TestBroker):
     namespace = "public/default"
 
     def __init__(self, directory: str | Path | None = None, **settings: object) -> None:
-        """See `pybroker.embed_in_thread`."""
         from pybroker.embedding.embedded_broker import configuration  # noqa: PLC0415  (a broker's worth of modules)
         from pybroker.embedding.thread import BrokerThread  # noqa: PLC0415
 
@@ -209,7 +204,6 @@ class EmbeddedTestBroker(TestBroker):
 
 
 def admin_path(topic: str) -> str:
-    """Return the path of a topic in the admin API, from its full name or its name in public/default."""
     domain, _, rest = topic.rpartition("://")
     if rest.count("/") < 2:
         rest = f"public/default/{rest}"

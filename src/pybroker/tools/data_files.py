@@ -56,7 +56,6 @@ class DataFiles:
         self._copies = copies
 
     def journal_names(self) -> dict[int, str]:
-        """Return existing and prepared journal files by ascending generation."""
         return _by_number(self.directories.journal, parse_journal_file_name)
 
     def what_is_there(self) -> str:
@@ -66,7 +65,6 @@ class DataFiles:
         return describe_files(len(self.segment_names()), sum(name.endswith(JOURNAL_SUFFIX) for name in names))
 
     def segment_names(self) -> dict[int, str]:
-        """Return segment files by ascending ledger id."""
         return _by_number(self.directories.ledgers, parse_segment_name)
 
     def open_database(self, name: str) -> sqlite3.Connection:
@@ -80,12 +78,10 @@ class DataFiles:
         return str(error).replace(str(self._copies), str(self._directory))
 
     def content_of(self, name: str) -> bytes:
-        """Return the content of a file; empty if it does not exist."""
         path = self._directory / name
         return path.read_bytes() if path.exists() else b""
 
     def log_of(self, name: str) -> bytes:
-        """Return the write-ahead log of a database; empty if there is none."""
         return self.content_of(name + LOG_SUFFIX)
 
     def has(self, name: str) -> bool:
@@ -103,7 +99,6 @@ class DataFiles:
             return NOTHING_KNOWN
 
     def load_topics(self) -> tuple[list[TopicLedgers], list[tuple[str, str]]]:
-        """Return the topics in the metadata, and unreadable paths with reasons. Raises StoreError."""
         topics: list[TopicLedgers] = []
         failures: list[tuple[str, str]] = []
         for path, value in asyncio.run(_load_values(self._copies / METADATA_FILE)):
@@ -117,7 +112,6 @@ class DataFiles:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[DataFiles]:
-    """Lock the directory and copy its databases. Raises NotUsable."""
     try:
         lock = DataDirectoryLock(directory, is_only_looked_at=True)
     except DataDirectoryInUse as error:
@@ -163,7 +157,6 @@ async def _load_known_data(path: Path) -> KnownData:
 
 
 async def _load_values(path: Path) -> list[tuple[str, bytes]]:
-    """Return path and document of every managed ledger info."""
     store = await SqliteMetadataStore.open(path, mark=path.with_name(METADATA_MARK))
     try:
         return [document async for document in managed_ledger_documents(store)]

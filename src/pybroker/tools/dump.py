@@ -37,7 +37,6 @@ Item = dict[str, Any]  # One line of output; "kind" comes first.
 
 
 def main(directory: Path, ledger_id: int | None, *, with_payloads: bool, is_json: bool) -> int:
-    """Print everything, or one ledger. Return the exit code."""
     try:
         with opened(directory) as files:
             for item in Dump(files, ledger_id, with_payloads=with_payloads).items():
@@ -220,7 +219,6 @@ class Dump:
             yield item
 
     def _ledgers_as_stored(self, topic: TopicLedgers) -> LedgerList:
-        """Return the topic's ledger list, with the stored size of open ledgers, which the metadata lacks."""
         for ledger_id in topic.ledgers.open_ledger_ids():
             extent = self._state.extents.get(ledger_id, EMPTY_EXTENT)
             missing = (
@@ -231,7 +229,6 @@ class Dump:
 
 
 def _delayed_item(record_id: str, records: list[bytes]) -> Item:
-    """Describe the stored index of delayed entries, some of which may be acknowledged."""
     item: Item = {"kind": "delayed_entries", "cursor": record_id, "records": len(records)}
     try:
         item["entries"] = sum(len(run.packed) for run in stored_runs(records))
@@ -255,7 +252,6 @@ def _transactions_item(record_id: str, records: list[bytes]) -> Item:
 
 
 def _describe(payload: bytes) -> Item:
-    """Return the message metadata of the entry; empty if the entry is no message."""
     try:
         metadata = message_metadata(payload)
     except ProtocolViolation:

@@ -21,11 +21,9 @@ from pybroker.storage_format.journal_layout import (
 
 _BITS = 32
 _MOST_TRIED = 64
-"""Maximum number of batches to try."""
 
 
 def with_new_header(data: bytes, generation: int) -> bytes | None:
-    """Return the file with its recovered header; None if no two batches yield the same salt."""
     for bit in range(8 * FILE_HEADER_USED_BYTES):
         flipped = bytearray(data[:FILE_HEADER_USED_BYTES])
         if len(flipped) == FILE_HEADER_USED_BYTES:
@@ -59,7 +57,6 @@ def _is_header_of(data: bytes, generation: int) -> bool:
 
 
 def _salt_of(data: memoryview, offset: int) -> int | None:
-    """Return the salt with which the checksum of the batch at `offset` is right; None if the batch is truncated."""
     stored = batch_crc_from(data, offset)
     if stored is None:
         return None

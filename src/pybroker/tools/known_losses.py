@@ -73,9 +73,6 @@ def places_of_absent(
 def certain_lines(
     topics: Mapping[str, RepairedTopic], lost: Mapping[int, list[Piece]], cursors: CursorRecords
 ) -> list[str]:
-    """Return a line with the last position without loss for each topic and cursor. `lost`: positions without
-    entries.
-    """
     lines = []
     for path, topic in sorted(topics.items()):
         last = _last_entry(topic.ledgers, lost)

@@ -211,7 +211,6 @@ class Repair:
         return CursorRepair(self._state, topics, self._entries_of, LAST_CHANGES in self._plan.lost)
 
     def _repaired_ledgers(self, stored: LedgerList) -> LedgerList:
-        """Return a topic's ledgers with their entry counts after the repair."""
         ledgers = LedgerList()
         for row in stored.rows():
             count = row.entry_count if row.is_sealed else self._entry_count_of(row.ledger_id)
@@ -226,7 +225,6 @@ class Repair:
         return extent.entry_count + sum(piece.count for piece in self._plan.pieces.get(ledger_id, ()))
 
     def _entries_of(self, ledger_id: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the readable entries of a ledger after the repair."""
         path = segment_path(self._files.directories.ledgers, ledger_id)
         extent = self._plan.extents.get(ledger_id)
         if path.exists() and extent != EMPTY_EXTENT:
@@ -326,7 +324,6 @@ class Repair:
         return runs
 
     def _look_at_segments(self) -> dict[int, LedgerExtent | None]:
-        """Return the extent of each segment file; None for sealed ledgers."""
         held: dict[int, LedgerExtent | None] = {}
         for ledger_id, name in self._files.segment_names().items():
             with self._files.disk.open_for_read(self._files.directories.ledgers / name) as file:
@@ -376,7 +373,6 @@ class Repair:
             plan.lost.append(lost_values(None))
 
     def _name_lost_topics(self) -> None:
-        """Report topics of which only a cursor is left."""
         for cursor_id in self._state.cursor_ids():
             if not any(self._state.cursor_records(cursor_id)):
                 continue  # deleted
@@ -458,7 +454,6 @@ class Repair:
     # Application of the plan
 
     def apply(self) -> Path:
-        """Apply the plan. Return the directory of the replaced files. Raises StoreError, OSError."""
         plan = self._plan
         taken = self._directory / time.strftime("taken-away-%Y%m%d-%H%M%S", time.gmtime())
         taken.mkdir(mode=0o700)
@@ -532,7 +527,6 @@ class Repair:
 
 
 def _continue_file(path: Path, ledger_id: int, extent: LedgerExtent, pieces: list[Piece]) -> LedgerExtent:
-    """Append pieces to a segment file durably. Return its new extent."""
     if not pieces and not path.exists():
         return EMPTY_EXTENT
     data: list[bytes | memoryview] = []

@@ -111,7 +111,6 @@ def _require_known_layout(files: DataFiles) -> None:
 
 
 def _read_rows(files: DataFiles, found: MetadataRows) -> None:
-    """Read rows with correct checksums, from both ends of the table as far as SQLite can."""
     rows: dict[str, Row] = {}
     damaged: dict[str, str] = {}
     stored_count: int | None = None

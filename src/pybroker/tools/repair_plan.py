@@ -76,7 +76,6 @@ class RepairPlan:
 
 
 def continue_ledger(held: int, runs: Collection[JournalRun]) -> list[Piece]:
-    """Return the pieces after the first `held` entries of a ledger. The runs may overlap or leave gaps."""
     pieces: list[Piece] = []
     end = held
     for run in sorted(runs, key=lambda run: run.first_entry_id):

@@ -25,7 +25,6 @@ _KIND_OFFSET, _WHOLE = 1, 0
 """Offset and value of the record kind "whole state" in records of cursors and delayed entries."""
 
 Key = tuple[str, int]
-"""Cursor id and record number."""
 
 
 @dataclass(slots=True)
@@ -123,7 +122,6 @@ class SalvagedTable:
         self.cursors.setdefault(cursor_id, CursorRows()).add(number, data, is_snapshot=is_snapshot)
 
     def _missing(self, table: str, rows: list[Row]) -> int | None:
-        """Return how many rows of the last commit are missing in `rows`; None if unknown."""
         digest = next((row for row in self._tree("digests") if row is not None and row[0] == table), None)
         if digest is None:
             return None
@@ -136,7 +134,6 @@ class SalvagedTable:
         return count - len(rows) if isinstance(count, int) and count > len(rows) else None
 
     def _healed(self, row: Row | None) -> Row | None:
-        """Return the row or an undamaged copy of it; None if there is none."""
         if row is None or not _is_cursor_row(row):
             return None
         if _is_whole(row):
@@ -149,7 +146,6 @@ class SalvagedTable:
 
 
 def _spans(rows: list[Row | None]) -> list[tuple[Key | None, Key | None]]:
-    """Return the pairs of keys between which rows are unreadable."""
     spans: list[tuple[Key | None, Key | None]] = []
     before: Key | None = None
     is_open = False

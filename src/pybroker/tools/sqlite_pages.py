@@ -139,7 +139,6 @@ class DatabasePages:
                 yield from self._rows_anywhere(number, data)
 
     def _rows_by_pointers(self, number: int, data: bytes) -> tuple[list[Row], bool]:
-        """Return the undamaged rows of a page, and whether the whole page is undamaged."""
         try:
             cells = self._parse(number, data).cells
         except Unreadable:
@@ -149,7 +148,6 @@ class DatabasePages:
         return whole, len(whole) == len(rows) and None not in cells
 
     def _rows_anywhere(self, number: int, data: bytes) -> Iterator[Row]:
-        """Yield the undamaged rows of a damaged page, by trying to parse a row at each offset."""
         for offset in range(_FILE_HEADER_BYTES if number == 1 else 0, self._page_bytes):
             for read in (self._index_row, self._table_row):
                 try:
@@ -209,7 +207,6 @@ class DatabasePages:
         return self._record(data, offset, size, (self._usable_bytes - 12) * 64 // 255 - 23)
 
     def _table_row(self, data: bytes, offset: int) -> Row:
-        """Return the row with its row id as the integer primary key. Raises Unreadable."""
         size, offset = _varint(data, offset)
         row_id, offset = _varint(data, offset)
         values = self._record(data, offset, size, self._usable_bytes - 35)
@@ -229,7 +226,6 @@ class DatabasePages:
         return tuple(values)
 
     def _payload(self, data: bytes, offset: int, size: int, most_bytes: int) -> bytes:
-        """Return the bytes of a record, which may continue on overflow pages."""
         if size <= most_bytes:
             if offset + size > len(data):
                 raise Unreadable

@@ -50,7 +50,6 @@ from pybroker.tools.salvaged_table import SalvagedTable, is_whole_record
 from pybroker.tools.sqlite_log import find_log_damage
 
 NO_NAME = "no topic refers to it, so metadata is lost"
-"""Reason for a ledger with entries."""
 NO_TOPIC = "contains no topic, although there are ledgers with entries"
 NO_METADATA = "is missing, although there are ledgers with entries (this is normal only with metadataStore=memory)"
 ANY_SEQUENCE = 1 << 63
@@ -101,7 +100,6 @@ class StoredState:
         self.known = NOTHING_KNOWN
         """The store's data according to the metadata."""
         self.known_end: JournalEnd | None = None
-        """The latest recorded end of the durable journal."""
         self.missing: list[str] = []
         """Descriptions of the missing parts of the journal and of all ledgers."""
         self._files = files
@@ -122,14 +120,12 @@ class StoredState:
 
     @property
     def next_ledger_id(self) -> int:
-        """Return the lowest id that was never assigned, according to facts and journal."""
         return max(self.facts.ledger_id, self._max_created_id + 1)
 
     def cursor_ids(self) -> list[str]:
         return sorted(self._stored_cursors.keys() | self._touched_cursors)
 
     def cursor_records(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
-        """Return snapshot and deltas of a cursor as a start would find them."""
         return merge(self._stored_cursors.get(cursor_id, (None, [])), self._shelf.shelved(cursor_id))
 
     def may_lack_records(self, cursor_id: str, *, is_each_whole: bool = False) -> bool:
@@ -376,7 +372,6 @@ class StoredState:
             self.appended.pop(record.ledger_id, None)
 
     def _append(self, record: AppendRecord) -> str:
-        """Apply the record. Return a description of its problem; empty if there is none."""
         ledger_id = record.ledger_id
         extent = self.extents.get(ledger_id)
         if extent is None:

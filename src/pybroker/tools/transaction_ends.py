@@ -54,7 +54,6 @@ class TransactionEnds:
         self._highest[txn.most] = max(txn.least, self._highest.get(txn.most, 0))
 
     def will_end(self, txn: TxnId) -> bool:
-        """Return whether the coordinator knows the transaction and will end it consistently with topics' markers."""
         state = self._coordinators.get(txn.most)
         transaction = None if state is None else state.find(txn.least)
         if transaction is None:
@@ -79,7 +78,6 @@ class TransactionEnds:
         }
 
     def highest_id(self, coordinator: int) -> int:
-        """Return the highest known id of a coordinator, in its log or at participants."""
         state = self._coordinators.get(coordinator)
         return max(self._highest.get(coordinator, 0), 0 if state is None else state.last_least)
 

@@ -190,7 +190,6 @@ class Verifier:
     # Metadata and cursors
 
     def _load_topics(self) -> list[TopicLedgers] | None:
-        """Return the topics in the metadata; None if it is unavailable."""
         if not self._files.has(METADATA_FILE):
             if self._files.has(METADATA_MARK):
                 self._damage(METADATA_FILE, None, "", "is missing")

@@ -41,7 +41,6 @@ def batch_refusal(
 
 
 def uncompressed_bytes(data: bytes, pos: int, end: int, payload_bytes: int) -> int:
-    """Return the maximum size of the payload before compression. The MessageMetadata is at [pos, end)."""
     codec: int = pb.NONE
     claimed_bytes = 0
     if end - pos > LARGE_METADATA_BYTES:

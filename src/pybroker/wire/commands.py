@@ -125,7 +125,6 @@ class Decoder:
         self.has_more = False
 
     def own_buffer(self) -> memoryview | None:
-        """Return the buffer for the next bytes while a large frame is incomplete."""
         if not self._missing_bytes:
             return None
         if self._filled == len(self._pieces[-1]):
@@ -144,7 +143,6 @@ class Decoder:
         return self._decode(data)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Decode `data`, which follows all data fed before. Raises ProtocolViolation."""
         if self._missing_bytes:
             events: list[Event] = []
             while data and (own := self.own_buffer()) is not None:
@@ -393,7 +391,6 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
 
 
 def _has_broken_text(message: Message) -> bool:
-    """Return whether a string field in `message` is not UTF-8. Protobuf would return bytes for it."""
     for field, value in message.ListFields():
         values = value if field.is_repeated else (value,)
         if field.type == field.TYPE_STRING:
@@ -420,7 +417,6 @@ def _in_order(command: bytes) -> bytes:
 
 
 def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """Return the span of the length-prefixed message at `pos`, which must end the command."""
     length, pos = decode(data, pos, end)
     if pos + length != end:
         raise ProtocolViolation("malformed command")
@@ -428,7 +424,6 @@ def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, pos: int, end: int) -> int:
-    """Return the position after the field at `pos`, which the scanner ignores."""
     tag, after_tag = decode(data, pos, end)
     # A tag in a non-minimal encoding may be one that the scanner looks for.
     if not 8 <= tag < 1 << 32 or (tag < 0x80 and after_tag - pos > 1):

@@ -32,7 +32,6 @@ def compression_name(kind: pb.CompressionType) -> str:
 
 
 def decompress(kind: pb.CompressionType, data: bytes, size: int) -> bytes:
-    """Decompress `data` to exactly `size` bytes. Raises DamagedPayload for any other size."""
     if kind == NOT_COMPRESSED:
         return data
     name = compression_name(kind)

@@ -57,7 +57,6 @@ def message_start(entry: bytes | memoryview) -> int:
 
 
 def metadata_span(entry: bytes | memoryview) -> tuple[int, int]:
-    """Return the span of MessageMetadata. Raises ProtocolViolation if it does not fit."""
     start = _CHECKSUM_SIZE
     if entry[:2] != b"\x0e\x01":
         start = message_start(entry)
@@ -151,7 +150,6 @@ def is_marker(entry: bytes) -> bool:
 
 
 def is_encrypted(entry: bytes) -> bool:
-    """Return whether the metadata names an encryption key. Never raises."""
     try:
         pos, end = metadata_span(entry)
         if end - pos > LARGE_METADATA_BYTES:

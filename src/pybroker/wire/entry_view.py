@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_KEY_BYTES = 1024
-"""Longer keys are truncated."""
 MAX_PROPERTIES_CHARACTERS = 16 * 1024
-"""Further properties of a message are omitted."""
 _PROPERTIES_TAG = 4 << 3 | 2
 _MAX_OTHER_FIELDS = 10_000
 """Real clients send about thirty."""
@@ -70,7 +68,6 @@ def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
 
 
 def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int) -> EntryView:
-    """Return the messages of a batch with `wanted` indexes, or all if that is None. Never raises."""
     try:
         start, end = metadata_span(entry)
         head = metadata_head(entry, start, end)
@@ -108,7 +105,6 @@ def entry_view(entry: bytes, wanted: Iterable[int] | None, max_opened_bytes: int
 
 
 def key_of_entry(entry: bytes) -> bytes | None:
-    """Return the key in the entry's metadata; None without a readable key."""
     try:
         head = entry_head(entry)
     except ProtocolViolation:
@@ -130,7 +126,6 @@ def _messages(payload: bytes, count: int, wanted: Iterable[int] | None) -> list[
 
 
 def _key(metadata: MetadataHead | pb.SingleMessageMetadata, partition_key: bytes) -> bytes | None:
-    """Return the key that Key_Shared uses."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if not metadata.HasField("partition_key"):

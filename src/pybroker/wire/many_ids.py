@@ -149,7 +149,6 @@ class ManyIds:
     # --- ids ---------------------------------------------------------------------------------------------------------
 
     def _ids(self, ids_tag: int, pos: int) -> Iterator[PartialAck | None]:
-        """Yield each message id from `pos` on; a whole entry has an empty ack set."""
         while pos < self._end:
             tag, pos = decode(self._data, pos, self._end)
             if tag == ids_tag:

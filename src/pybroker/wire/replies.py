@@ -183,7 +183,6 @@ def success(request_id: int) -> bytes:
 
 
 def ack_response(consumer_id: int, request_id: int, failure: BrokerError | None) -> bytes:
-    """Encode ACK_RESPONSE: the acknowledgement is durable, or failed."""
     command = pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE)
     command.ackResponse.consumer_id = consumer_id
     command.ackResponse.request_id = request_id

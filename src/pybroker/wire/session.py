@@ -107,7 +107,6 @@ class Session:
         self.state = state
 
     def require_legal(self, command_type: pb.BaseCommand.Type) -> None:
-        """Raise ProtocolViolation if the command is illegal in the current state."""
         if command_type not in LEGAL_COMMANDS[self.state]:
             name = pb.BaseCommand.Type.Name(command_type)
             raise ProtocolViolation(f"{name} is not legal while {self.state.value}")

@@ -25,7 +25,6 @@ _SIZE_BYTES = 4
 
 
 def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
-    """Return the metadata and the stored payload. Raises ProtocolViolation if the metadata is invalid."""
     start, end = metadata_span(entry)
     return parsed_metadata(entry, start, end), entry[end:]
 
@@ -58,7 +57,6 @@ def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMes
 
 
 def is_checksum_wrong(entry: bytes) -> bool:
-    """Return whether the checksum is wrong; False without a checksum."""
     start = message_start(entry)
     if entry[start : start + 2] != b"\x0e\x01":
         return False

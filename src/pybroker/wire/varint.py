@@ -62,7 +62,6 @@ def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def skip_field(data: bytes, tag: int, pos: int, end: int) -> int:
-    """Return the position after the field. Raises ProtocolViolation if it does not fit."""
     wire_type = tag & 7
     if wire_type == 0:
         return decode(data, pos, end)[1]

@@ -76,8 +76,7 @@ class Receiver(ABC):
         """Queue received messages."""
 
     @abstractmethod
-    def dropped(self, consumer: PartitionConsumer) -> int:
-        """Drop the queued messages of `consumer`, and return their number."""
+    def dropped(self, consumer: PartitionConsumer) -> int: ...
 
     @abstractmethod
     def changed(self) -> None:
@@ -115,7 +114,6 @@ class PartitionConsumer(ConnectionUser):
     # --- attaching
 
     async def attach(self) -> None:
-        """Attach to the partition. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
         await self._client.retried(self._attach_once)
 
     async def _attach_once(self) -> None:
@@ -454,14 +452,12 @@ class PartitionConsumer(ConnectionUser):
     # --- the end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, which must have no other consumer."""
         command = Command(type=Command.UNSUBSCRIBE)
         connection = self._require_connection()
         command.unsubscribe.consumer_id = self._consumer_id
         await connection.request(command)
 
     def stop(self) -> None:
-        """Stop reattaching and redelivery requests."""
         self._is_closed = True
         if self._nack_timer is not None:
             self._nack_timer.cancel()

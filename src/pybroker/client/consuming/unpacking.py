@@ -79,7 +79,6 @@ class Unpacked:
     messages: list[Message]
     permits: int
     chunk_entries: list[tuple[int, int]] = field(default_factory=list)
-    """all entries of a chunked message"""
 
 
 def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages) -> Unpacked:
@@ -173,7 +172,6 @@ def _message(
 def unpack_batch(
     entry: ReceivedEntry, metadata: pb.MessageMetadata, payload: bytes, topic: str, partition: int
 ) -> Unpacked:
-    """Return the messages of a batch from its decompressed payload. Raises DamagedPayload, DecodeError."""
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
         raise DamagedPayload(f"{topic}: a batch of {count} messages in {len(payload)} bytes")

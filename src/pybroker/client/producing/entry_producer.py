@@ -364,7 +364,6 @@ class Producer(ConnectionUser, ClientPart):
     # --- the end
 
     def _look_at_oldest(self) -> None:
-        """Fail the entries that have timed out, and set the timer for the next one."""
         self._timer = None
         if self._failure is not None:
             return
@@ -390,7 +389,6 @@ class Producer(ConnectionUser, ClientPart):
             self._timer = asyncio.get_running_loop().call_later(left_s, self._look_at_oldest)
 
     def _fail(self, failure: Exception, state: ProducerState) -> None:
-        """Record the first failure, and fail all pending entries."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -418,7 +416,6 @@ ENTRY_HEADROOM_BYTES = 10 * 1024
 
 
 async def open_producer(client: Client, topic: TopicName, settings: ProducerSettings | None = None) -> Producer:
-    """Attach a producer. Raises the broker's refusal, ConnectionLost or RequestTimedOut."""
     producer = Producer(client, topic, settings or ProducerSettings())
     await producer.attach()
     return producer

@@ -242,7 +242,6 @@ class _MessageScan:
         self._add(row, self._size(entry, value_size, key_size, entry.ordering_key_bytes, found), found)
 
     def _next_of_batch(self, number: int, entry: _Entry, batch_index: int, pos: int) -> tuple[int, int]:
-        """Add the next message of a batch. Return the number and offset of the following one."""
         source, at, size = entry.payload_source, entry.payload_at, entry.payload_bytes
         count = entry.message_count
         if not self._is_inside(source, at, size):
@@ -371,7 +370,6 @@ class _MessageScan:
 
 
 def _properties_of(data: bytes, properties_tag: int, at: int) -> list[tuple[int, int, int, int]]:
-    """Return the locations of name and value of each KeyValue in the metadata `data`, which is at `at` of its source."""
     found = []
     pos, end = 0, len(data)
     while pos < end:
@@ -389,7 +387,6 @@ def _properties_of(data: bytes, properties_tag: int, at: int) -> list[tuple[int,
 
 
 def _key_value(data: bytes, pos: int, end: int, at: int) -> tuple[int, int, int, int]:
-    """Return the locations of name and value of the KeyValue at [pos, end). Raises MissingField."""
     name_at = value_at = 0
     name_size = value_size = -1
     while pos < end:

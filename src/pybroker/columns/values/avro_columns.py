@@ -88,7 +88,6 @@ class UnionColumn:
     """The column of a union: one nullable type, or a struct with a member for each branch except null."""
 
     branches: tuple[AvroType, ...]
-    """Without the null branch."""
     type: pa.DataType
     is_struct: bool
 

@@ -24,7 +24,6 @@ Program: TypeAlias = "RecordReader | Reader"
 
 
 def definition_of(data: bytes) -> AvroType:
-    """Parse a definition. Raises ValueError."""
     try:
         return parse_avro(data)
     except InvalidSchema as error:

@@ -120,7 +120,6 @@ class FastType:
 
 
 def _fast_types(definition: AvroDefinition, fields: list[pa.Field]) -> list[FastType] | None:
-    """Return one type for each field; None if the fast reader does not support a field."""
     by_name = dict(zip([each.name for each in definition.type.fields], definition.type.children, strict=True))
     types = [_fast_type(by_name[field.name], definition.columns) for field in fields]
     known = [each for each in types if each is not None]

@@ -70,7 +70,6 @@ def _one_column(side: PayloadReader, payloads: pa.BinaryArray, columns: list[pa.
 
 
 def _split(values: pa.BinaryArray, failures: Failures) -> dict[str, pa.BinaryArray]:
-    """Split inline payloads into keys and values. Both are null if the payload is null or invalid."""
     rows = np.nonzero(flags_of(values.is_valid()))[0]
     lanes = lanes_over(values.drop_null(), rows, failures)
     both = {}

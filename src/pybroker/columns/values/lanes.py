@@ -75,7 +75,6 @@ class Lanes:
         return len(self.places)
 
     def at(self, index: Any) -> Lanes:
-        """Return some of the lanes, to be read separately and returned with `put_back`."""
         return Lanes(self.data, self.places[index], self.ends[index], self.rows[index], self.failures)
 
     def put_back(self, index: Any, part: Lanes) -> None:
@@ -143,7 +142,6 @@ class Lanes:
         return taken
 
     def read_length(self) -> Numbers:
-        """Read a length and check it against the available bytes; 0 after a failure."""
         length = self.read_long()
         wrong = (length < 0) | (length > self.ends - self.places)
         if wrong.any():
@@ -152,7 +150,6 @@ class Lanes:
         return length
 
     def read_slices(self, lengths: Numbers) -> pa.BinaryArray:
-        """Read the given number of bytes of each lane; they must be available."""
         starts = self.places
         self.places = starts + lengths
         return slices(self.data, starts, lengths)

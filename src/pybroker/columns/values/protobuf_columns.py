@@ -52,7 +52,6 @@ class MessageColumns:
         self.fields = [pa.field(each.name, each.type) for each in self.columns]
 
     def read(self, messages: Messages) -> pa.StructArray:
-        """Return a struct for each message; null for None."""
         mask = pa.array([message is None for message in messages], type=pa.bool_())
         if not self.columns:
             return pa.array([None if message is None else {} for message in messages], type=pa.struct([]))

@@ -76,7 +76,6 @@ def native_reader(info: SchemaInfo, versions: SchemaOfVersion, wanted: Collectio
 
 
 def described_message(info: SchemaInfo) -> Descriptor | str:
-    """Return the message of a PROTOBUF schema, or the reason why its definition does not suffice."""
     if PARSING_INFO not in info.properties:
         return f"the PROTOBUF schema has no field numbers (property {PARSING_INFO} is missing)"
     try:

@@ -119,7 +119,6 @@ class DeltaLakeTable(LakeTable):
         return Progress(positions, Lease("", epoch, until_ms))
 
     def owner(self, state: TableState) -> str:
-        """Return the last owner under this pipeline name, according to the newest commits."""
         for commit in state.reference.history(20):
             if commit.get("pybrokerPipeline") == self._pipeline:
                 return str(commit.get("pybrokerOwner", ""))
@@ -277,7 +276,6 @@ def _reachable(location: str) -> Iterator[None]:
 
 
 def _partition_number(partitioning: Partitioning | None, value: Any) -> int | None:
-    """Return the hours or days since 1970 of a partition value in Delta's form."""
     if value is None or partitioning is None:
         return None
     if partitioning.unit == "day":

@@ -190,7 +190,6 @@ class SnapshotWriter:
         return kept
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Merge the manifests of each size class that has enough of them."""
         classes: dict[tuple[int, int], list[ManifestFile]] = {}
         rest: list[ManifestFile] = []
         for manifest in manifests:

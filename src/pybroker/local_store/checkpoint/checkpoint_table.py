@@ -237,7 +237,6 @@ class CheckpointTable:
                     self._stored_cursors.discard(_hash_of(cursor.cursor_id))
 
     def close(self) -> None:
-        """Copy SQLite's log into the database file, and close it."""
         with self._lock:
             if reason := empty_log(self._connection):
                 logs.warning("checkpoint.log_kept", file=self._path.name, reason=reason)

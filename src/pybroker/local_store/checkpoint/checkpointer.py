@@ -111,7 +111,6 @@ class Checkpointer:
 
     @property
     def live_bytes(self) -> int:
-        """Return the size of the journal that a recovery would read."""
         return self._bytes + self._bytes_before_mark
 
     def unstored_bytes(self) -> int:
@@ -346,7 +345,6 @@ class Checkpointer:
                 return None
 
     def _work(self, job: CheckpointJob) -> dict[int, LedgerLocation]:
-        """Run the checkpoint in the checkpoint thread."""
         # At least the covered batches. `journal.end` may be ahead, because it contains only durable batches.
         job.change.facts["journal_end"] = max(job.change.facts["sequence"], self._journal_end.noted_end.next_sequence)
         moved = run_checkpoint(self._disk, self._directory, self._table, job)

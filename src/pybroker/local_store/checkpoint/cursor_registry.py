@@ -61,7 +61,6 @@ class CursorRegistry:
         return record
 
     def apply(self, record: CursorRecord) -> None:
-        """Add a record, in journal order: a new one, or one from the replay of the journal."""
         cursor = self._cursor(record.cursor_id)
         if record.type is RecordType.CURSOR_DELTA:
             cursor.deltas.append((record.number, record.data))

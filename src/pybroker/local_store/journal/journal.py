@@ -67,7 +67,6 @@ class Journal(ABC):
         self.batcher.forget_fenced(ledger_id)
 
     def note_end(self, ended: Ended) -> JournalBatch:
-        """Write the end of the batch to `journal.end`. The batch may be completed afterwards."""
         if ended.end is not None:
             self.setup.end.noted(*ended.end)
         return ended.batch
@@ -84,7 +83,6 @@ class BlockingSteps:
         self._clock = journal.setup.clock
 
     def carry_out(self, step: Step) -> Ended:
-        """Perform a batch from its first step to its end. Raises errors that are fatal for the journal."""
         while type(step) is not Ended:
             step = self._answered(step)
         return step

@@ -105,7 +105,6 @@ class DirectJournal(Journal):
         return self.batcher.close_batch(submitted_ms)
 
     def _begin(self, step: Step) -> Step | None:
-        """Start a step. Return the next step if the answer is available immediately."""
         files = self.setup.files
         if type(step) is MakeRoom:
             self._when_done(files.make_room(), self.batcher.room_made)

@@ -198,7 +198,6 @@ class JournalFiles:
         self._spares.append(spare)
 
     def _prepare(self, size_bytes: int) -> JournalFile:
-        """Create a file; a short one if disk space is scarce."""
         if self._failure is not None:
             raise self._failure
         if not self._spares and not self._space.has_room_for(size_bytes):

@@ -60,7 +60,6 @@ class ThreadJournal(Journal):
             self._tell(self.setup.completed, batch)
 
     def _collect(self, item: JournalItem | None) -> bool:
-        """Writer: put `item` and all queued items into the batch. Return False if the thread must end."""
         while item is not None:
             if not self.batcher.take(item):
                 return True

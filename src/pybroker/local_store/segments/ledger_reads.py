@@ -184,7 +184,6 @@ class LedgerReads:
         return place
 
     async def load_index(self, ledger: LiveLedger) -> None:
-        """Load the index of a ledger that an earlier run left open."""
         known = LedgerLocation(ledger.extent, SegmentIndex(self._publish_time_of))
         try:
             loaded = await self.in_thread(self._scan_job, ledger.ledger_id, known)
@@ -224,7 +223,6 @@ class LedgerReads:
         self._files.close()
 
     async def _live_ledger(self, ledger_id: int) -> LiveLedger | None:
-        """Return the live ledger with its index, or None if the index is on disk."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is not None and not ledger.is_index_known:
             await self.load_index(ledger)

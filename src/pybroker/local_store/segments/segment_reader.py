@@ -113,7 +113,6 @@ class BlockWalk:
         self._read_bytes = read_bytes
 
     def next(self) -> FoundBlock | Gap | None:
-        """Return the next block or gap, None behind the last block."""
         extent = self._place.extent
         if self.offset >= extent.end_offset:
             if self.entry_id >= extent.entry_count or not self._place.is_end_known:
@@ -135,9 +134,6 @@ class BlockWalk:
         return gap
 
     def _gap(self, reason: str) -> Gap | None:
-        """Return the unreadable part from here on, or None at the regular end of the blocks in a segment without
-        index.
-        """
         offset, entry_id = self.offset, self.entry_id
         extent = self._place.extent
         end_offset, end_entry_id = self._next_known()
@@ -214,7 +210,6 @@ class Window:
         return found.end_offset <= self._start + len(self._data)
 
     def bytes_at(self, offset: int, length: int) -> bytes:
-        """Read up to `length` bytes without moving the window."""
         return self._file.read_at(min(length, max(0, self._end_offset - offset)), offset)
 
     def block_at(self, offset: int, read_bytes: int) -> Block:
@@ -438,7 +433,6 @@ def _damage_of_gap(path: Path, ledger_id: int, gap: Gap) -> DamagedSegment:
 
 
 def _entries_to_take(block: Block, skip: int, max_entries: int, max_bytes: int) -> int:
-    """Return the number of entries from `skip` on, up to and including the one that reaches `max_bytes`."""
     count = 0
     for total in accumulate(block.lengths[skip : skip + max_entries]):
         count += 1

@@ -80,7 +80,6 @@ def unknown_entry(held: HeldEntry) -> str:
 
 
 def _block_at(file: DiskFile, offset: int) -> Block | None:
-    """Return the block at `offset`, or None without a whole header."""
     found: Block | int = _READ_BYTES
     try:
         for _ in range(3):  # the first length may cover the header only, the second the columns too

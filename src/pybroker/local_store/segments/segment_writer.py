@@ -31,7 +31,6 @@ _CHUNK_ENTRIES = 4096
 
 
 def segment_path(directory: Path, ledger_id: int) -> Path:
-    """Return the path in one flat directory: current file systems index it, and one scan lists it."""
     return directory / f"{ledger_id:020d}{_SUFFIX}"
 
 

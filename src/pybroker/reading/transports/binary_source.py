@@ -239,7 +239,6 @@ class _RangeReading:
             self._consumer = None
 
     async def next_run(self) -> EntryRun | None:
-        """Return the next run of consecutive entries; None after the last one."""
         while not self._is_done or self._waiting:
             if not self._waiting:
                 await self._receive()
@@ -248,7 +247,6 @@ class _RangeReading:
         return None
 
     async def _receive(self) -> None:
-        """Receive some entries of the range, or detect its end."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -361,7 +359,6 @@ class _RangeReading:
             )
 
     def _take_run(self) -> EntryRun | None:
-        """Return the first waiting entries, up to a gap or a limit of some MiB."""
         first = self._waiting[0].entry_id
         count = 0
         size_bytes = 0

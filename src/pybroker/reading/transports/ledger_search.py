@@ -87,7 +87,6 @@ async def find_ledgers(
 
 
 async def _look(place: Place, entry_at: EntryAt) -> _KnownLedger:
-    """Find the end of the ledger of `place`, which contains an entry there and has a successor."""
     ledger_id = place.ledger_id
     following = await entry_at(Position(ledger_id, BEHIND_A_LEDGER))
     if following.ledger_id == ledger_id:

@@ -88,7 +88,6 @@ class _Spare:
 
 
 def until(plan: TopicPlan, end: Place) -> TopicPlan:
-    """Return the part of `plan` before `end`. The sizes of a ledger that is cut are estimates."""
     ledgers = []
     for ledger in plan.ledgers:
         if ledger.ledger_id > end.ledger_id:
@@ -101,7 +100,6 @@ def until(plan: TopicPlan, end: Place) -> TopicPlan:
 
 
 def backlog_bytes(plan: TopicPlan) -> int:
-    """Return the approximate size of the planned entries."""
     return sum(part.size_bytes for part in stretches(plan))
 
 
@@ -149,7 +147,6 @@ class _Topic:
 
 
 def _fitting(part: Stretch, room: int, total: int) -> int:
-    """Return how many entries of `part` fit into `room`, if each has an equal share of `total`."""
     if total <= room:
         return part.entry_count
     return max(room, 0) * part.entry_count // total

@@ -111,7 +111,6 @@ class Planner:
         return plans
 
     def plans_of_existing(self, asked: Iterable[PlanRequest]) -> tuple[list[TopicPlan], list[str]]:
-        """Return the plans of the topics that exist, and the deleted topics."""
         left, deleted = list(asked), list[str]()
         while True:
             try:
@@ -166,7 +165,6 @@ class Planner:
 
 
 def plan_batch(planner: Planner) -> list[tuple[TopicRange, ...]]:
-    """Return the ranges of each task of a batch query, from the options' start to their end or the current end."""
     options = planner.options
     topics = planner.topics_once_there()
     starting = options.starting or Bounds(EARLIEST)
@@ -211,7 +209,6 @@ def trimmed_ranges(plan: TopicPlan, size_bytes: int, start: TopicOffset, end: En
 
 
 def _end(planner: Planner, topic: str) -> End | None:
-    """Return the end of a topic; None for a deleted topic."""
     bound = planner.options.ending.of(topic)
     if bound.kind is BoundKind.TIME:
         place = planner.place_at_time(topic, bound.time_ms)

@@ -116,7 +116,6 @@ class ReadOptions:
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read. Raises InvalidOptions, with a text that names the correction."""
     known = (*KEYS, *READER_KEYS, *connection_options.KEYS)
     values = OptionValues(options, known, "reading from pulsar")
     poll_timeout_ms = values.number("pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS, 1)

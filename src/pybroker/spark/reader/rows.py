@@ -21,7 +21,6 @@ from pybroker.spark.reader.reader_options import ALL_COLUMNS, ReadOptions
 
 
 def pinned_schema(source: EntrySource, topics: Sequence[str], options: ReadOptions) -> SchemaInfo | None:
-    """Return the current common schema of all topics; None for bytes. Raises DifferentSchemas."""
     if options.value_mode == "raw":
         return None
     names = dict.fromkeys(str(TopicName.parse(topic).partitioned_name) for topic in topics)

@@ -75,7 +75,6 @@ class OnceSender(PartitionSender):
         self._resumption = Resumption(noted, last_row)
 
     async def _attach(self, generation: int) -> int:
-        """Attach under the producer name of `generation`. Return the last stored row of this batch under that name."""
         name = self._writer.name_of(generation)
         self.producer: Producer = await self._writer.open_producer(self._destination, self._partition, name)
         self._maker = EntryMaker(self.producer.name, self._writer.options.compression, self.producer.schema_version)
@@ -206,7 +205,6 @@ class OnceWriter(TopicWriter):
         self.written.skipped_rows += batch.num_rows
 
     def name_of(self, generation: int) -> str:
-        """Return the producer name of this task's share in that generation."""
         base = f"{self.options.sink_id}.{self.who.query[:8]}.{self.task}"
         return base if not generation else f"{base}.{generation}"
 

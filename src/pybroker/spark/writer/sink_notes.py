@@ -73,7 +73,6 @@ class SinkState:
     shares: dict[Share, list[NotedEntry]] = field(default_factory=dict)
 
     def fold(self, note: bytes) -> None:
-        """Apply the next note. Raises ValueError for an unknown version."""
         content = json.loads(note)
         if not isinstance(content, dict) or content.get("v") != VERSION:
             raise ValueError(f"a note has an unsupported version: {note[:80]!r}")
@@ -121,7 +120,6 @@ class SinkState:
             )
 
     def is_complete(self, writer: Writer) -> bool:
-        """Whether the whole batch is stored."""
         return self.query == writer.query and writer.batch <= self.completed
 
 

@@ -80,7 +80,6 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
-    """Parse the options of a write. Raises InvalidOptions, with a text that names the correction."""
     values = OptionValues(options, (*KEYS, *connection_options.KEYS), "writing to pulsar")
     delivery = values.choice("delivery", DELIVERIES, AT_LEAST_ONCE)
     if delivery == EFFECTIVELY_ONCE and _topic(values) is None:
@@ -110,7 +109,6 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
 
 
 def _name(values: OptionValues, name: str) -> str:
-    """Return the key in use: the plain one, or that of the Scala connector."""
     return _PRODUCER + name if _PRODUCER + name in values else name
 
 

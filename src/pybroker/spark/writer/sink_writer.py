@@ -57,7 +57,6 @@ def _writer_of(context: TaskContext, options: WriteOptions) -> Writer:
 
 
 def checked(options: Mapping[str, str], schema: StructType, *, is_stream: bool) -> WriteOptions:
-    """Parse the options, and check the columns. Raises InvalidOptions and RowsRefused before any task starts."""
     parsed = parse_write_options(options, is_stream=is_stream)
     payload_fields(arrow_schema(schema), parsed.topic)
     return parsed
@@ -74,7 +73,6 @@ class _Writer:
             self._plan = plan_batch(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        """Send all rows of a task, and return when they are stored."""
         context = TaskContext.get()
         assert context is not None
         task = context.partitionId()

@@ -96,7 +96,6 @@ _BY_FAMILY = {
 
 
 def primitive_type_for(arrow_type: pa.DataType) -> SchemaType | None:
-    """Return the primitive schema that represents the type without loss; None if there is none."""
     return _BY_TYPE.get(arrow_type) or _BY_FAMILY.get(family(arrow_type))
 
 
