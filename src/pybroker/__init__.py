@@ -1,6 +1,6 @@
 """A message broker that speaks the Apache Pulsar protocol.
 
-Start reading at `cli` (the command line) and `app` (construction of all parts); `docs/contributing/architecture.md`
+Start reading at `cli` (the command line) and `broker_process` (construction of all parts); `docs/contributing/architecture.md`
 shows the layers. Imports point in one direction only, which `tests/unit/test_layering.py` checks.
 
 `embed` and `embed_in_thread` run a broker inside this process. They are imported at their first use.

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import check_configuration as check_authorization
 from pybroker.auth.server_tls import server_context
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError, Problems
 from pybroker.errors import InvalidTopicName
 from pybroker.model.names import NamespaceName, is_valid_entity

@@ -196,6 +196,10 @@ class LedgerFenced(StoreError):
     """The ledger accepts no more appends: it is sealed or fenced, or an earlier append failed."""
 
 
+class AppendUnknown(StoreError):
+    """It is unknown whether the entries are stored. Only sealing their ledger decides: they are stored if it contains them."""
+
+
 class LedgerTerminated(StoreError):
     """The managed ledger is terminated and accepts no more appends."""
 

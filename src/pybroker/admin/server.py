@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from uvicorn.config import Config
 
 from pybroker.admin.brokers import (
-    absent,
+    absent_features,
     broker_routes,
     cluster_document_routes,
     cluster_routes,
@@ -47,7 +47,7 @@ from pybroker.admin.namespaces import (
     resource_quota_routes,
     tenant_routes,
 )
-from pybroker.admin.policies import namespace_offload, namespace_policies, plain_policies, topic_policies
+from pybroker.admin.policies import namespace_offload, namespace_policies, policy_table_routes, topic_policies
 from pybroker.admin.stats.rate_sampler import RateSampler
 from pybroker.admin.stats.topic_stats_routes import TopicStatsRoutes
 from pybroker.admin.topics import (
@@ -79,7 +79,7 @@ LOOKS_PER_TIMEOUT = 4
 # The first matching route wins: fixed paths precede those with a name at the same position.
 NOUNS = (
     status_routes,
-    absent,
+    absent_features,
     cluster_routes,
     cluster_document_routes,
     broker_routes,
@@ -90,7 +90,7 @@ NOUNS = (
     namespace_offload,
     namespace_settings_routes,
     namespace_subscription_routes,
-    plain_policies,
+    policy_table_routes,
     topic_permission_routes,
     namespace_routes,
     bundle_routes,

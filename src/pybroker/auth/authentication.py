@@ -10,22 +10,22 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from pybroker.auth import names
-from pybroker.auth.basic import BasicProvider
+from pybroker.auth import provider_names
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth.basic_provider import BasicProvider
 from pybroker.auth.locations import decoded_base64
 from pybroker.auth.password_checks import CheckLimits, PasswordChecks
-from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
-from pybroker.auth.tls_auth import TlsProvider
-from pybroker.auth.token import TokenProvider, TokenSettings
+from pybroker.auth.tls_provider import TlsProvider
+from pybroker.auth.token_provider import TokenProvider, TokenSettings
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError, Problems
+from pybroker.config.setting_types import ConfigError, Problems
 from pybroker.errors import AuthenticationError
 from pybroker.runtime.clock import Clock
 
 __all__ = ["AuthenticationService", "Identity", "PeerCertificate"]
 
-NOBODY = Identity(None, names.NONE, None)
-_HTTP_SCHEMES = {"bearer": names.TOKEN, "basic": names.BASIC}
+NOBODY = Identity(None, provider_names.NONE, None)
+_HTTP_SCHEMES = {"bearer": provider_names.TOKEN, "basic": provider_names.BASIC}
 
 
 class AuthenticationService:
@@ -52,7 +52,7 @@ class AuthenticationService:
         problems = Problems()
         for name in config.authentication_providers:
             with problems.noted():
-                method = names.method_of(name)
+                method = provider_names.method_of(name)
                 if method not in self._providers:
                     self._providers[method] = _provider(method, config)
         problems.raise_any()
@@ -72,8 +72,8 @@ class AuthenticationService:
         if provider is not None:
             return provider.authenticate(data, peer_certificate, now_s)
         if self._anonymous_role:
-            return Identity(self._anonymous_role, names.NONE, None)
-        if method in {"", names.NONE}:
+            return Identity(self._anonymous_role, provider_names.NONE, None)
+        if method in {"", provider_names.NONE}:
             raise AuthenticationError(f"authentication is required; methods: {', '.join(self._providers)}")
         raise AuthenticationError(
             f"authentication method {method[:40]!r} is not configured; methods: {', '.join(self._providers)}"
@@ -125,15 +125,19 @@ class AuthenticationService:
         `headers` has lower-case names or ignores case. Raise AuthenticationError.
         """
         authorization = headers.get("authorization", "")
-        if not authorization and query_token and names.TOKEN in self._providers:
-            return names.TOKEN, query_token.encode()
+        if not authorization and query_token and provider_names.TOKEN in self._providers:
+            return provider_names.TOKEN, query_token.encode()
         if not authorization:
-            method = names.TLS if peer_certificate is not None and names.TLS in self._providers else names.NONE
+            method = (
+                provider_names.TLS
+                if peer_certificate is not None and provider_names.TLS in self._providers
+                else provider_names.NONE
+            )
             return method, b""
         scheme, _, text = authorization.partition(" ")
         method = _HTTP_SCHEMES.get(scheme.lower(), scheme)
         data: bytes | None = text.strip().encode()
-        if method == names.BASIC and method in self._providers:
+        if method == provider_names.BASIC and method in self._providers:
             data = decoded_base64(text.encode())
             if data is None:
                 raise AuthenticationError("the Authorization header is not base64")
@@ -155,7 +159,7 @@ def _takes_hash(provider: BasicProvider, data: bytes) -> bool:
 
 
 def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
-    if method == names.TOKEN:
+    if method == provider_names.TOKEN:
         return TokenProvider(
             TokenSettings(
                 secret_key=config.token_secret_key,
@@ -167,9 +171,9 @@ def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
                 clock_skew_s=config.token_allowed_clock_skew_seconds,
             )
         )
-    if method == names.BASIC:
+    if method == provider_names.BASIC:
         return BasicProvider(config.basic_auth_conf, config.basic_auth_max_password_bytes)
-    assert method == names.TLS, method
+    assert method == provider_names.TLS, method
     if config.tls_allow_insecure_connection:
         raise ConfigError(
             "authentication provider tls and tlsAllowInsecureConnection=true exclude each other: remove one of them"

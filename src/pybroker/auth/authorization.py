@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from urllib.parse import quote
 
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthorizationError
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName

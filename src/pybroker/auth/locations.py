@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 
 MAX_PATH_CHARACTERS = 4096
 SHORTEST_WORDS = 3.5

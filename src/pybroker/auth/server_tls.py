@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pybroker.auth.provider import PeerCertificate
+from pybroker.auth.authentication_provider import PeerCertificate
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError, Problems
+from pybroker.config.setting_types import ConfigError, Problems
 from pybroker.model.counters import BrokerStats
 from pybroker.runtime import logs
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from pybroker.config.keys import KeyInfo, Settings, setting
+from pybroker.config.setting_types import KeyInfo, Settings, setting
 
 
 class BrokerConfig(Settings):
@@ -310,7 +310,7 @@ class BrokerConfig(Settings):
     managed_ledger_persist_individual_ack_as_long_array: bool = setting("managedLedgerPersistIndividualAckAsLongArray", default=True, doc="Form in which the gaps are stored.", supported=False)
     managed_ledger_max_reads_in_flight_size_in_mb: int = setting("managedLedgerMaxReadsInFlightSizeInMB", default=0, doc="Megabytes that are being read for subscriptions and were read ahead for them, together. 0: no limit but that of the part of brokerMemoryLimitMB.", minimum=0)
     managed_ledger_read_entry_timeout_seconds: int = setting("managedLedgerReadEntryTimeoutSeconds", default=0, doc="Longest wait for a read. 0: no limit.", minimum=0, supported=False)
-    managed_ledger_add_entry_timeout_seconds: int = setting("managedLedgerAddEntryTimeoutSeconds", default=0, doc="Longest wait for a write. 0: no limit.", minimum=0, supported=False)
+    managed_ledger_add_entry_timeout_seconds: int = setting("managedLedgerAddEntryTimeoutSeconds", default=0, doc="Seconds after which messages that wait for the next ledger of their topic are answered with an error. Messages wait while the current ledger is closed, and after a write with an unknown outcome. 0: no limit.", minimum=0)
     managed_ledger_new_entries_check_delay_in_millis: int = setting("managedLedgerNewEntriesCheckDelayInMillis", default=10, doc="Wait before looking again after a read that found too little.", minimum=0, supported=False)
     managed_ledger_stats_period_seconds: int = setting("managedLedgerStatsPeriodSeconds", default=60, doc="Window of the storage statistics.", minimum=1, supported=False)
     auto_skip_non_recoverable_data: bool = setting("autoSkipNonRecoverableData", default=False, doc="Go on behind stored entries that are damaged beyond repair: they count as acknowledged, are logged and counted. Off: the subscription stays in front of them until somebody skips them.", dynamic=True)

@@ -5,8 +5,8 @@ a listener with `cluster.dynamic_configuration`.
 """
 
 from pybroker.config.broker_config import KEYS, BrokerConfig
-from pybroker.config.keys import KeyInfo, Value
 from pybroker.config.only_in_pulsar import ONLY_IN_PULSAR
+from pybroker.config.setting_types import KeyInfo, Value
 
 
 def dynamic_keys() -> dict[str, KeyInfo]:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from pybroker.config.broker_config import KEYS, BrokerConfig
-from pybroker.config.keys import ConfigError, Problems, Value, format_value, parse_value
+from pybroker.config.setting_types import ConfigError, Problems, Value, format_value, parse_value
 
 # Containers configure Pulsar by variables with this prefix, which may also set unknown keys.
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"

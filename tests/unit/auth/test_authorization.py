@@ -8,7 +8,7 @@ import pytest
 
 from pybroker.auth.authorization import AuthorizationService, matches_wildcard
 from pybroker.config.broker_config import BrokerConfig
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthorizationError
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.resources import Resources

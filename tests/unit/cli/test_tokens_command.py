@@ -10,7 +10,7 @@ import jwt
 import pytest
 from tests.support import credentials
 
-from pybroker.auth.token import TokenProvider, TokenSettings
+from pybroker.auth.token_provider import TokenProvider, TokenSettings
 from pybroker.cli import main
 from pybroker.cli.commands.token_keys import ALL, ASYMMETRIC, HMAC
 

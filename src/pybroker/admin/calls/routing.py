@@ -9,9 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from pybroker.admin.calls import unserved
+from pybroker.admin.calls import unsupported_settings
 from pybroker.admin.calls.call import Call
-from pybroker.admin.calls.unserved import Asks
+from pybroker.admin.calls.unsupported_settings import Asks
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
@@ -68,5 +68,5 @@ def route(
     `body` (the type that the handler reads), `queries` (all query parameters), and `answers` (the meaning of a status)
     are only for documentation.
     """
-    app = HandlerApp(handler, body, queries, answers or {}, unserved.of(method, path))
+    app = HandlerApp(handler, body, queries, answers or {}, unsupported_settings.of(method, path))
     return Route(path, app, methods=[method])

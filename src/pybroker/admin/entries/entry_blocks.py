@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pybroker.admin.http.file_sending import FileSender
     from pybroker.broker.topic.topic import Topic
     from pybroker.config import BrokerConfig
-    from pybroker.ledgers.ledger_store import EntryRun, LedgerFile, LedgerStore, StoredBlocks
+    from pybroker.ledgers.ledger_store import EntryRun, LedgerFile, LedgerFiles, LedgerStore, StoredBlocks
     from pybroker.memory.broker_memory import Memory
     from pybroker.model.names import NamespaceName
     from pybroker.runtime.clock import Clock
@@ -154,13 +154,15 @@ class BlocksResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._reads.permit(self._holder):
-            stored = await self._store.stored_blocks(self._ledger_id, self._first_entry_id, self._end_entry_id)
-            if stored is not None:
+            files, stored = self._store.files, None
+            if files is not None:
+                stored = await files.stored_blocks(self._ledger_id, self._first_entry_id, self._end_entry_id)
+            if files is not None and stored is not None:
                 await self._begin(send, stored.size_bytes, stored.end_entry_id)
                 if scope["method"] == "HEAD":
                     await send({"type": "http.response.body", "body": b""})
                 else:
-                    await self._send_stored(scope, send, stored)
+                    await self._send_stored(scope, send, files, stored)
                     self._reads.entries_sent += stored.end_entry_id - stored.first_entry_id
             else:
                 async with self._reads.room_in_memory():
@@ -183,29 +185,29 @@ class BlocksResponse(Response):
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers, STREAMED_KEY: True})
 
-    async def _send_stored(self, scope: Scope, send: Send, stored: StoredBlocks) -> None:
+    async def _send_stored(self, scope: Scope, send: Send, files: LedgerFiles, stored: StoredBlocks) -> None:
         sender: FileSender | None = scope["state"].get(FILE_SENDER_KEY)
         try:
             if sender is None:
-                await self._send_copies(send, stored)
+                await self._send_copies(send, files, stored)
             else:
-                await self._send_by_kernel(sender, stored)
+                await self._send_by_kernel(sender, files, stored)
                 await send({"type": "http.response.body", "body": b""})
         except StoreError as error:
             raise ClientGone from error  # trimmed meanwhile: the reader sees that the answer is truncated, and asks again
 
-    async def _send_by_kernel(self, sender: FileSender, stored: StoredBlocks) -> None:
+    async def _send_by_kernel(self, sender: FileSender, files: LedgerFiles, stored: StoredBlocks) -> None:
         async with sender.sending(self._reads.write_timeout_s) as writer:
             for offset, length in _slices(stored, KERNEL_SLICE_BYTES):
                 await self._reads.pass_bytes(self._topic.name.namespace, length)
-                await self._store.with_file(self._ledger_id, partial(writer.send, offset, length))
+                await files.with_file(self._ledger_id, partial(writer.send, offset, length))
                 sender.sent(length)
                 self._reads.bytes_sent += length
 
-    async def _send_copies(self, send: Send, stored: StoredBlocks) -> None:
+    async def _send_copies(self, send: Send, files: LedgerFiles, stored: StoredBlocks) -> None:
         for offset, length in _slices(stored, SLICE_BYTES):
             await self._reads.pass_bytes(self._topic.name.namespace, length)
-            data = await self._store.with_file(self._ledger_id, partial(_read, offset, length))
+            data = await files.with_file(self._ledger_id, partial(_read, offset, length))
             has_more = offset + length < stored.end_offset
             await send({"type": "http.response.body", "body": data, "more_body": has_more})
             self._reads.bytes_sent += length

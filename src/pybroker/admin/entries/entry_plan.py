@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pybroker.ledgers.ledger_store import LedgerTotals
 from pybroker.model.position import Position
 
 if TYPE_CHECKING:
@@ -180,19 +181,18 @@ class _Covered:
 
     async def shown(self, store: LedgerStore, read_limit: ReadLimit, *, with_points: bool) -> LedgerShown:
         """Raises StoreError, and NoSuchLedger if the ledger was trimmed meanwhile."""
-        messages, size_bytes = self._message_count, self._size_bytes
-        if self.end_entry_id < self._entry_count:
-            totals = await store.totals_before(self.ledger_id, self.end_entry_id)
-            messages, size_bytes = totals.message_count, totals.size_bytes
-        if self.first_entry_id:
-            totals = await store.totals_before(self.ledger_id, self.first_entry_id)
-            messages -= totals.message_count
-            size_bytes -= totals.size_bytes
+        whole = LedgerTotals(self._message_count, self._size_bytes)
+        end = whole if self.end_entry_id == self._entry_count else await self._totals_before(store, self.end_entry_id)
+        start = await self._totals_before(store, self.first_entry_id) if self.first_entry_id else LedgerTotals(0, 0)
+        size_bytes = end.size_bytes - start.size_bytes
+        messages = self.end_entry_id - self.first_entry_id  # if the number of messages is unknown
+        if end.message_count is not None and start.message_count is not None:
+            messages = end.message_count - start.message_count
         points: list[LedgerPoint] = []
         if with_points and size_bytes > POINT_SPACING_BYTES:
             points = [
                 point
-                for point in await store.points(self.ledger_id, POINT_SPACING_BYTES)
+                for point in await store.index.points(self.ledger_id, POINT_SPACING_BYTES)
                 if self.first_entry_id < point.entry_id < self.end_entry_id
             ]
         return LedgerShown(
@@ -205,6 +205,11 @@ class _Covered:
             points,
             self._hidden(read_limit),
         )
+
+    async def _totals_before(self, store: LedgerStore, entry_id: int) -> LedgerTotals:
+        """Estimate the bytes if the store does not know them: the plan needs them only to divide the work."""
+        totals = await store.index.totals_before(self.ledger_id, entry_id)
+        return totals or LedgerTotals(None, self._size_bytes * entry_id // max(1, self._entry_count))
 
     def _hidden(self, read_limit: ReadLimit) -> str:
         """Before the limit nothing changes any more, so this may be read later."""

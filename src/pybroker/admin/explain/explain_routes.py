@@ -20,7 +20,7 @@ from pybroker.admin.explain.headline import headline
 from pybroker.admin.explain.message_subject import message_reasons, parsed_message_id
 from pybroker.admin.explain.subjects import key_subject, place_of, subscription_subject
 from pybroker.admin.explain.topic_at_hand import topic_at_hand
-from pybroker.admin.inspection.asked import CONSUMER, KEY, key_of
+from pybroker.admin.inspection.common_parameters import CONSUMER, KEY, key_of
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.explain.consumers import consumer_of, of_silent
 from pybroker.broker.explain.producers import explain_producer, producer_subject

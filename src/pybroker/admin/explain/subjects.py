@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pybroker.admin.inspection.asked import consumer_json, key_json
+from pybroker.admin.inspection.common_parameters import consumer_json, key_json
 from pybroker.broker.inspection.hashes import HashOfKey, hash_of_key, look_up
 from pybroker.broker.snapshots.subscription_snapshot import subscription_snapshot
 

@@ -14,7 +14,7 @@ from pybroker.admin.calls.existing import require_persistent_subscription, while
 from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
 from pybroker.admin.inspection.acting_routes import MESSAGE, on_message
-from pybroker.admin.inspection.asked import PAGE, after_of, key_json, page_limit, single_subscription
+from pybroker.admin.inspection.common_parameters import PAGE, after_of, key_json, page_limit, single_subscription
 from pybroker.broker.delivery import single_messages
 from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.inspection.page_entries import ReadEntry, read_entries

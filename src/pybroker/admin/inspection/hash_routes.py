@@ -12,7 +12,7 @@ from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import while_served
 from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
-from pybroker.admin.inspection.asked import (
+from pybroker.admin.inspection.common_parameters import (
     KEY,
     PAGE,
     after_of,

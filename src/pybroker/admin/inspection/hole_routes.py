@@ -11,7 +11,7 @@ from pybroker.admin.calls.call import Call, json_with_nulls
 from pybroker.admin.calls.existing import existing_topic, while_served
 from pybroker.admin.calls.route_paths import SUBSCRIPTION
 from pybroker.admin.calls.routing import route
-from pybroker.admin.inspection.asked import LIMIT, page_limit, single_subscription
+from pybroker.admin.inspection.common_parameters import LIMIT, page_limit, single_subscription
 from pybroker.broker.inspection.ack_holes import Kept, acknowledged_behind, held
 from pybroker.errors import DamagedEntries
 

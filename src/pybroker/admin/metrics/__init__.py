@@ -5,6 +5,7 @@ label of every sample. The page is written in slices, and the event loop runs ot
 topics and subscriptions are formatted directly, because the client library needs 13 µs a row, too much for 10,000
 topics.
 
-Start with `metrics_page.py` (the order of the page), then `metric_values.py` (the values of a topic) and
+Start with `metrics_page.py` (the order of the page), then `topic_and_subscription_metrics.py` (the
+values of topics, subscriptions, consumers, and producers) and
 `exposition_text.py` (the format).
 """

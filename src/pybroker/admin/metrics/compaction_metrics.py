@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pybroker.admin.metrics.exposition_text import Number
-from pybroker.admin.metrics.metric_values import LATENCY_SUFFIXES
+from pybroker.admin.metrics.topic_and_subscription_metrics import LATENCY_SUFFIXES
 
 if TYPE_CHECKING:
     from pybroker.broker.topic.topic_compaction import CompactionCounters

@@ -88,7 +88,9 @@ def _state(topic: Topic) -> str:
         return "Fenced"
     if topic.ledger.is_terminated:
         return "Terminated"
-    return "WriteFailed" if topic.ledger.is_write_failed else "LedgerOpened"
+    if topic.ledger.is_write_failed:
+        return "WriteFailed"
+    return "CreatingLedger" if topic.ledger.is_changing_ledger else "LedgerOpened"
 
 
 def _cursors(topic: Topic) -> dict[str, Any]:

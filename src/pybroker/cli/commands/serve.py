@@ -85,7 +85,7 @@ def _run(options: argparse.Namespace) -> int:
         warnings.append(
             "configuration keys without effect in this version: " + ", ".join(loaded.unsupported_keys_in_use)
         )
-    from pybroker.app import run as run_broker  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
+    from pybroker.broker_process import run as run_broker  # noqa: PLC0415  (the whole broker; a bad configuration is told without it)
 
     def read_again() -> "BrokerConfig":
         problems = Problems()

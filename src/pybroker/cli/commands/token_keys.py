@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pybroker.auth.token import HMAC_ALGORITHMS
+from pybroker.auth.token_provider import HMAC_ALGORITHMS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pybroker.auth.locations import read_location
-from pybroker.auth.token import MAX_TOKEN_BYTES, TokenProvider, TokenSettings
+from pybroker.auth.token_provider import MAX_TOKEN_BYTES, TokenProvider, TokenSettings
 from pybroker.cli.commands import token_keys
 from pybroker.cli.exit_codes import EXIT_OK, CommandFailed, WrongUsage
 from pybroker.cli.output import add_json_option, output_of
 from pybroker.cli.parsed_arguments import pair, seconds
 from pybroker.cli.parsing import described
 from pybroker.cli.text_tables import moment
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
 EXAMPLES = """

@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pybroker.auth import names
+from pybroker.auth import provider_names
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
 from pybroker.auth.locations import decoded_base64, read_location
-from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class TokenProvider(AuthenticationProvider):
         claims = self._verified_claims(data)
         expires_at_s = self._require_valid_time(claims, now_s)
         self._require_audience(claims)
-        return Identity(self._role(claims), names.TOKEN, expires_at_s)
+        return Identity(self._role(claims), provider_names.TOKEN, expires_at_s)
 
     def _verified_claims(self, token: bytes) -> dict[str, Any]:
         for verifying in self._keys:

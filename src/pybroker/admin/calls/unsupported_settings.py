@@ -1,7 +1,7 @@
 """Settings that are stored without effect. The answer to a request that sets one contains a warning, and so does the log.
 
 docs/reference/differences.md lists the same ("Not here yet"), which a test compares; another test finds policy members
-that no code reads and that are in no row. A request that asks for nothing unserved causes no warning, for example
+that no code reads and that are in no row. A request that sets no unsupported one causes no warning, for example
 replication to this cluster only.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pybroker.admin.calls.call import Call
 
 Asks = Callable[["Call", Any], bool]
-"""Whether a request with this decoded body (or None) asks for an unserved setting."""
+"""Whether a request with this decoded body (or None) sets an unsupported setting."""
 
 _V2 = "/admin/v2"
 _CLUSTER = _V2 + "/clusters/{cluster}"

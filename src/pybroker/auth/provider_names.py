@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 
 TOKEN = "token"
 BASIC = "basic"

@@ -6,7 +6,7 @@ FIRST_S = 0.05
 LONGEST_S = 3.0
 
 
-class Backoff:
+class ReconnectDelay:
     """Pauses that double from `FIRST_S` to `LONGEST_S`, varied by 10 % so that clients do not retry simultaneously."""
 
     def __init__(self, spread: float) -> None:

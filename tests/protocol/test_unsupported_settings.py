@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.unit.admin.fake_broker import Served, served
 
-from pybroker.admin.calls.unserved import TABLE
+from pybroker.admin.calls.unsupported_settings import TABLE
 from pybroker.config import KEYS
 from pybroker.model import policies
 from pybroker.model.effective_policies import EffectivePolicies

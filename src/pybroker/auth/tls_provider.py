@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pybroker.auth import names
-from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth import provider_names
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
 from pybroker.errors import AuthenticationError
 
 
@@ -15,4 +15,4 @@ class TlsProvider(AuthenticationProvider):
             raise AuthenticationError("the client sent no certificate")
         if not peer_certificate.common_name:
             raise AuthenticationError("the client certificate has no common name, which the broker uses as the role")
-        return Identity(peer_certificate.common_name, names.TLS, None)
+        return Identity(peer_certificate.common_name, provider_names.TLS, None)

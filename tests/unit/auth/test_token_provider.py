@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support import credentials
 
-from pybroker.auth.token import TokenProvider, TokenSettings
-from pybroker.config.keys import ConfigError
+from pybroker.auth.token_provider import TokenProvider, TokenSettings
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
 NOW_S = 1_700_000_000.0

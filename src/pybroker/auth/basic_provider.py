@@ -10,10 +10,10 @@ import hmac
 import secrets
 from collections import OrderedDict
 
-from pybroker.auth import names
+from pybroker.auth import provider_names
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
 from pybroker.auth.locations import read_location
-from pybroker.auth.provider import AuthenticationProvider, Identity, PeerCertificate
-from pybroker.config.keys import ConfigError
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
 _SCHEMES = ("apr_md5_crypt", "sha512_crypt", "sha256_crypt", "md5_crypt", "ldap_sha1", "des_crypt")
@@ -52,7 +52,7 @@ class BasicProvider(AuthenticationProvider):
             self.remember(user, password, is_right)
         if not is_right:
             raise AuthenticationError("unknown user or wrong password")
-        return Identity(user, names.BASIC, None)
+        return Identity(user, provider_names.BASIC, None)
 
     def credentials(self, data: bytes) -> tuple[str, str]:
         """Raise AuthenticationError."""
