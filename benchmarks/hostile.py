@@ -1,10 +1,8 @@
 """Cost of the worst inputs: CPU per megabyte at two sizes, and how long they block the event loop.
 
-An *attack* is the worst input of a command or route that any client may send. It is sent at two sizes: if the cost
-per megabyte is equal, the work is linear in the input (`ratio` is 1). The attacks are in `hostile_commands.py` and
-`hostile_http.py`.
-
-Figures of an attack:
+An *attack* is the worst input of a command or route that any client may send (`hostile_commands.py`,
+`hostile_http.py`). It is sent at two sizes: if the cost per megabyte is equal, the work is linear in the input (`ratio`
+is 1).
 
     small_kb, large_kb     bytes that were sent at one time
     cpu_s_mb, large_...    CPU seconds of the broker per megabyte sent, at each size

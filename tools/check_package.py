@@ -1,16 +1,13 @@
 """Builds sdist and wheel into `dist`, and uses the wheel like a user: `make package`.
 
-    python -m tools.check_package
-
 The checks, in this order; the first that fails ends the run with exit code 1:
 
-1. The wheel is built from the sdist. It contains each file of `src`, `conf/broker.conf`, the compiled parts where there is a C
-   compiler, and no tests. Its tag names the stable ABI.
-2. The wheel installs into an empty environment, with the dependencies of `docker/requirements.lock` and their hashes. Nothing
-   else is needed: `pip check`.
-3. The installed broker starts with the installed `broker.conf`, answers `/live` and `/console/`, takes a message, shows it, and
-   stops with exit code 0.
-4. The compiled parts of the same wheel can be imported by a newer Python, if the machine has one.
+1. The wheel is built from the sdist. It contains each file of `src`, `conf/broker.conf`, the compiled parts where there is a
+   C compiler, and no tests. Its tag names the stable ABI.
+2. The wheel installs into an empty environment with only the dependencies of `docker/requirements.lock`.
+3. The installed broker starts with the installed `broker.conf`, answers `/live` and `/console/`, stores a message, shows it,
+   and stops with exit code 0.
+4. The compiled parts of the wheel can be imported by a newer Python, if the machine has one.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Operation: a checkpoint moves all durable data to segment files and `checkpoint.db`. While the metadata store is paused,
 read transactions fix the content of both databases, and each segment file gets a hard link in `snapshots/<id>/`. Then
-the broker continues, and the databases are copied. The links keep the content of the moment, because a segment file
-only grows and a link outlives the deletion of the original.
+the broker continues, and the databases are copied. A segment file only grows, and a link outlives the deletion of the
+original.
 
-Invariant: the snapshot is the state that a clean stop at that moment would have left, with everything that had a
-receipt before the request. For this, metadata must not change between the checkpoint's mark and the last link, and a
-ledger is deleted only after metadata no longer needs it.
+Invariant: the snapshot is the state that a clean stop would have left, with everything that had a receipt before the
+request. Metadata does not change between the checkpoint's mark and the last link, and a ledger is deleted only after
+metadata no longer needs it.
 
 Limits: one snapshot at a time. It ends when it is released, or after `dataSnapshotTimeoutSeconds` without a renewal. A
 pause beyond `dataSnapshotPauseTimeoutMs` fails the snapshot. A broker that starts removes snapshots of earlier runs.

@@ -1,10 +1,9 @@
-"""The main loop of a pipeline: load the table, read from the positions in it, write files, and commit both against that table
-version.
+"""The main loop of a pipeline: load the table, read from the positions in it, write files, and commit both against that
+table version.
 
-A kill before the commit leaves files that no version names, which cleaning removes; a kill afterwards leaves nothing. Only the
-table stores positions, so they cannot disagree with its rows. A conflict discards the work, unless the table still has the
-positions and the owner with which the work began. Then the same files are committed on top of the other writer's changes,
-because they still contain exactly the missing rows.
+After a kill before the commit, cleaning removes the written files. Only the table stores positions, so they cannot
+disagree with its rows. A conflict discards the work, unless the table still has the positions and the owner with which
+the work began. Then the same files are committed on top of the other writer's changes.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ docs/reference/storage-format.md describes the files.
 Invariants: `append_completed` without an error means as durable as configured. Entry ids of a ledger have no gaps.
 
 Limits: near `journal_max_bytes` and `journal_max_records`, appends of the ledgers with the most data in the journal
-wait in `_held` until a checkpoint ends; at these limits, all appends wait. A ledger with much data in the journal's
-queue also waits while the queue contains a full batch, because the queue is processed in order. Without disk space,
-appends are refused instead (`free_space.py`).
+wait until a checkpoint ends; at these limits, all appends wait. A ledger with much data in the journal's queue also
+waits while the queue contains a full batch. Without disk space, appends are refused (`free_space.py`).
 
 Concurrency: the event loop only. Threads (journal writer, journal files, checkpoint, space, reads) receive immutable
 values.

@@ -5,12 +5,11 @@ Pure: a request is granted at once or queued, and giving memory back returns the
     limit = the floors of all parts + shared memory
     used by a part <= its bound;  used by parts above their floors, together, <= shared memory
 
-A part can always use its floor. Memory within a floor is either released without waiting for another part (a read ends,
-an entry becomes durable), or it is read-ahead that can be dropped. Therefore no waiter waits forever.
+A part can always use its floor. Memory within a floor is either released without waiting for another part, or it is
+read-ahead that can be dropped. Therefore no waiter waits forever.
 
 Each part has a queue: round robin by group (a connection), in order of arrival within a group. The part with the oldest
-first waiter is served first. While it waits for shared memory, later waiters get none. Read-ahead is dropped, oldest
-first, before any request waits.
+first waiter is served first. Read-ahead is dropped, oldest first, before any request waits.
 
 Data that already exists, received from a client or read from disk, is counted even beyond the bound (`count`, `hold`).
 The caller must then pause the source of the data.

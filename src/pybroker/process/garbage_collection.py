@@ -1,16 +1,15 @@
 """Policy for Python's cyclic garbage collector, to avoid long pauses in a broker with many topics.
 
-A collection visits every object of its generations: 10,000 topics are 600,000 objects, which takes a quarter of a
-second. Therefore objects that survived two young collections are frozen, and no automatic collection visits them again.
-Reference counting still frees objects; only cycles that were frozen while in use remain, such as unloaded topics, until
-a full collection. A full collection runs when the process is nearly idle and frozen objects have grown by half, or as
-many were released with their topics. It also runs when frozen objects have tripled and a million more were added, which
-bounds the uncollected garbage.
+A collection visits every object: a quarter of a second for 10,000 topics. Therefore objects that survived two young
+collections are frozen, so that automatic collections do not visit them. Reference counting still frees them; only
+cycles that were frozen while in use, such as unloaded topics, remain until a full collection. It runs when the process
+is nearly idle and frozen objects have grown by half, or as many were released with their topics. It also runs when
+frozen objects have tripled and a million more were added, which bounds the uncollected garbage.
 
-With 10,000 topics loaded and unloaded four times, the longest pause of the event loop was 66 to 88 ms of CPU time, and
-690 ms in the round with a full collection; without this policy 820 to 1,330 ms, and memory grew.
+With 10,000 topics loaded and unloaded four times, the longest pause was 66 to 88 ms of CPU time, and 690 ms with a full
+collection; without this policy 820 to 1,330 ms.
 
-The settings apply to the whole interpreter, so a broker embedded in another program has no such policy.
+The settings apply to the whole interpreter, so an embedded broker has no such policy.
 """
 
 from __future__ import annotations

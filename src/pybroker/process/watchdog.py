@@ -1,9 +1,9 @@
 """Event loop watchdog: measures the event loop's lag, and logs the callback that blocks it.
 
 A timer signal is armed beyond the next tick. If the event loop has not ticked by then, the signal handler runs inside
-the current callback and can log its stack. A late tick can also mean that the process had no CPU. A callback is blamed
-if the event loop's thread used the CPU for the length of the limit, or if it was idle for the whole limit without
-waiting for a CPU: then the callback blocks. Any other case is counted as starved, and checked again.
+the current callback and can log its stack. The callback is blamed if the thread used the CPU for the length of the
+limit, or was idle for the whole limit without waiting for a CPU. Otherwise the process had no CPU, which is counted as
+starved, and checked again.
 """
 
 from __future__ import annotations

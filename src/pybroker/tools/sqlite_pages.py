@@ -1,13 +1,11 @@
 """Reading of a damaged SQLite file page by page, without SQLite. Pure.
 
 SQLite stops at the first unreadable page or cell. This module reads each page of the file and of its write-ahead log
-separately, and returns each row that the caller accepts by its checksum.
+separately, and returns each row that the caller accepts by its checksum. `every_row` yields the undamaged rows of all
+pages, including older versions and freed pages. `tree` returns the rows of one b-tree in key order, in the newest
+version of each page, with None for unreadable parts.
 
-`every_row` yields the undamaged rows of all pages, including older versions. `tree` returns the rows of one b-tree in
-key order, in the newest version of each page, with None for unreadable parts.
-
-Limitations: no UTF-16 databases, no encryption. Rows on freed pages are also returned; the caller decides by their
-keys.
+Limitations: no UTF-16 databases, no encryption.
 """
 
 from __future__ import annotations

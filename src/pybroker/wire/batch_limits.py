@@ -1,10 +1,9 @@
 """Upper bound of the number of messages in an entry, derived from its size without opening it.
 
-The producer sets `num_messages_in_batch`. The broker allocates bit sets of that size and adds it to counters, so a tiny
-entry that claims two billion messages would be expensive. Each message of a batch takes at least six bytes before
-compression: four for its metadata size and two for the required field. The uncompressed size is the stated one, limited
-by the maximum expansion of the codec. Zstandard has no such maximum, and encrypted batches cannot be opened; for them
-only the stated size counts. `maxMessagesInBatch` limits all batches.
+The broker allocates bit sets of the size in `num_messages_in_batch`, so a tiny entry that claims two billion messages
+would be expensive. Each message takes at least six bytes before compression: four for its metadata size and two for the
+required field. The uncompressed size is the stated one, limited by the maximum expansion of the codec. For Zstandard,
+which has no maximum, and for encrypted batches only the stated size counts. `maxMessagesInBatch` limits all batches.
 """
 
 from __future__ import annotations

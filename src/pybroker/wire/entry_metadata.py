@@ -1,10 +1,8 @@
 """Reader of the few metadata fields of a stored entry that the broker needs, without protobuf objects.
 
 An entry is stored exactly as it was sent; `stored_entry.py` has the format. A prefix added by the broker is skipped.
-
-Metadata over `LARGE_METADATA_BYTES` is parsed by protobuf as a `MetadataHead`, which has no properties, because a
-producer may send thousands of properties and a Python loop takes a microsecond for each. `metadata_head` takes 0.1 ms
-for 20,000 properties, and at most 5 ms for a megabyte of the smallest fields.
+Metadata over `LARGE_METADATA_BYTES` is parsed by protobuf as a `MetadataHead`, which has no properties: it takes 0.1 ms
+for 20,000 properties, where a Python loop takes 20 ms.
 """
 
 from __future__ import annotations

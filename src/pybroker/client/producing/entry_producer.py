@@ -5,9 +5,9 @@ Invariants: entries are stored in the order of `send`; each ends with its receip
 response is sent again, which stores it twice unless the topic deduplicates by producer name and sequence id. An entry
 of a transaction fails instead, and its transaction with it.
 
-Timeouts: an entry without a response for `send_timeout_s` fails, whether or not the producer is attached. With
-`outlives_timeouts` the producer continues like the official clients and ignores late responses, which needs increasing
-sequence ids. Otherwise the producer fails, too, because some callers need an unbroken sequence of entries.
+Timeouts: an entry without a response for `send_timeout_s` fails. With `outlives_timeouts` the producer continues and
+ignores late responses, which needs increasing sequence ids. Otherwise the producer fails, too, because some callers
+need an unbroken sequence of entries.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A checkpoint moves buffered entries to segment files and commits their new state in one transaction.
 
-Order: write entries to segment files; sync those files and their directory; commit the table's transaction (journal
-position, extents, cursors); release the journal files before that position. A crash before the transaction leaves the
-old extents and the whole journal, and recovery writes the same bytes again. After the transaction, the journal is not
-needed. Invariant: a checkpoint never changes a segment before its committed extent. A checkpoint runs in its own thread
-and receives only objects that do not change before it ends.
+Order: write and sync segment files and their directory; commit the table's transaction (journal position, extents,
+cursors); release the journal files before that position. After a crash before the transaction, recovery writes the same
+bytes again from the journal. Invariant: a checkpoint never changes a segment before its committed extent. It runs in
+its own thread and receives only objects that do not change before it ends.
 """
 
 from __future__ import annotations

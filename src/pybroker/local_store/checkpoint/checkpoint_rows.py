@@ -1,9 +1,8 @@
 """The tables and rows of `checkpoint.db`, and the detection of damage in them.
 
 Invariants: each row's `checksum` matches its key and values. For each table of ledgers or cursors, `digests` contains
-the number of rows and the sum of their checksums; SQLite triggers update it with each change. The checksum detects a
-changed row, and the digest a missing or reappeared row. SQLite detects neither: a search in a damaged page may simply
-not find a row.
+the number of rows and the sum of their checksums, maintained by SQLite triggers. The checksum detects a changed row,
+and the digest a missing or reappeared row, which SQLite itself does not detect.
 """
 
 from __future__ import annotations

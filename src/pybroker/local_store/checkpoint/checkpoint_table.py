@@ -1,9 +1,9 @@
 """The state that checkpoints commit: one SQLite file, changed by one transaction per checkpoint.
 
-A transaction contains `sequence` (all journal batches below it are in their final files), the valid length of the
-segment file of each unsealed ledger, and the snapshots and deltas of cursors. A crash during a checkpoint leaves either
-the old state with the whole journal, or the new state. `checkpoint_rows.py` defines the rows and detects damage in
-them. To distinguish a new cursor from a lost one, the table remembers which cursors have rows.
+A transaction contains `sequence` (all journal batches below it are in their final files), the valid length of each
+unsealed ledger's segment file, and the snapshots and deltas of cursors. A crash leaves either the old state with the
+whole journal, or the new state. To distinguish a new cursor from a lost one, the table remembers which cursors have
+rows.
 
 Concurrency: any thread, one at a time (a lock). The checkpoint thread commits, reading threads load.
 """

@@ -1,13 +1,12 @@
-"""Scheduling of checkpoints, and preparation of their input: the part of a checkpoint that runs on the event loop.
+"""Scheduling of checkpoints, and preparation of their input on the event loop.
 
-Operation: when the appends since the last checkpoint reach a threshold, the checkpointer freezes all buffered entries
-and puts a mark into the journal in the same event loop iteration. When the journal completes the mark, all earlier
-appends are durable or refused, so the frozen entries are exactly the journal before the mark. The checkpoint thread
-writes them while appends continue.
+Operation: at a threshold of appends, the checkpointer freezes all buffered entries and puts a mark into the journal, in
+one event loop iteration. When the journal completes the mark, all earlier appends are durable or refused, so the frozen
+entries are exactly the journal before the mark. The checkpoint thread writes them while appends continue.
 
 Invariants: one checkpoint runs at a time; the journal before the mark is released only after the commit. Failure:
-without disk space the checkpoint is retried, the journal stays, and the reserve file is deleted to free space. Any
-other error ends the process.
+without disk space the checkpoint is retried, the journal stays, and the reserve file is deleted. Any other error ends
+the process.
 """
 
 from __future__ import annotations

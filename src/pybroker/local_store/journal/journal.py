@@ -1,13 +1,12 @@
 """Interface of the write-ahead journal, and the common part of its drivers.
 
-A driver passes items to `journal_batcher.py`, performs its steps, and reports the result of each batch. There are three
-drivers: one with a writer thread (`journal_thread.py`), one on the event loop with background writes by the kernel
-(`journal_direct.py`), and one in tests, step by step.
+A driver passes items to `journal_batcher.py`, performs its steps, and reports the result of each batch. Drivers: a
+writer thread (`journal_thread.py`), the event loop with background writes by the kernel (`journal_direct.py`), and step
+by step in tests.
 
-Invariants: a completion without error means that the batch is as durable as `sync_data` promises. Batches are written
-in the order of `put`, and completions are called in that order on the event loop, never inside `put`. A fatal failure
-is reported to `on_fatal` once. After it, nothing is completed or retried, because a retried sync can report success for
-lost bytes.
+Invariants: a completion without error means that the batch is as durable as `sync_data` promises. Batches are written,
+and completions called on the event loop, in the order of `put`; never inside `put`. A fatal failure is reported to
+`on_fatal` once. After it, nothing is completed or retried, because a retried sync can report success for lost bytes.
 """
 
 from __future__ import annotations

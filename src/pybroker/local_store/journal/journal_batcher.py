@@ -1,16 +1,16 @@
 """Rules of the write-ahead journal, without IO: the next write, its file and offset, and the result of each item.
 
-Operation: `take` puts items into the open batch until the batch accepts no more; `close_batch` returns the first step.
-A driver performs the step and answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the
-next step; `Ended` is the last one.
+Operation: `take` adds items to the open batch; `close_batch` returns the first step. A driver performs the step and
+answers with `written`, `file_taken`, `room_made`, or `failed`, each of which returns the next step; `Ended` is the last
+one.
 
 Invariants: one batch is in progress at a time, in the order of the items. Sequence numbers of batches on disk have no
-gaps. After a refused run, no later run of its ledger is written, nor any run of another ledger that the same listener
-appends before it is notified.
+gaps. After a refused run, no later run of its ledger is written, nor any run that the same listener appends to another
+ledger before it is notified.
 
-Failure: without disk space, items are refused and the journal continues. Runs are refused first; the other records only
-if releasing the reserve does not help. The bytes of a refused batch are erased, because a recovery would otherwise
-restore them. `failed` raises any other error: nothing may be written or completed after it.
+Failure: without disk space, items are refused and the journal continues. Runs are refused first; other records only if
+releasing the reserve does not help. The bytes of a refused batch are erased, because a recovery would restore them.
+`failed` raises any other error: nothing may be written or completed after it.
 
 Concurrency: one thread, except for `forget_fenced`, which is a single set operation.
 """

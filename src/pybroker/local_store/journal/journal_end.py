@@ -4,13 +4,13 @@ Two copies exist: one in `journal/`, and one beside `checkpoint.db`, which remai
 an older copy. A start uses the later end.
 
 Operation: after each durable batch, and before its callers are notified, the journal writes its end to mapped memory,
-without a system call or a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file in
-`journal/` after its commit, before journal files are reused.
+without a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file in `journal/` after its
+commit, before journal files are reused.
 
-Invariant: the recorded end is never ahead of the durable journal. It may be older: after a power failure, by the
-batches since the last checkpoint. Unreadable content is ignored. The copy is never synced, because `checkpoint.db`
-contains the journal's end at its last commit. If the journal is not synced, only batches that a checkpoint covers are
-recorded. Without disk space or mapped memory, the store works without the file.
+Invariant: the recorded end is never ahead of the durable journal. After a power failure it may be older, by the batches
+since the last checkpoint; `checkpoint.db` contains the end at its last commit, too. Unreadable content is ignored. If
+the journal is not synced, only batches that a checkpoint covers are recorded. Without disk space or mapped memory, the
+store works without the file.
 
 Concurrency: the journal's writer calls `noted`, the checkpoint thread `committed`; a lock protects the bytes.
 """

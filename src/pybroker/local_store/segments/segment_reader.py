@@ -1,10 +1,9 @@
 """Reader of segment files. Blocking IO, for the store's reading threads and the tools.
 
-Invariants: all data is checked. Damage is reported with file, offset, and positions, and never skipped silently. A
-wrong payload makes one entry unreadable, wrong columns all entries of a block. Entries around damage stay readable: the
-next block is found by the length in the damaged header, by the magic bytes of a block, or at the latest at the next
-index point. Without an intact index the blocks are scanned. An OSError of the device is not damage: it is passed on,
-and a retry may succeed.
+Invariants: all data is checked. Damage is reported with file, offset, and positions. A wrong payload makes one entry
+unreadable, wrong columns all entries of a block. Entries around damage stay readable: the next block is found by the
+length in the damaged header, by the magic bytes of a block, or at the latest at the next index point. Without an intact
+index the blocks are scanned. An OSError of the device is not damage, and a retry may succeed.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The protocol reports the first and last entry of a topic, but not its ledgers. T
 probing: a reader positioned behind the end of a ledger receives the first entry of the next one, and a binary search
 finds the end. Boundaries of all but the last ledger never change, so they are cached.
 
-Brokers send neither markers nor messages of aborted transactions, so inside a ledger such entries are gaps. Other
-missing entries are lost. Ledgers are trimmed as a whole, so if the last entries of a ledger are missing, the reader
-checks the ledger again before it reports a loss.
+Brokers send neither markers nor messages of aborted transactions, so inside a ledger such entries are gaps. If the last
+entries of a ledger are missing, the reader checks the ledger again before it reports a loss, because ledgers are
+trimmed as a whole.
 """
 
 from __future__ import annotations
