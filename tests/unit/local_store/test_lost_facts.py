@@ -134,7 +134,7 @@ async def test_segment_beyond_table_and_journal_stops_start_unchanged() -> None:
         disk.unlink(DIRECTORY / "journal" / name)
     name = segment_path(Path(), ledger_id).name
     before = disk.read_whole(name)
-    with pytest.raises(UnknownEntries, match=rf"{name} is damaged at offset \d+: entry {ledger_id}:0 is there"):
+    with pytest.raises(UnknownEntries, match=rf"{name} is damaged at offset \d+: entry {ledger_id}:0 exists"):
         await FaultyStore(disk).open()
     assert disk.read_whole(name) == before
 

@@ -111,7 +111,7 @@ class SegmentWriter:
         size, end_offset = self._file.size(), self.extent.end_offset
         if size < end_offset:
             # Zeros replace the lost bytes: readers receive an error for these entries and can read all others.
-            logs.error("segment.cut", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
+            logs.error("segment.truncated", ledger_id=self._ledger_id, size_bytes=size, committed_bytes=end_offset)
         elif size > end_offset and self._leftovers is not Leftovers.CHECKED:
             # Bytes behind the extent were never committed: a crash occurred between write and commit.
             try:

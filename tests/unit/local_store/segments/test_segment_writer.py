@@ -177,7 +177,7 @@ def test_entries_that_are_not_written_again_are_not_cut_off(committed: int, agai
     before = segment.disk.read_whole(PATH.name)
     segment.extent, segment.index = extent, index
     payloads = {"fewer": entries(49, 100, seed=3), "others": entries(60, 100, seed=4), "none": []}[again]
-    with pytest.raises(UnknownEntries, match=rf"entry 5:{committed + 49 if again == 'fewer' else committed} is there"):
+    with pytest.raises(UnknownEntries, match=rf"entry 5:{committed + 49 if again == 'fewer' else committed} exists"):
         segment.write(payloads, seals=True)
     assert segment.disk.read_whole(PATH.name) == before
     segment.leftovers = Leftovers.CUT
