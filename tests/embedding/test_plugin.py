@@ -156,7 +156,7 @@ def test_each_has_its_own(pulsar_broker, number):
     [
         ("pulsar_reset = sometimes", (), "pulsar_reset = sometimes: use one of never, module, test"),
         ("pulsar_broker_scope = week", (), "use one of session"),
-        ("", ("--pulsar-admin-url", "http://localhost:1"), "--pulsar-admin-url without --pulsar-url"),
+        ("", ("--pulsar-admin-url", "http://localhost:1"), "--pulsar-admin-url needs --pulsar-url"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(tmp_path: Path, ini: str, arguments: tuple[str, ...], told: str) -> None:
