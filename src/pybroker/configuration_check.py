@@ -1,7 +1,7 @@
-"""Checks of a configuration beyond single values. They report all problems at once, before any resource is opened.
+"""Checks of a configuration beyond single values. All problems are reported together, before anything is opened.
 
-Each check creates the object that the broker will create from its keys, so the broker refuses the same values. Entry
-filters are not checked, because they are third-party code.
+Each check creates the object that the broker would create from the keys, so that both refuse the same values. Entry
+filters are not checked, because they are foreign code.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ _WORDS = re.compile(r"\w+")
 
 
 def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
-    """Add contradictions and ineffective settings to `problems`.
-
-    Problems of `refused_keys` are omitted, because their values are not used.
+    """Add contradictions and ineffective settings to `problems`, except those of `refused_keys`, whose values are not
+    used.
     """
     found = Problems()
     checks: list[Callable[[BrokerConfig], object]] = [
@@ -57,10 +56,12 @@ def _check_addresses(config: BrokerConfig) -> None:
 
 
 def _check_names(config: BrokerConfig) -> None:
-    """Raises ConfigError for names that no cluster or namespace can have."""
+    """Raise ConfigError for invalid names of clusters and namespaces."""
     problems = Problems()
     if not is_valid_entity(config.cluster_name):
-        problems.found.append(f"clusterName cannot be {config.cluster_name!r}: use letters, digits and -=:._")
+        problems.found.append(
+            f"clusterName cannot be {config.cluster_name!r}: it must consist of letters, digits and -=:._"
+        )
     for text in config.bootstrap_namespaces:
         with problems.noted():
             _parse_namespace(text)
@@ -80,4 +81,4 @@ def _parse_namespace(text: str) -> NamespaceName:
     try:
         return NamespaceName.parse(text)
     except InvalidTopicName as error:
-        raise ConfigError(f"bootstrapNamespaces cannot have {text!r}: {error}") from error
+        raise ConfigError(f"bootstrapNamespaces cannot contain {text!r}: {error}") from error

@@ -1,6 +1,6 @@
-"""`--watch`: write the output of a command again and again, until Ctrl-C.
+"""`--watch`: repeat the output of a command until Ctrl-C.
 
-A terminal is redrawn. A pipe gets one block of text each time, or with `--json` one line.
+A terminal is redrawn. A pipe receives one block per refresh, or one line with `--json`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_PAUSE_S = 2.0
 LEAST_PAUSE_S = 0.1
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 Draw = Callable[[Output], None]
-"""Fetches the current state and writes it. Raises CommandFailed."""
+"""Fetches and writes the current state. Raises CommandFailed."""
 
 
 def add_watch_option(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def add_watch_option(parser: argparse.ArgumentParser) -> None:
 
 
 def pause(text: str) -> float:
-    """Parse the time between two refreshes. The error explains the position of `--watch`, because a name may follow it."""
+    """Parse the pause between refreshes. The error explains `--watch`, because the next word may be a name."""
     try:
         pause_s = seconds(text)
     except argparse.ArgumentTypeError:
@@ -47,9 +47,8 @@ def pause(text: str) -> float:
 
 
 def show(output: Output, pause_s: float | None, draw: Draw) -> int:
-    """Draw once, or every `pause_s` seconds without end. Return the exit code. Raises CommandFailed if the first time fails.
-
-    A later failure is shown and does not end the command, because a broker that restarts comes back.
+    """Draw once, or every `pause_s` seconds until Ctrl-C. The first failure ends the command; later ones are shown,
+    because a broker may restart.
     """
     if pause_s is None:
         draw(output)
@@ -86,7 +85,7 @@ def _write_block(output: Output, text: str, pause_s: float, *, is_first: bool) -
 
 
 def _write_failure(output: Output, failure: str) -> None:
-    """Keep the last state on a terminal, with the failure below it."""
+    """On a terminal, show the failure below the last state."""
     if output.is_terminal and not output.is_json:
         output.line(f"{_now()}: {printable(failure)}", RED)
     else:

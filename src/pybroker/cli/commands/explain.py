@@ -37,9 +37,9 @@ Document = dict[str, Any]
 DEFAULT_LIMIT = 100
 DEFAULT_WIDTH = 80
 CLEAR = "\x1b[H\x1b[2J"
-"""Move to the first line and clear the screen; the lines that have scrolled away stay."""
+"""Clears the screen; lines that have scrolled off remain."""
 MAX_PAGE = 500
-"""Maximum topics in one page of the list of stuck topics."""
+"""Topics per page of the list of stuck topics."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Explained(NamedTuple):
-    """The broker's answer: one document, several for a partitioned topic, or the list of stuck topics."""
+    """The broker's documents: one, several for a partitioned topic, or the list of stuck topics."""
 
     documents: Sequence[Document]
     is_list_of_topics: bool = False
@@ -125,7 +125,7 @@ def _stuck(rest: AdminRest, limit: int) -> Explained:
 
 
 def text_for(output: Output, where: SameBroker) -> ExplainText:
-    """Return the renderer for the terminal's width; for 80 columns where there is no terminal."""
+    """Return the renderer for the terminal's width, or for 80 columns without a terminal."""
     width = output.width or shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
     return ExplainText(width, int(time.time() * 1000), where)
 
@@ -136,10 +136,10 @@ def _write(output: Output, lines: Sequence[Line]) -> None:
 
 
 def _watch(output: Output, where: SameBroker, fetch: Callable[[], Explained], pause_s: float) -> NoReturn:
-    """Write the explanation again and again until the user presses Ctrl-C.
+    """Write the explanation repeatedly until Ctrl-C.
 
-    A terminal is redrawn; other outputs get one block, or with --json one line, for each time. An error of the first
-    time ends the command; a later one is shown, because a broker that restarts comes back.
+    A terminal is redrawn; other outputs receive one block, or with --json one line, per refresh. The first error ends
+    the command. Later errors are shown, because a broker may restart.
     """
     is_first = True
     while True:
@@ -152,7 +152,7 @@ def _watch(output: Output, where: SameBroker, fetch: Callable[[], Explained], pa
             failure = str(error)
         if output.is_terminal and not output.is_json:
             if not is_first:
-                # The width may have changed.
+                # the user may have resized the terminal
                 output.width = max(40, shutil.get_terminal_size().columns)
             output.write(CLEAR)
         elif not is_first and not output.is_json:
@@ -173,8 +173,7 @@ def _watch(output: Output, where: SameBroker, fetch: Callable[[], Explained], pa
 
 
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:
-    """Fetch all pages of the broker's stuck topics as one document. Raises NotThere if the broker does not have the
-    call."""
+    """Fetch all pages of the stuck topics as one document. Raises NotThere if the broker does not have this call."""
     found: list[Document] = []
     while True:
         page = {"search": search, "offset": len(found), "limit": min(MAX_PAGE, limit - len(found))}
@@ -185,7 +184,6 @@ def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Docu
 
 
 def _query(options: argparse.Namespace) -> dict[str, object]:
-    """Raises WrongUsage for options that need a subscription, or exclude one."""
     if options.topic is None and any(
         each is not None for each in (options.key, options.key_base64, options.id, options.consumer, options.producer)
     ):
@@ -201,7 +199,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
         raise WrongUsage("--key, --id and --consumer need a subscription: pybroker explain TOPIC SUBSCRIPTION ...")
     if options.producer is not None:
         if options.subscription is not None:
-            raise WrongUsage("--producer belongs to a topic: leave out the subscription")
+            raise WrongUsage("--producer selects a producer of the topic: omit the subscription")
         return {"producer": options.producer}
     return query
 
@@ -217,13 +215,13 @@ def _path(name: TopicName, subscription: str | None) -> str:
 
 
 def partitions_of_id(rest: AdminRest, name: TopicName, given: GivenId | None) -> list[TopicName]:
-    """All partitions of the topic, or the one that the id names. Raises WrongUsage for an id that could be of any of them."""
+    """Return the partitions to search: all, or the one in the id. Raises WrongUsage for an ambiguous id."""
     if given is not None and given.partition >= 0 and name.partition_index < 0:
         return [name.partition(given.partition)]
     names = rest.partitions(name)
     if given is not None and len(names) > 1:
         raise WrongUsage(
-            f"{name} has {len(names)} partitions, each with ids of its own: name {name}-partition-N, "
-            "or give the id as LEDGER:ENTRY:PARTITION:INDEX"
+            f"{name} has {len(names)} partitions with separate ids: use {name}-partition-N, "
+            "or write the id as LEDGER:ENTRY:PARTITION:INDEX"
         )
     return names
