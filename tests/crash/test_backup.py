@@ -204,7 +204,7 @@ def test_backups_at_the_same_time_wait_for_no_one(loaded: BrokerProcess, target:
 def test_ordinary_copy_of_a_live_directory_is_refused(loaded: BrokerProcess, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(loaded.data, copied)
-    assert "is a copy, and its broker ran while it was copied" in run_command(
+    assert "is a copy, made while its broker ran" in run_command(
         "serve", "--data", copied, "--port", 0, "--http-port", 0, code=1
     )
     assert loaded.stop() == 0

@@ -1,7 +1,7 @@
-"""Marker files: a few numbers in a small file of mapped memory, which survive the process without a sync.
+"""Marker files: a few numbers in a small memory-mapped file, which survive the process without a sync.
 
-Each write goes to the next slot of the layout. It needs no system call, and after `kill -9` the page cache still
-contains it. A sync puts it onto the device; without one a power failure may lose the last writes.
+Each write goes to the next slot of the layout, without a system call. After `kill -9` the page cache still contains it;
+without a sync, a power failure may lose the last writes.
 
 Concurrency: one thread at a time, except `sync`.
 """
@@ -21,7 +21,7 @@ class MappedFile:
     """A small memory-mapped file."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Take over the descriptor of a file of that size. Raise OSError."""
+        """Take over the descriptor of a file of that size. Raises OSError."""
         self._descriptor = descriptor
         self._bytes = mmap.mmap(descriptor, size)
 
@@ -32,9 +32,8 @@ class MappedFile:
         self._bytes[offset : offset + len(data)] = data
 
     def sync(self) -> None:
-        """Raise OSError."""
         if sys.platform != "linux":
-            self._bytes.flush()  # other systems do not include mapped pages in a sync of the file
+            self._bytes.flush()  # other systems do not write mapped pages in a sync of the file
         sync_to_device(self._descriptor)
 
     def close(self) -> None:
@@ -46,7 +45,6 @@ class MarkerFile:
     """A mapped file with the slots of a layout."""
 
     def __init__(self, memory: MappedFile, layout: MarkerLayout) -> None:
-        """`memory` has the layout's size."""
         self._memory = memory
         self._layout = layout
         count = layout.slot_count
@@ -59,7 +57,6 @@ class MarkerFile:
         self._memory.write(self._layout.encode(*values), next(self._offsets))
 
     def sync(self) -> None:
-        """Raise OSError."""
         self._memory.sync()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Byte layout of the marker files: a few numbers in one or more slots, each with a checksum.
+"""Byte layout of marker files: a few numbers in one or more slots, each with a checksum.
 
     slot number n, at offset n * slot_bytes; zeros behind it up to file_bytes
     0      h            h + 8 * values
@@ -7,8 +7,8 @@
     head: magic, version and padding of the file
     crc32c: of all bytes before it
 
-Slots are written in turn. With two of them, each in a sector of its own, one is whole whenever the process ends. The
-values rise with time, so the newest slot is the highest one.
+Slots are written in turn. With two slots in separate sectors, one is always intact when the process ends. The values
+only rise, so the newest slot is the highest one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class MarkerLayout:
         return fields + _CHECKSUM.pack(crc32c(fields))
 
     def decode(self, data: bytes) -> tuple[int, ...] | None:
-        """Return the values of the newest undamaged slot."""
         found = []
         for number in range(self.slot_count):
             offset = number * self._slot_bytes
