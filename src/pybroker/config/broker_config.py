@@ -13,2050 +13,379 @@ from pybroker.config.keys import KeyInfo, Settings, setting
 class BrokerConfig(Settings):
     """Every setting of a broker; created by `pybroker.config.load`."""
 
-    cluster_name: str = setting(
-        "clusterName",
-        default="standalone",
-        doc="Name of the cluster this broker belongs to. It is the `cluster` label of every metric.",
-    )
-    data_directory: str = setting(
-        "dataDirectory",
-        default="./data",
-        doc="Directory that holds everything this broker stores: journal, ledgers and metadata. One process at a time.",
-    )
-    log_level: str = setting(
-        "logLevel",
-        default="info",
-        doc="The least important log lines that are written.",
-        choices=("debug", "info", "warning", "error"),
-        dynamic=True,
-    )
-    log_format: str = setting(
-        "logFormat",
-        default="text",
-        doc="How log lines are written: text, as `time LEVEL event key=value ...`, or json, one object per line.",
-        choices=("text", "json"),
-    )
-    slow_operation_threshold_ms: int = setting(
-        "slowOperationThresholdMs",
-        default=2000,
-        doc="Milliseconds from which an operation is logged as slow (event operation.slow): a batch of the journal, a metadata operation, a checkpoint, the loading of a topic, an HTTP request. At most one line per kind and second. 0 for none.",
-        minimum=0,
-        dynamic=True,
-    )
-    metadata_store: str = setting(
-        "metadataStore",
-        default="sqlite",
-        doc="Where tenants, namespaces, policies and ledger lists are kept: sqlite in the data directory, or memory (lost at exit).",
-        choices=("sqlite", "memory"),
-    )
-    ledger_store: str = setting(
-        "ledgerStore",
-        default="local",
-        doc="Where messages are kept: local in the data directory, or memory (lost at exit).",
-        choices=("local", "memory"),
-    )
-    metadata_store_url: str = setting(
-        "metadataStoreUrl",
-        default="",
-        doc="Address of a shared metadata store. This broker keeps its metadata by `metadataStore`.",
-        supported=False,
-    )
-    configuration_metadata_store_url: str = setting(
-        "configurationMetadataStoreUrl",
-        default="",
-        doc="Address of the store that several clusters share.",
-        supported=False,
-    )
-    broker_shutdown_timeout_ms: int = setting(
-        "brokerShutdownTimeoutMs",
-        default=60000,
-        doc="How long a stop may take: clients are told, cursors are written, then the process ends whatever is left.",
-        minimum=0,
-        dynamic=True,
-    )
-    max_concurrent_topic_closes: int = setting(
-        "maxConcurrentTopicCloses",
-        default=500,
-        doc="Topics that are closed at once when the broker stops; further ones wait. All clients were told before.",
-        minimum=1,
-    )
-    bootstrap_namespaces: tuple[str, ...] = setting(
-        "bootstrapNamespaces", default=(), doc="Namespaces to create at start, as tenant/namespace."
-    )
-    status_file_path: str = setting(
-        "statusFilePath", default="", doc="File whose existence makes GET /status.html answer OK."
-    )
-    event_loop_watchdog_ms: int = setting(
-        "eventLoopWatchdogMs",
-        default=100,
-        doc="A callback that holds the event loop longer than this is logged with its stack; 0 turns the watch off.",
-        minimum=0,
-    )
-    broker_service_port: int | None = setting(
-        "brokerServicePort",
-        default=6650,
-        doc="Port of the binary protocol without TLS. 0 picks a free one, empty turns it off.",
-        minimum=0,
-        maximum=65535,
-    )
-    broker_service_port_tls: int | None = setting(
-        "brokerServicePortTls",
-        default=None,
-        doc="Port of the binary protocol with TLS, 6651 by custom. Empty turns it off.",
-        minimum=0,
-        maximum=65535,
-    )
-    web_service_port: int | None = setting(
-        "webServicePort",
-        default=8080,
-        doc="Port of HTTP: admin calls, lookups, metrics. 0 picks a free one, empty turns it off.",
-        minimum=0,
-        maximum=65535,
-    )
-    web_service_port_tls: int | None = setting(
-        "webServicePortTls",
-        default=None,
-        doc="Port of HTTPS, 8443 by custom. Empty turns it off.",
-        minimum=0,
-        maximum=65535,
-    )
-    bind_address: str = setting(
-        "bindAddress",
-        default="127.0.0.1",
-        doc="Address to listen on. Loopback unless told otherwise: a fresh broker has no authentication.",
-    )
-    bind_addresses: tuple[str, ...] = setting(
-        "bindAddresses",
-        default=(),
-        doc="Further addresses to listen on, as listener:scheme://host:port.",
-        supported=False,
-    )
-    advertised_address: str = setting(
-        "advertisedAddress",
-        default="",
-        doc="Host name or address that lookups give to clients. Empty: the bind address, or the host name of the machine when the broker listens on all addresses.",
-    )
-    advertised_listeners: tuple[str, ...] = setting(
-        "advertisedListeners",
-        default=(),
-        doc="Named addresses for clients in different networks, as name:pulsar://host:port. A client chooses with its listener name.",
-    )
-    internal_listener_name: str = setting(
-        "internalListenerName",
-        default="",
-        doc="The listener that a client gets when it names none. Empty: the first of advertisedListeners. A scheme that it does not have is that of the first listener that has it.",
-    )
-    keep_alive_interval_seconds: int = setting(
-        "keepAliveIntervalSeconds",
-        default=30,
-        doc="A connection that is silent this long is sent a PING; after one more interval without an answer it is closed.",
-        minimum=1,
-    )
-    connection_liveness_check_timeout_millis: int = setting(
-        "connectionLivenessCheckTimeoutMillis",
-        default=5000,
-        doc="When a second producer of the same name or a second exclusive consumer arrives, the first one's connection has this long to answer a PING. 0 or less: no such check.",
-    )
-    max_message_size: int = setting(
-        "maxMessageSize",
-        default=5242880,
-        doc="Largest message in bytes, told to clients when they connect. A frame may be 10240 bytes longer; a larger one closes its connection.",
-        minimum=1,
-    )
-    max_messages_in_batch: int = setting(
-        "maxMessagesInBatch",
-        default=250000,
-        doc="Most messages that one entry, a batch, may say it holds; one that says more, or more than its size can hold, is answered with NotAllowedError. Acknowledgements of a batch are read no further than this.",
-        minimum=1,
-        maximum=2147483647,
-    )
-    max_fields_in_command: int = setting(
-        "maxFieldsInCommand",
-        default=10000,
-        doc="Maximum number of fields of a command larger than 16 KiB, including those of nested messages. Ids in ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES and the metadata and properties of a published message do not count. The broker answers a command with more fields with NotAllowedError.",
-        minimum=100,
-    )
-    broker_service_accept_queue_size: int = setting(
-        "brokerServiceAcceptQueueSize",
-        default=8192,
-        doc="Connections that the system may hold until the broker accepts them, as when many clients come back at once. Beyond it, or beyond the system's own limit (net.core.somaxconn), clients try again after a second.",
-        minimum=1,
-    )
-    broker_max_connections: int = setting(
-        "brokerMaxConnections", default=0, doc="Connections at once; further ones are refused. 0: no limit.", minimum=0
-    )
-    broker_max_connections_per_ip: int = setting(
-        "brokerMaxConnectionsPerIp",
-        default=10000,
-        doc="Connections at once from one client address, the loopback address too. 0: no limit.",
-        minimum=0,
-    )
-    max_connections_before_connect: int = setting(
-        "maxConnectionsBeforeConnect",
-        default=4096,
-        doc="Connections at once that have not said CONNECT yet. Of more, the one that has waited longest is closed. 0: no limit.",
-        minimum=0,
-    )
-    max_connections_before_connect_per_ip: int = setting(
-        "maxConnectionsBeforeConnectPerIp", default=1024, doc="The same from one client address.", minimum=0
-    )
-    max_frame_bytes_before_connect: int = setting(
-        "maxFrameBytesBeforeConnect",
-        default=16777216,
-        doc="Maximum total size, in bytes, of partly received frames on connections that have not sent CONNECT. Above it, the broker closes the connection with the oldest incomplete frame.",
-        minimum=131072,
-    )
-    connect_command_timeout_ms: int = setting(
-        "connectCommandTimeoutMs",
-        default=10000,
-        doc="Longest time, in milliseconds, from connecting to CONNECT; then the connection is closed. A TLS handshake has as long.",
-        minimum=1,
-    )
-    max_pings_before_connect: int = setting(
-        "maxPingsBeforeConnect",
-        default=10,
-        doc="PINGs that are answered before a connection is open; one more closes it.",
-        minimum=0,
-    )
-    file_descriptors_reserve: int = setting(
-        "fileDescriptorsReserve",
-        default=512,
-        doc="File descriptors that connections leave to the files of the store, at most half of the limit of the process (ulimit -n, whose soft value is raised to the hard one at start). A quarter of the rest, at most maxHttpServerConnections, is for HTTP, the others are for clients; one beyond takes the place of one that has not said CONNECT, or is closed at once, and the broker is not ready while that is so.",
-        minimum=64,
-    )
-    max_pending_publish_requests_per_connection: int = setting(
-        "maxPendingPublishRequestsPerConnection",
-        default=1000,
-        doc="A connection with more unanswered sends than this is not read until half of them are answered.",
-        minimum=1,
-    )
-    broker_memory_limit_mb: int = setting(
-        "brokerMemoryLimitMB",
-        default=0,
-        doc="Megabytes that the whole process shall stay below. What it needs without clients is taken off, the rest is divided among reads, caches, unanswered sends, outboxes, entries that are not in segment files yet, HTTP, lists of topics, compaction and more (docs/reference/memory-limits.md has all of it); keys of these are upper bounds within that. 0: nine tenths of its control group's limit, else half of the machine's memory.",
-        minimum=0,
-    )
-    max_message_publish_buffer_size_in_mb: int = setting(
-        "maxMessagePublishBufferSizeInMB",
-        default=64,
-        doc="Megabytes of unanswered sends of the whole broker; above it publishing connections are not read. 0: no limit but that of the part of brokerMemoryLimitMB.",
-        minimum=0,
-        dynamic=True,
-    )
-    max_outbound_bytes_per_connection: int = setting(
-        "maxOutboundBytesPerConnection",
-        default=8388608,
-        doc="Dispatch to a connection pauses while more bytes than this wait to be written to it.",
-        minimum=65536,
-    )
-    connection_read_budget_bytes: int = setting(
-        "connectionReadBudgetBytes",
-        default=65536,
-        doc="Bytes that one connection may have handled in one turn of the event loop before the others get theirs.",
-        minimum=1024,
-    )
-    max_concurrent_requests_per_connection: int = setting(
-        "maxConcurrentRequestsPerConnection",
-        default=1000,
-        doc="Requests of one connection that wait for an answer (messages and acknowledgements do not count, one of more than 4 KiB counts again for each); beyond it nothing is read from the connection until half of them are answered.",
-        minimum=1,
-    )
-    max_concurrent_lookup_request: int = setting(
-        "maxConcurrentLookupRequest",
-        default=50000,
-        doc="Lookups and partition requests at once; further ones are answered TooManyRequests.",
-        minimum=1,
-        dynamic=True,
-    )
-    max_concurrent_topic_load_request: int = setting(
-        "maxConcurrentTopicLoadRequest",
-        default=5000,
-        doc="Topics that are loaded at once; further ones wait, in order of arrival.",
-        minimum=1,
-        dynamic=True,
-    )
-    max_waiting_topic_requests: int = setting(
-        "maxWaitingTopicRequests",
-        default=50000,
-        doc="Requests in the whole broker that wait for a topic: until it is loaded, closed, made in partitions, grown or deleted, or until its namespace is; further ones are answered TooManyRequests.",
-        minimum=1,
-        dynamic=True,
-    )
-    topic_load_timeout_seconds: int = setting(
-        "topicLoadTimeoutSeconds",
-        default=60,
-        doc="How long a request waits for a topic: then, and when a topic is not loaded by then, it is answered with an error.",
-        minimum=1,
-    )
-    subscription_turn_timeout_seconds: float = setting(
-        "subscriptionTurnTimeoutSeconds",
-        default=20.0,
-        doc="A request that waits so long while others make, delete or move the same subscription is answered TooManyRequests. Less than clients wait, so that they are told why.",
-        minimum=0.001,
-    )
-    max_waiting_subscription_requests: int = setting(
-        "maxWaitingSubscriptionRequests",
-        default=10000,
-        doc="Requests that wait so at once, on all topics together; further ones are answered TooManyRequests at once.",
-        minimum=0,
-    )
-    max_concurrent_non_persistent_message_per_connection: int = setting(
-        "maxConcurrentNonPersistentMessagePerConnection",
-        default=1000,
-        doc="Messages for non-persistent topics that one connection may have under way at once; further ones are dropped.",
-        minimum=0,
-    )
-    ha_proxy_protocol_enabled: bool = setting(
-        "haProxyProtocolEnabled",
-        default=False,
-        doc="Take the client's address from the PROXY header that a TCP load balancer puts before the stream.",
-        supported=False,
-    )
-    pulsar_channel_write_buffer_high_water_mark: int = setting(
-        "pulsarChannelWriteBufferHighWaterMark",
-        default=65536,
-        doc="Write buffer mark of one connection. See maxOutboundBytesPerConnection, which does this here.",
-        minimum=0,
-        supported=False,
-    )
-    pulsar_channel_pause_receiving_requests_if_unwritable: bool = setting(
-        "pulsarChannelPauseReceivingRequestsIfUnwritable",
-        default=False,
-        doc="Stop reading from a client that does not read its answers.",
-        supported=False,
-    )
-    client_library_version_check_enabled: bool = setting(
-        "clientLibraryVersionCheckEnabled",
-        default=False,
-        doc="Refuse old client libraries at the HTTP lookup.",
-        dynamic=True,
-        supported=False,
-    )
-    prefer_later_versions: bool = setting(
-        "preferLaterVersions",
-        default=False,
-        doc="Prefer brokers of a later version when bundles are placed.",
-        dynamic=True,
-        supported=False,
-    )
-    http_server_accept_queue_size: int = setting(
-        "httpServerAcceptQueueSize",
-        default=8192,
-        doc="HTTP connections that the system may hold until the broker accepts them, as when many clients come back at once. Beyond it, or beyond the system's own limit (net.core.somaxconn), clients try again after a second.",
-        minimum=1,
-    )
-    max_http_server_connections: int = setting(
-        "maxHttpServerConnections", default=2048, doc="HTTP connections at once.", minimum=1
-    )
-    max_http_server_connections_per_ip: int = setting(
-        "maxHttpServerConnectionsPerIp",
-        default=512,
-        doc="HTTP connections at once from one client address, the loopback address too. At this limit, and at that of all connections, the one that has waited longest without having sent a whole request makes way for the newcomer; without such a one the newcomer is answered 503. 0: no limit.",
-        minimum=0,
-    )
-    http_header_timeout_ms: int = setting(
-        "httpHeaderTimeoutMs",
-        default=10000,
-        doc="Longest time, in milliseconds, in which the head of an HTTP request has to arrive; then the connection is closed.",
-        minimum=1,
-    )
-    http_body_timeout_ms: int = setting(
-        "httpBodyTimeoutMs",
-        default=30000,
-        doc="Longest time for the body of an HTTP request; then it is answered 408.",
-        minimum=1,
-    )
-    http_write_timeout_ms: int = setting(
-        "httpWriteTimeoutMs",
-        default=10000,
-        doc="An HTTP connection on which the client takes nothing of its answer for this long is closed.",
-        minimum=1,
-    )
-    http_idle_timeout_ms: int = setting(
-        "httpIdleTimeoutMs",
-        default=30000,
-        doc="An HTTP connection on which nothing is asked for this long is closed.",
-        minimum=1,
-    )
-    http_max_response_bytes: int = setting(
-        "httpMaxResponseBytes",
-        default=134217728,
-        doc="Bytes that all large answers that are being sent over HTTP may have together, within their part of brokerMemoryLimitMB; one that does not fit waits for its turn.",
-        minimum=65536,
-    )
-    http_max_request_bytes: int = setting(
-        "httpMaxRequestBytes",
-        default=134217728,
-        doc="Bytes that all large bodies of HTTP requests that are being received may have together, within their part of brokerMemoryLimitMB; one that does not fit waits for its turn.",
-        minimum=65536,
-    )
-    http_max_viewed_message_bytes: int = setting(
-        "httpMaxViewedMessageBytes",
-        default=33554432,
-        doc="Bytes of messages that are being looked at over REST (peek, examine, by id) at once, within their part of brokerMemoryLimitMB; others wait.",
-        minimum=65536,
-    )
-    http_max_pending_requests: int = setting(
-        "httpMaxPendingRequests",
-        default=256,
-        doc="HTTP requests that wait for one of these limits at once, for each; more are answered 503.",
-        minimum=0,
-    )
-    http_pending_request_timeout_ms: int = setting(
-        "httpPendingRequestTimeoutMs",
-        default=10000,
-        doc="Longest time, in milliseconds, that an HTTP request waits for one of these limits; then it is answered 503.",
-        minimum=1,
-    )
-    max_concurrent_bulk_reads: int = setting(
-        "maxConcurrentBulkReads",
-        default=8,
-        doc="Bulk reads, by which analytics read ranges of ledgers over HTTP, that are answered at once; more wait for their turn.",
-        minimum=1,
-    )
-    max_pending_bulk_reads: int = setting(
-        "maxPendingBulkReads",
-        default=256,
-        doc="Bulk reads that may wait for their turn. More are answered 429.",
-        minimum=0,
-    )
-    bulk_read_pending_timeout_ms: int = setting(
-        "bulkReadPendingTimeoutMs",
-        default=10000,
-        doc="Longest time, in milliseconds, that a bulk read waits for its turn; then it is answered 429.",
-        minimum=1,
-    )
-    bulk_read_throttling_rate_per_namespace_in_byte: int = setting(
-        "bulkReadThrottlingRatePerNamespaceInByte",
-        default=1073741824,
-        doc="Bytes a second that all bulk reads of the topics of one namespace may take together, 0 for no limit. What is more waits.",
-        minimum=0,
-        dynamic=True,
-    )
-    read_lease_duration_seconds: int = setting(
-        "readLeaseDurationSeconds",
-        default=60,
-        doc="Seconds after which a lease, by which a reader keeps ledgers from being trimmed, ends by itself when it is not renewed.",
-        minimum=1,
-        maximum=86400,
-        dynamic=True,
-    )
-    read_lease_max_duration_seconds: int = setting(
-        "readLeaseMaxDurationSeconds",
-        default=3600,
-        doc="Seconds after which a lease ends that stays at the same ledger, however often it is renewed; 0 for none at all.",
-        minimum=0,
-        dynamic=True,
-    )
-    max_read_leases_per_topic: int = setting(
-        "maxReadLeasesPerTopic",
-        default=64,
-        doc="Readers that may hold leases on one topic. More are answered 429.",
-        minimum=0,
-    )
-    max_read_leases: int = setting(
-        "maxReadLeases", default=20000, doc="Leases on all topics together. More are answered 429.", minimum=0
-    )
-    data_snapshot_timeout_seconds: int = setting(
-        "dataSnapshotTimeoutSeconds",
-        default=300,
-        doc="Seconds after which a data snapshot, which `pybroker backup` copies, is removed if it is not renewed.",
-        minimum=1,
-        maximum=86400,
-        dynamic=True,
-    )
-    data_snapshot_pause_timeout_ms: int = setting(
-        "dataSnapshotPauseTimeoutMs",
-        default=5000,
-        doc="Longest time, in milliseconds, that requests for metadata wait while a data snapshot is taken. If the checkpoint takes longer, the snapshot fails and the broker continues.",
-        minimum=1,
-        dynamic=True,
-    )
-    http_allowed_hosts: tuple[str, ...] = setting(
-        "httpAllowedHosts",
-        default=(),
-        doc="Further host names, without ports, that HTTP requests without credentials may have in their Host header. A broker on a loopback address answers 421 to others, because a web page of another site can make its host name resolve to this machine (DNS rebinding). localhost, IP addresses and advertised names are always accepted. A name turns the check on for other bind addresses, too; * turns it off.",
-    )
-    http_max_request_header_size: int = setting(
-        "httpMaxRequestHeaderSize",
-        default=8192,
-        doc="Bytes that the headers of one HTTP request may have.",
-        minimum=1024,
-    )
-    max_http_request_body_bytes: int = setting(
-        "maxHttpRequestBodyBytes", default=10485760, doc="Bytes that the body of one HTTP request may have.", minimum=0
-    )
-    max_http_document_bytes: int = setting(
-        "maxHttpDocumentBytes",
-        default=262144,
-        doc="Bytes that the JSON document in an HTTP request may have; messages and schemas may have what a body may have.",
-        minimum=1024,
-    )
-    max_http_messages_per_request: int = setting(
-        "maxHttpMessagesPerRequest", default=10000, doc="Messages that one HTTP request may publish.", minimum=1
-    )
-    console_enabled: bool = setting(
-        "consoleEnabled",
-        default=True,
-        doc="Serve the web console at /console/, and /docs. Its files say nothing about the broker; all that it shows goes through REST, with the rights of who looks.",
-        dynamic=True,
-    )
-    console_max_live_connections: int = setting(
-        "consoleMaxLiveConnections",
-        default=64,
-        doc="How many may look at live figures at once, each over a connection of its own; more are answered 503, and the console asks from time to time instead.",
-        minimum=0,
-        dynamic=True,
-    )
-    console_sample_interval_ms: int = setting(
-        "consoleSampleIntervalMs",
-        default=1000,
-        doc="Milliseconds from one live figure to the next. Nothing is measured while nobody looks.",
-        minimum=100,
-        maximum=60000,
-        dynamic=True,
-    )
-    console_max_topics: int = setting(
-        "consoleMaxTopics",
-        default=50000,
-        doc="Topics that the console lists and searches, about 500 bytes each in memory while somebody looks; it says so when there are more.",
-        minimum=1,
-        dynamic=True,
-    )
-    num_http_server_threads: int = setting(
-        "numHttpServerThreads",
-        default=8,
-        doc="HTTP threads. The event loop serves HTTP here, so nothing needs them.",
-        minimum=1,
-        supported=False,
-    )
-    http_requests_limit_enabled: bool = setting(
-        "httpRequestsLimitEnabled",
-        default=False,
-        doc="Limit the requests of one HTTP client; what is too much is answered 429.",
-    )
-    http_requests_max_per_second: float = setting(
-        "httpRequestsMaxPerSecond", default=100.0, doc="That limit, in requests a second.", minimum=0.001
-    )
-    http_requests_fail_on_unknown_properties_enabled: bool = setting(
-        "httpRequestsFailOnUnknownPropertiesEnabled",
-        default=False,
-        doc="Answer 400 to a JSON body with fields that nobody knows.",
-        dynamic=True,
-    )
-    disable_http_debug_methods: bool = setting(
-        "disableHttpDebugMethods",
-        default=False,
-        doc="Refuse the methods TRACE and TRACK. They are always refused here.",
-        supported=False,
-    )
-    tls_certificate_file_path: str = setting(
-        "tlsCertificateFilePath", default="", doc="The broker's certificate with its chain, PEM."
-    )
+    cluster_name: str = setting("clusterName", default="standalone", doc="Name of the cluster this broker belongs to. It is the `cluster` label of every metric.")
+    data_directory: str = setting("dataDirectory", default="./data", doc="Directory that holds everything this broker stores: journal, ledgers and metadata. One process at a time.")
+    log_level: str = setting("logLevel", default="info", doc="The least important log lines that are written.", choices=("debug", "info", "warning", "error"), dynamic=True)
+    log_format: str = setting("logFormat", default="text", doc="How log lines are written: text, as `time LEVEL event key=value ...`, or json, one object per line.", choices=("text", "json"))
+    slow_operation_threshold_ms: int = setting("slowOperationThresholdMs", default=2000, doc="Milliseconds from which an operation is logged as slow (event operation.slow): a batch of the journal, a metadata operation, a checkpoint, the loading of a topic, an HTTP request. At most one line per kind and second. 0 for none.", minimum=0, dynamic=True)
+    metadata_store: str = setting("metadataStore", default="sqlite", doc="Where tenants, namespaces, policies and ledger lists are kept: sqlite in the data directory, or memory (lost at exit).", choices=("sqlite", "memory"))
+    ledger_store: str = setting("ledgerStore", default="local", doc="Where messages are kept: local in the data directory, or memory (lost at exit).", choices=("local", "memory"))
+    metadata_store_url: str = setting("metadataStoreUrl", default="", doc="Address of a shared metadata store. This broker keeps its metadata by `metadataStore`.", supported=False)
+    configuration_metadata_store_url: str = setting("configurationMetadataStoreUrl", default="", doc="Address of the store that several clusters share.", supported=False)
+    broker_shutdown_timeout_ms: int = setting("brokerShutdownTimeoutMs", default=60000, doc="How long a stop may take: clients are told, cursors are written, then the process ends whatever is left.", minimum=0, dynamic=True)
+    max_concurrent_topic_closes: int = setting("maxConcurrentTopicCloses", default=500, doc="Topics that are closed at once when the broker stops; further ones wait. All clients were told before.", minimum=1)
+    bootstrap_namespaces: tuple[str, ...] = setting("bootstrapNamespaces", default=(), doc="Namespaces to create at start, as tenant/namespace.")
+    status_file_path: str = setting("statusFilePath", default="", doc="File whose existence makes GET /status.html answer OK.")
+    event_loop_watchdog_ms: int = setting("eventLoopWatchdogMs", default=100, doc="A callback that holds the event loop longer than this is logged with its stack; 0 turns the watch off.", minimum=0)
+    broker_service_port: int | None = setting("brokerServicePort", default=6650, doc="Port of the binary protocol without TLS. 0 picks a free one, empty turns it off.", minimum=0, maximum=65535)
+    broker_service_port_tls: int | None = setting("brokerServicePortTls", default=None, doc="Port of the binary protocol with TLS, 6651 by custom. Empty turns it off.", minimum=0, maximum=65535)
+    web_service_port: int | None = setting("webServicePort", default=8080, doc="Port of HTTP: admin calls, lookups, metrics. 0 picks a free one, empty turns it off.", minimum=0, maximum=65535)
+    web_service_port_tls: int | None = setting("webServicePortTls", default=None, doc="Port of HTTPS, 8443 by custom. Empty turns it off.", minimum=0, maximum=65535)
+    bind_address: str = setting("bindAddress", default="127.0.0.1", doc="Address to listen on. Loopback unless told otherwise: a fresh broker has no authentication.")
+    bind_addresses: tuple[str, ...] = setting("bindAddresses", default=(), doc="Further addresses to listen on, as listener:scheme://host:port.", supported=False)
+    advertised_address: str = setting("advertisedAddress", default="", doc="Host name or address that lookups give to clients. Empty: the bind address, or the host name of the machine when the broker listens on all addresses.")
+    advertised_listeners: tuple[str, ...] = setting("advertisedListeners", default=(), doc="Named addresses for clients in different networks, as name:pulsar://host:port. A client chooses with its listener name.")
+    internal_listener_name: str = setting("internalListenerName", default="", doc="The listener that a client gets when it names none. Empty: the first of advertisedListeners. A scheme that it does not have is that of the first listener that has it.")
+    keep_alive_interval_seconds: int = setting("keepAliveIntervalSeconds", default=30, doc="A connection that is silent this long is sent a PING; after one more interval without an answer it is closed.", minimum=1)
+    connection_liveness_check_timeout_millis: int = setting("connectionLivenessCheckTimeoutMillis", default=5000, doc="When a second producer of the same name or a second exclusive consumer arrives, the first one's connection has this long to answer a PING. 0 or less: no such check.")
+    max_message_size: int = setting("maxMessageSize", default=5242880, doc="Largest message in bytes, told to clients when they connect. A frame may be 10240 bytes longer; a larger one closes its connection.", minimum=1)
+    max_messages_in_batch: int = setting("maxMessagesInBatch", default=250000, doc="Most messages that one entry, a batch, may say it holds; one that says more, or more than its size can hold, is answered with NotAllowedError. Acknowledgements of a batch are read no further than this.", minimum=1, maximum=2147483647)
+    max_fields_in_command: int = setting("maxFieldsInCommand", default=10000, doc="Maximum number of fields of a command larger than 16 KiB, including those of nested messages. Ids in ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES and the metadata and properties of a published message do not count. The broker answers a command with more fields with NotAllowedError.", minimum=100)
+    broker_service_accept_queue_size: int = setting("brokerServiceAcceptQueueSize", default=8192, doc="Connections that the system may hold until the broker accepts them, as when many clients come back at once. Beyond it, or beyond the system's own limit (net.core.somaxconn), clients try again after a second.", minimum=1)
+    broker_max_connections: int = setting("brokerMaxConnections", default=0, doc="Connections at once; further ones are refused. 0: no limit.", minimum=0)
+    broker_max_connections_per_ip: int = setting("brokerMaxConnectionsPerIp", default=10000, doc="Connections at once from one client address, the loopback address too. 0: no limit.", minimum=0)
+    max_connections_before_connect: int = setting("maxConnectionsBeforeConnect", default=4096, doc="Connections at once that have not said CONNECT yet. Of more, the one that has waited longest is closed. 0: no limit.", minimum=0)
+    max_connections_before_connect_per_ip: int = setting("maxConnectionsBeforeConnectPerIp", default=1024, doc="The same from one client address.", minimum=0)
+    max_frame_bytes_before_connect: int = setting("maxFrameBytesBeforeConnect", default=16777216, doc="Maximum total size, in bytes, of partly received frames on connections that have not sent CONNECT. Above it, the broker closes the connection with the oldest incomplete frame.", minimum=131072)
+    connect_command_timeout_ms: int = setting("connectCommandTimeoutMs", default=10000, doc="Longest time, in milliseconds, from connecting to CONNECT; then the connection is closed. A TLS handshake has as long.", minimum=1)
+    max_pings_before_connect: int = setting("maxPingsBeforeConnect", default=10, doc="PINGs that are answered before a connection is open; one more closes it.", minimum=0)
+    file_descriptors_reserve: int = setting("fileDescriptorsReserve", default=512, doc="File descriptors that connections leave to the files of the store, at most half of the limit of the process (ulimit -n, whose soft value is raised to the hard one at start). A quarter of the rest, at most maxHttpServerConnections, is for HTTP, the others are for clients; one beyond takes the place of one that has not said CONNECT, or is closed at once, and the broker is not ready while that is so.", minimum=64)
+    max_pending_publish_requests_per_connection: int = setting("maxPendingPublishRequestsPerConnection", default=1000, doc="A connection with more unanswered sends than this is not read until half of them are answered.", minimum=1)
+    broker_memory_limit_mb: int = setting("brokerMemoryLimitMB", default=0, doc="Megabytes that the whole process shall stay below. What it needs without clients is taken off, the rest is divided among reads, caches, unanswered sends, outboxes, entries that are not in segment files yet, HTTP, lists of topics, compaction and more (docs/reference/memory-limits.md has all of it); keys of these are upper bounds within that. 0: nine tenths of its control group's limit, else half of the machine's memory.", minimum=0)
+    max_message_publish_buffer_size_in_mb: int = setting("maxMessagePublishBufferSizeInMB", default=64, doc="Megabytes of unanswered sends of the whole broker; above it publishing connections are not read. 0: no limit but that of the part of brokerMemoryLimitMB.", minimum=0, dynamic=True)
+    max_outbound_bytes_per_connection: int = setting("maxOutboundBytesPerConnection", default=8388608, doc="Dispatch to a connection pauses while more bytes than this wait to be written to it.", minimum=65536)
+    connection_read_budget_bytes: int = setting("connectionReadBudgetBytes", default=65536, doc="Bytes that one connection may have handled in one turn of the event loop before the others get theirs.", minimum=1024)
+    max_concurrent_requests_per_connection: int = setting("maxConcurrentRequestsPerConnection", default=1000, doc="Requests of one connection that wait for an answer (messages and acknowledgements do not count, one of more than 4 KiB counts again for each); beyond it nothing is read from the connection until half of them are answered.", minimum=1)
+    max_concurrent_lookup_request: int = setting("maxConcurrentLookupRequest", default=50000, doc="Lookups and partition requests at once; further ones are answered TooManyRequests.", minimum=1, dynamic=True)
+    max_concurrent_topic_load_request: int = setting("maxConcurrentTopicLoadRequest", default=5000, doc="Topics that are loaded at once; further ones wait, in order of arrival.", minimum=1, dynamic=True)
+    max_waiting_topic_requests: int = setting("maxWaitingTopicRequests", default=50000, doc="Requests in the whole broker that wait for a topic: until it is loaded, closed, made in partitions, grown or deleted, or until its namespace is; further ones are answered TooManyRequests.", minimum=1, dynamic=True)
+    topic_load_timeout_seconds: int = setting("topicLoadTimeoutSeconds", default=60, doc="How long a request waits for a topic: then, and when a topic is not loaded by then, it is answered with an error.", minimum=1)
+    subscription_turn_timeout_seconds: float = setting("subscriptionTurnTimeoutSeconds", default=20.0, doc="A request that waits so long while others make, delete or move the same subscription is answered TooManyRequests. Less than clients wait, so that they are told why.", minimum=0.001)
+    max_waiting_subscription_requests: int = setting("maxWaitingSubscriptionRequests", default=10000, doc="Requests that wait so at once, on all topics together; further ones are answered TooManyRequests at once.", minimum=0)
+    max_concurrent_non_persistent_message_per_connection: int = setting("maxConcurrentNonPersistentMessagePerConnection", default=1000, doc="Messages for non-persistent topics that one connection may have under way at once; further ones are dropped.", minimum=0)
+    ha_proxy_protocol_enabled: bool = setting("haProxyProtocolEnabled", default=False, doc="Take the client's address from the PROXY header that a TCP load balancer puts before the stream.", supported=False)
+    pulsar_channel_write_buffer_high_water_mark: int = setting("pulsarChannelWriteBufferHighWaterMark", default=65536, doc="Write buffer mark of one connection. See maxOutboundBytesPerConnection, which does this here.", minimum=0, supported=False)
+    pulsar_channel_pause_receiving_requests_if_unwritable: bool = setting("pulsarChannelPauseReceivingRequestsIfUnwritable", default=False, doc="Stop reading from a client that does not read its answers.", supported=False)
+    client_library_version_check_enabled: bool = setting("clientLibraryVersionCheckEnabled", default=False, doc="Refuse old client libraries at the HTTP lookup.", dynamic=True, supported=False)
+    prefer_later_versions: bool = setting("preferLaterVersions", default=False, doc="Prefer brokers of a later version when bundles are placed.", dynamic=True, supported=False)
+    http_server_accept_queue_size: int = setting("httpServerAcceptQueueSize", default=8192, doc="HTTP connections that the system may hold until the broker accepts them, as when many clients come back at once. Beyond it, or beyond the system's own limit (net.core.somaxconn), clients try again after a second.", minimum=1)
+    max_http_server_connections: int = setting("maxHttpServerConnections", default=2048, doc="HTTP connections at once.", minimum=1)
+    max_http_server_connections_per_ip: int = setting("maxHttpServerConnectionsPerIp", default=512, doc="HTTP connections at once from one client address, the loopback address too. At this limit, and at that of all connections, the one that has waited longest without having sent a whole request makes way for the newcomer; without such a one the newcomer is answered 503. 0: no limit.", minimum=0)
+    http_header_timeout_ms: int = setting("httpHeaderTimeoutMs", default=10000, doc="Longest time, in milliseconds, in which the head of an HTTP request has to arrive; then the connection is closed.", minimum=1)
+    http_body_timeout_ms: int = setting("httpBodyTimeoutMs", default=30000, doc="Longest time for the body of an HTTP request; then it is answered 408.", minimum=1)
+    http_write_timeout_ms: int = setting("httpWriteTimeoutMs", default=10000, doc="An HTTP connection on which the client takes nothing of its answer for this long is closed.", minimum=1)
+    http_idle_timeout_ms: int = setting("httpIdleTimeoutMs", default=30000, doc="An HTTP connection on which nothing is asked for this long is closed.", minimum=1)
+    http_max_response_bytes: int = setting("httpMaxResponseBytes", default=134217728, doc="Bytes that all large answers that are being sent over HTTP may have together, within their part of brokerMemoryLimitMB; one that does not fit waits for its turn.", minimum=65536)
+    http_max_request_bytes: int = setting("httpMaxRequestBytes", default=134217728, doc="Bytes that all large bodies of HTTP requests that are being received may have together, within their part of brokerMemoryLimitMB; one that does not fit waits for its turn.", minimum=65536)
+    http_max_viewed_message_bytes: int = setting("httpMaxViewedMessageBytes", default=33554432, doc="Bytes of messages that are being looked at over REST (peek, examine, by id) at once, within their part of brokerMemoryLimitMB; others wait.", minimum=65536)
+    http_max_pending_requests: int = setting("httpMaxPendingRequests", default=256, doc="HTTP requests that wait for one of these limits at once, for each; more are answered 503.", minimum=0)
+    http_pending_request_timeout_ms: int = setting("httpPendingRequestTimeoutMs", default=10000, doc="Longest time, in milliseconds, that an HTTP request waits for one of these limits; then it is answered 503.", minimum=1)
+    max_concurrent_bulk_reads: int = setting("maxConcurrentBulkReads", default=8, doc="Bulk reads, by which analytics read ranges of ledgers over HTTP, that are answered at once; more wait for their turn.", minimum=1)
+    max_pending_bulk_reads: int = setting("maxPendingBulkReads", default=256, doc="Bulk reads that may wait for their turn. More are answered 429.", minimum=0)
+    bulk_read_pending_timeout_ms: int = setting("bulkReadPendingTimeoutMs", default=10000, doc="Longest time, in milliseconds, that a bulk read waits for its turn; then it is answered 429.", minimum=1)
+    bulk_read_throttling_rate_per_namespace_in_byte: int = setting("bulkReadThrottlingRatePerNamespaceInByte", default=1073741824, doc="Bytes a second that all bulk reads of the topics of one namespace may take together, 0 for no limit. What is more waits.", minimum=0, dynamic=True)
+    read_lease_duration_seconds: int = setting("readLeaseDurationSeconds", default=60, doc="Seconds after which a lease, by which a reader keeps ledgers from being trimmed, ends by itself when it is not renewed.", minimum=1, maximum=86400, dynamic=True)
+    read_lease_max_duration_seconds: int = setting("readLeaseMaxDurationSeconds", default=3600, doc="Seconds after which a lease ends that stays at the same ledger, however often it is renewed; 0 for none at all.", minimum=0, dynamic=True)
+    max_read_leases_per_topic: int = setting("maxReadLeasesPerTopic", default=64, doc="Readers that may hold leases on one topic. More are answered 429.", minimum=0)
+    max_read_leases: int = setting("maxReadLeases", default=20000, doc="Leases on all topics together. More are answered 429.", minimum=0)
+    data_snapshot_timeout_seconds: int = setting("dataSnapshotTimeoutSeconds", default=300, doc="Seconds after which a data snapshot, which `pybroker backup` copies, is removed if it is not renewed.", minimum=1, maximum=86400, dynamic=True)
+    data_snapshot_pause_timeout_ms: int = setting("dataSnapshotPauseTimeoutMs", default=5000, doc="Longest time, in milliseconds, that requests for metadata wait while a data snapshot is taken. If the checkpoint takes longer, the snapshot fails and the broker continues.", minimum=1, dynamic=True)
+    http_allowed_hosts: tuple[str, ...] = setting("httpAllowedHosts", default=(), doc="Further host names, without ports, that HTTP requests without credentials may have in their Host header. A broker on a loopback address answers 421 to others, because a web page of another site can make its host name resolve to this machine (DNS rebinding). localhost, IP addresses and advertised names are always accepted. A name turns the check on for other bind addresses, too; * turns it off.")
+    http_max_request_header_size: int = setting("httpMaxRequestHeaderSize", default=8192, doc="Bytes that the headers of one HTTP request may have.", minimum=1024)
+    max_http_request_body_bytes: int = setting("maxHttpRequestBodyBytes", default=10485760, doc="Bytes that the body of one HTTP request may have.", minimum=0)
+    max_http_document_bytes: int = setting("maxHttpDocumentBytes", default=262144, doc="Bytes that the JSON document in an HTTP request may have; messages and schemas may have what a body may have.", minimum=1024)
+    max_http_messages_per_request: int = setting("maxHttpMessagesPerRequest", default=10000, doc="Messages that one HTTP request may publish.", minimum=1)
+    console_enabled: bool = setting("consoleEnabled", default=True, doc="Serve the web console at /console/, and /docs. Its files say nothing about the broker; all that it shows goes through REST, with the rights of who looks.", dynamic=True)
+    console_max_live_connections: int = setting("consoleMaxLiveConnections", default=64, doc="How many may look at live figures at once, each over a connection of its own; more are answered 503, and the console asks from time to time instead.", minimum=0, dynamic=True)
+    console_sample_interval_ms: int = setting("consoleSampleIntervalMs", default=1000, doc="Milliseconds from one live figure to the next. Nothing is measured while nobody looks.", minimum=100, maximum=60000, dynamic=True)
+    console_max_topics: int = setting("consoleMaxTopics", default=50000, doc="Topics that the console lists and searches, about 500 bytes each in memory while somebody looks; it says so when there are more.", minimum=1, dynamic=True)
+    num_http_server_threads: int = setting("numHttpServerThreads", default=8, doc="HTTP threads. The event loop serves HTTP here, so nothing needs them.", minimum=1, supported=False)
+    http_requests_limit_enabled: bool = setting("httpRequestsLimitEnabled", default=False, doc="Limit the requests of one HTTP client; what is too much is answered 429.")
+    http_requests_max_per_second: float = setting("httpRequestsMaxPerSecond", default=100.0, doc="That limit, in requests a second.", minimum=0.001)
+    http_requests_fail_on_unknown_properties_enabled: bool = setting("httpRequestsFailOnUnknownPropertiesEnabled", default=False, doc="Answer 400 to a JSON body with fields that nobody knows.", dynamic=True)
+    disable_http_debug_methods: bool = setting("disableHttpDebugMethods", default=False, doc="Refuse the methods TRACE and TRACK. They are always refused here.", supported=False)
+    tls_certificate_file_path: str = setting("tlsCertificateFilePath", default="", doc="The broker's certificate with its chain, PEM.")
     tls_key_file_path: str = setting("tlsKeyFilePath", default="", doc="The private key of that certificate, PEM.")
-    tls_trust_certs_file_path: str = setting(
-        "tlsTrustCertsFilePath",
-        default="",
-        doc="Certificate authorities that client certificates are verified against, PEM.",
-    )
-    tls_allow_insecure_connection: bool = setting(
-        "tlsAllowInsecureConnection",
-        default=False,
-        doc="Let in clients whose certificate does not verify. They do not get a role from it.",
-    )
-    tls_require_trusted_client_cert_on_connect: bool = setting(
-        "tlsRequireTrustedClientCertOnConnect", default=False, doc="Every client must show a certificate that verifies."
-    )
-    tls_protocols: tuple[str, ...] = setting(
-        "tlsProtocols",
-        default=(),
-        doc="Protocol versions that are accepted, such as TLSv1.3,TLSv1.2. Empty: the library's choice.",
-    )
-    tls_ciphers: tuple[str, ...] = setting(
-        "tlsCiphers", default=(), doc="Ciphers that are accepted. Empty: the library's choice."
-    )
-    tls_cert_refresh_check_duration_sec: int = setting(
-        "tlsCertRefreshCheckDurationSec",
-        default=300,
-        doc="How often the certificate files are looked at for a newer version; 0: never.",
-        minimum=0,
-    )
-    tls_enabled: bool = setting(
-        "tlsEnabled",
-        default=False,
-        doc="The old master switch. Setting a TLS port is what turns TLS on.",
-        supported=False,
-    )
-    tls_hostname_verification_enabled: bool = setting(
-        "tlsHostnameVerificationEnabled",
-        default=False,
-        doc="The broker's own client compares the host name with the certificate.",
-        supported=False,
-    )
-    tls_enabled_with_key_store: bool = setting(
-        "tlsEnabledWithKeyStore",
-        default=False,
-        doc="Take keys from Java key stores instead of PEM files. They cannot be read here: true is refused at start.",
-    )
+    tls_trust_certs_file_path: str = setting("tlsTrustCertsFilePath", default="", doc="Certificate authorities that client certificates are verified against, PEM.")
+    tls_allow_insecure_connection: bool = setting("tlsAllowInsecureConnection", default=False, doc="Let in clients whose certificate does not verify. They do not get a role from it.")
+    tls_require_trusted_client_cert_on_connect: bool = setting("tlsRequireTrustedClientCertOnConnect", default=False, doc="Every client must show a certificate that verifies.")
+    tls_protocols: tuple[str, ...] = setting("tlsProtocols", default=(), doc="Protocol versions that are accepted, such as TLSv1.3,TLSv1.2. Empty: the library's choice.")
+    tls_ciphers: tuple[str, ...] = setting("tlsCiphers", default=(), doc="Ciphers that are accepted. Empty: the library's choice.")
+    tls_cert_refresh_check_duration_sec: int = setting("tlsCertRefreshCheckDurationSec", default=300, doc="How often the certificate files are looked at for a newer version; 0: never.", minimum=0)
+    tls_enabled: bool = setting("tlsEnabled", default=False, doc="The old master switch. Setting a TLS port is what turns TLS on.", supported=False)
+    tls_hostname_verification_enabled: bool = setting("tlsHostnameVerificationEnabled", default=False, doc="The broker's own client compares the host name with the certificate.", supported=False)
+    tls_enabled_with_key_store: bool = setting("tlsEnabledWithKeyStore", default=False, doc="Take keys from Java key stores instead of PEM files. They cannot be read here: true is refused at start.")
     tls_provider: str = setting("tlsProvider", default="", doc="TLS library to use with key stores.", supported=False)
     tls_key_store_type: str = setting("tlsKeyStoreType", default="JKS", doc="Kind of the key store.", supported=False)
     tls_key_store: str = setting("tlsKeyStore", default="", doc="Path of the key store.", supported=False)
-    tls_key_store_password: str = setting(
-        "tlsKeyStorePassword", default="", doc="Password of the key store.", secret=True, supported=False
-    )
-    tls_trust_store_type: str = setting(
-        "tlsTrustStoreType", default="JKS", doc="Kind of the trust store.", supported=False
-    )
+    tls_key_store_password: str = setting("tlsKeyStorePassword", default="", doc="Password of the key store.", secret=True, supported=False)
+    tls_trust_store_type: str = setting("tlsTrustStoreType", default="JKS", doc="Kind of the trust store.", supported=False)
     tls_trust_store: str = setting("tlsTrustStore", default="", doc="Path of the trust store.", supported=False)
-    tls_trust_store_password: str = setting(
-        "tlsTrustStorePassword", default="", doc="Password of the trust store.", secret=True, supported=False
-    )
-    authentication_enabled: bool = setting(
-        "authenticationEnabled", default=False, doc="Ask clients who they are. Off: everybody may do everything."
-    )
-    authentication_providers: tuple[str, ...] = setting(
-        "authenticationProviders",
-        default=(),
-        doc="The ways in, by Pulsar's class names or in short: tls, token, basic. Several work side by side.",
-    )
-    authentication_refresh_check_seconds: int = setting(
-        "authenticationRefreshCheckSeconds",
-        default=60,
-        doc="How often connections are looked at for credentials that have expired.",
-        minimum=1,
-    )
-    strict_auth_method: bool = setting(
-        "strictAuthMethod",
-        default=False,
-        doc="Refuse a client whose method is not among the providers. Off: it counts as one without credentials.",
-    )
-    token_secret_key: str = setting(
-        "tokenSecretKey",
-        default="",
-        doc="Key that checks HMAC tokens: a path, a file: URL, or a data: URL with base64.",
-        secret=True,
-    )
-    token_public_key: str = setting(
-        "tokenPublicKey",
-        default="",
-        doc="Public key that checks signed tokens: a path, a file: URL, or a data: URL with base64.",
-    )
+    tls_trust_store_password: str = setting("tlsTrustStorePassword", default="", doc="Password of the trust store.", secret=True, supported=False)
+    authentication_enabled: bool = setting("authenticationEnabled", default=False, doc="Ask clients who they are. Off: everybody may do everything.")
+    authentication_providers: tuple[str, ...] = setting("authenticationProviders", default=(), doc="The ways in, by Pulsar's class names or in short: tls, token, basic. Several work side by side.")
+    authentication_refresh_check_seconds: int = setting("authenticationRefreshCheckSeconds", default=60, doc="How often connections are looked at for credentials that have expired.", minimum=1)
+    strict_auth_method: bool = setting("strictAuthMethod", default=False, doc="Refuse a client whose method is not among the providers. Off: it counts as one without credentials.")
+    token_secret_key: str = setting("tokenSecretKey", default="", doc="Key that checks HMAC tokens: a path, a file: URL, or a data: URL with base64.", secret=True)
+    token_public_key: str = setting("tokenPublicKey", default="", doc="Public key that checks signed tokens: a path, a file: URL, or a data: URL with base64.")
     token_public_alg: str = setting("tokenPublicAlg", default="RS256", doc="Algorithm of that key.")
     token_auth_claim: str = setting("tokenAuthClaim", default="sub", doc="Claim of a token that names the role.")
-    token_audience_claim: str = setting(
-        "tokenAudienceClaim", default="", doc="Claim that names the audience. Empty: the audience is not looked at."
-    )
+    token_audience_claim: str = setting("tokenAudienceClaim", default="", doc="Claim that names the audience. Empty: the audience is not looked at.")
     token_audience: str = setting("tokenAudience", default="", doc="What that claim must say or contain.")
-    token_allowed_clock_skew_seconds: int = setting(
-        "tokenAllowedClockSkewSeconds", default=0, doc="How far the clock of the token's issuer may be off.", minimum=0
-    )
-    token_setting_prefix: str = setting(
-        "tokenSettingPrefix", default="", doc="Prefix of the token keys for a second token provider.", supported=False
-    )
-    basic_auth_conf: str = setting(
-        "basicAuthConf",
-        default="",
-        doc="Users and password hashes of basic authentication: path, file: URL or data: URL of an .htpasswd file.",
-        secret=True,
-    )
-    basic_auth_max_password_bytes: int = setting(
-        "basicAuthMaxPasswordBytes",
-        default=72,
-        doc="Bytes that a password may have; longer ones are wrong. Hashes of long passwords cost more.",
-        minimum=1,
-    )
-    basic_auth_max_concurrent_checks: int = setting(
-        "basicAuthMaxConcurrentChecks",
-        default=1,
-        doc="Password hashes that are computed at once. They run in threads of one interpreter, so more make none of them faster.",
-        minimum=1,
-    )
-    basic_auth_max_pending_checks: int = setting(
-        "basicAuthMaxPendingChecks",
-        default=512,
-        doc="Passwords that wait to be checked, in all and of one client address. Addresses take turns, and users of an address; when there is no room, the newest of the longest row is refused (TooManyRequests; 429 over HTTP).",
-        minimum=0,
-    )
-    basic_auth_max_pending_checks_per_ip: int = setting(
-        "basicAuthMaxPendingChecksPerIp", default=64, doc="The same of one client address.", minimum=0
-    )
-    basic_auth_pending_check_timeout_ms: int = setting(
-        "basicAuthPendingCheckTimeoutMs",
-        default=10000,
-        doc="Longest time, in milliseconds, that a password waits to be checked; then it is refused in the same way.",
-        minimum=1,
-    )
-    basic_auth_max_failures_per_second_per_ip: float = setting(
-        "basicAuthMaxFailuresPerSecondPerIp",
-        default=1.0,
-        doc="Wrong passwords a second of one client address that are checked, after ten at once; further ones wait.",
-        minimum=0.001,
-    )
-    authorization_enabled: bool = setting(
-        "authorizationEnabled", default=False, doc="Ask what a role may do. Off: whoever is let in may do everything."
-    )
-    authorization_provider: str = setting(
-        "authorizationProvider",
-        default="org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider",
-        doc="Class that decides. There is one here, with permissions by namespace and tenant administrators; others are refused.",
-    )
-    super_user_roles: tuple[str, ...] = setting(
-        "superUserRoles", default=(), doc="Roles that may do everything.", dynamic=True
-    )
-    proxy_roles: tuple[str, ...] = setting(
-        "proxyRoles", default=(), doc="Roles of proxies, which must say on whose behalf they speak."
-    )
-    authenticate_original_auth_data: bool = setting(
-        "authenticateOriginalAuthData",
-        default=False,
-        doc="Check the credential of the original client that a proxy forwards, instead of believing the role it states.",
-        supported=False,
-    )
-    anonymous_user_role: str = setting(
-        "anonymousUserRole", default="", doc="Role of clients without credentials. Empty: they are refused."
-    )
-    authorization_allow_wildcards_matching: bool = setting(
-        "authorizationAllowWildcardsMatching",
-        default=False,
-        doc="Let `*` at the start or the end of a granted role match any text.",
-    )
-    allow_acl_changes_on_non_existent_topics: bool = setting(
-        "allowAclChangesOnNonExistentTopics", default=False, doc="Grant and revoke on topics that do not exist."
-    )
-    authenticate_metrics_endpoint: bool = setting(
-        "authenticateMetricsEndpoint", default=False, doc="/metrics needs credentials as well."
-    )
-    broker_client_authentication_plugin: str = setting(
-        "brokerClientAuthenticationPlugin",
-        default="org.apache.pulsar.client.impl.auth.AuthenticationDisabled",
-        doc="How the broker's own client says who it is.",
-        dynamic=True,
-        supported=False,
-    )
-    broker_client_authentication_parameters: str = setting(
-        "brokerClientAuthenticationParameters",
-        default="",
-        doc="Credentials of the broker's own client.",
-        dynamic=True,
-        secret=True,
-        supported=False,
-    )
-    broker_client_tls_enabled: bool = setting(
-        "brokerClientTlsEnabled", default=False, doc="The broker's own client uses TLS.", dynamic=True, supported=False
-    )
-    allow_auto_topic_creation: bool = setting(
-        "allowAutoTopicCreation",
-        default=True,
-        doc="A producer or consumer that names a missing topic creates it.",
-        dynamic=True,
-    )
-    allow_auto_topic_creation_type: str = setting(
-        "allowAutoTopicCreationType",
-        default="non-partitioned",
-        doc="What is created that way.",
-        choices=("non-partitioned", "partitioned"),
-        dynamic=True,
-    )
-    default_num_partitions: int = setting(
-        "defaultNumPartitions",
-        default=1,
-        doc="Partitions of a topic that is created as a partitioned one.",
-        minimum=1,
-        dynamic=True,
-    )
-    allow_auto_subscription_creation: bool = setting(
-        "allowAutoSubscriptionCreation",
-        default=True,
-        doc="A consumer that names a missing subscription creates it. Readers are always allowed.",
-        dynamic=True,
-    )
-    strictly_verify_subscription_name: bool = setting(
-        "strictlyVerifySubscriptionName",
-        default=False,
-        doc="New subscriptions are named with letters, digits and _ - = : . only.",
-        dynamic=True,
-        supported=False,
-    )
-    strict_topic_name_enabled: bool = setting(
-        "strictTopicNameEnabled",
-        default=False,
-        doc="Keep `-partition-` out of the names of topics that are no partitions.",
-    )
+    token_allowed_clock_skew_seconds: int = setting("tokenAllowedClockSkewSeconds", default=0, doc="How far the clock of the token's issuer may be off.", minimum=0)
+    token_setting_prefix: str = setting("tokenSettingPrefix", default="", doc="Prefix of the token keys for a second token provider.", supported=False)
+    basic_auth_conf: str = setting("basicAuthConf", default="", doc="Users and password hashes of basic authentication: path, file: URL or data: URL of an .htpasswd file.", secret=True)
+    basic_auth_max_password_bytes: int = setting("basicAuthMaxPasswordBytes", default=72, doc="Bytes that a password may have; longer ones are wrong. Hashes of long passwords cost more.", minimum=1)
+    basic_auth_max_concurrent_checks: int = setting("basicAuthMaxConcurrentChecks", default=1, doc="Password hashes that are computed at once. They run in threads of one interpreter, so more make none of them faster.", minimum=1)
+    basic_auth_max_pending_checks: int = setting("basicAuthMaxPendingChecks", default=512, doc="Passwords that wait to be checked, in all and of one client address. Addresses take turns, and users of an address; when there is no room, the newest of the longest row is refused (TooManyRequests; 429 over HTTP).", minimum=0)
+    basic_auth_max_pending_checks_per_ip: int = setting("basicAuthMaxPendingChecksPerIp", default=64, doc="The same of one client address.", minimum=0)
+    basic_auth_pending_check_timeout_ms: int = setting("basicAuthPendingCheckTimeoutMs", default=10000, doc="Longest time, in milliseconds, that a password waits to be checked; then it is refused in the same way.", minimum=1)
+    basic_auth_max_failures_per_second_per_ip: float = setting("basicAuthMaxFailuresPerSecondPerIp", default=1.0, doc="Wrong passwords a second of one client address that are checked, after ten at once; further ones wait.", minimum=0.001)
+    authorization_enabled: bool = setting("authorizationEnabled", default=False, doc="Ask what a role may do. Off: whoever is let in may do everything.")
+    authorization_provider: str = setting("authorizationProvider", default="org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider", doc="Class that decides. There is one here, with permissions by namespace and tenant administrators; others are refused.")
+    super_user_roles: tuple[str, ...] = setting("superUserRoles", default=(), doc="Roles that may do everything.", dynamic=True)
+    proxy_roles: tuple[str, ...] = setting("proxyRoles", default=(), doc="Roles of proxies, which must say on whose behalf they speak.")
+    authenticate_original_auth_data: bool = setting("authenticateOriginalAuthData", default=False, doc="Check the credential of the original client that a proxy forwards, instead of believing the role it states.", supported=False)
+    anonymous_user_role: str = setting("anonymousUserRole", default="", doc="Role of clients without credentials. Empty: they are refused.")
+    authorization_allow_wildcards_matching: bool = setting("authorizationAllowWildcardsMatching", default=False, doc="Let `*` at the start or the end of a granted role match any text.")
+    allow_acl_changes_on_non_existent_topics: bool = setting("allowAclChangesOnNonExistentTopics", default=False, doc="Grant and revoke on topics that do not exist.")
+    authenticate_metrics_endpoint: bool = setting("authenticateMetricsEndpoint", default=False, doc="/metrics needs credentials as well.")
+    broker_client_authentication_plugin: str = setting("brokerClientAuthenticationPlugin", default="org.apache.pulsar.client.impl.auth.AuthenticationDisabled", doc="How the broker's own client says who it is.", dynamic=True, supported=False)
+    broker_client_authentication_parameters: str = setting("brokerClientAuthenticationParameters", default="", doc="Credentials of the broker's own client.", dynamic=True, secret=True, supported=False)
+    broker_client_tls_enabled: bool = setting("brokerClientTlsEnabled", default=False, doc="The broker's own client uses TLS.", dynamic=True, supported=False)
+    allow_auto_topic_creation: bool = setting("allowAutoTopicCreation", default=True, doc="A producer or consumer that names a missing topic creates it.", dynamic=True)
+    allow_auto_topic_creation_type: str = setting("allowAutoTopicCreationType", default="non-partitioned", doc="What is created that way.", choices=("non-partitioned", "partitioned"), dynamic=True)
+    default_num_partitions: int = setting("defaultNumPartitions", default=1, doc="Partitions of a topic that is created as a partitioned one.", minimum=1, dynamic=True)
+    allow_auto_subscription_creation: bool = setting("allowAutoSubscriptionCreation", default=True, doc="A consumer that names a missing subscription creates it. Readers are always allowed.", dynamic=True)
+    strictly_verify_subscription_name: bool = setting("strictlyVerifySubscriptionName", default=False, doc="New subscriptions are named with letters, digits and _ - = : . only.", dynamic=True, supported=False)
+    strict_topic_name_enabled: bool = setting("strictTopicNameEnabled", default=False, doc="Keep `-partition-` out of the names of topics that are no partitions.")
     enable_persistent_topics: bool = setting("enablePersistentTopics", default=True, doc="Serve persistent topics.")
-    enable_non_persistent_topics: bool = setting(
-        "enableNonPersistentTopics", default=True, doc="Serve non-persistent topics."
-    )
-    max_num_partitions_per_partitioned_topic: int = setting(
-        "maxNumPartitionsPerPartitionedTopic",
-        default=0,
-        doc="Most partitions of one topic. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    max_topics_per_namespace: int = setting(
-        "maxTopicsPerNamespace",
-        default=0,
-        doc="Most topics of one namespace, system topics not counted. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
+    enable_non_persistent_topics: bool = setting("enableNonPersistentTopics", default=True, doc="Serve non-persistent topics.")
+    max_num_partitions_per_partitioned_topic: int = setting("maxNumPartitionsPerPartitionedTopic", default=0, doc="Most partitions of one topic. 0: no limit.", minimum=0, dynamic=True)
+    max_topics_per_namespace: int = setting("maxTopicsPerNamespace", default=0, doc="Most topics of one namespace, system topics not counted. 0: no limit.", minimum=0, dynamic=True)
     max_tenants: int = setting("maxTenants", default=0, doc="Most tenants. 0: no limit.", minimum=0, dynamic=True)
-    max_namespaces_per_tenant: int = setting(
-        "maxNamespacesPerTenant", default=0, doc="Most namespaces of one tenant. 0: no limit.", minimum=0, dynamic=True
-    )
-    broker_delete_inactive_topics_enabled: bool = setting(
-        "brokerDeleteInactiveTopicsEnabled", default=True, doc="Delete topics that nobody uses.", dynamic=True
-    )
-    broker_delete_inactive_topics_frequency_seconds: int = setting(
-        "brokerDeleteInactiveTopicsFrequencySeconds",
-        default=60,
-        doc="How often they are looked for.",
-        minimum=1,
-        dynamic=True,
-    )
-    broker_delete_inactive_topics_max_inactive_duration_seconds: int | None = setting(
-        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
-        default=None,
-        doc="How long a topic must have been idle. Empty: as long as the interval above.",
-        dynamic=True,
-    )
-    broker_delete_inactive_topics_mode: str = setting(
-        "brokerDeleteInactiveTopicsMode",
-        default="delete_when_no_subscriptions",
-        doc="What counts as unused.",
-        choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
-        dynamic=True,
-    )
-    broker_delete_inactive_partitioned_topic_metadata_enabled: bool = setting(
-        "brokerDeleteInactivePartitionedTopicMetadataEnabled",
-        default=False,
-        doc="Forget a partitioned topic once its last partition is gone.",
-        dynamic=True,
-    )
-    force_delete_namespace_allowed: bool = setting(
-        "forceDeleteNamespaceAllowed", default=False, doc="Allow force=true when a namespace is deleted.", dynamic=True
-    )
-    force_delete_tenant_allowed: bool = setting(
-        "forceDeleteTenantAllowed", default=False, doc="Allow force=true when a tenant is deleted.", dynamic=True
-    )
-    system_topic_enabled: bool = setting(
-        "systemTopicEnabled", default=True, doc="Keep topic policies and other events in system topics."
-    )
-    topic_level_policies_enabled: bool = setting(
-        "topicLevelPoliciesEnabled", default=True, doc="Policies of single topics."
-    )
-    default_number_of_namespace_bundles: int = setting(
-        "defaultNumberOfNamespaceBundles", default=4, doc="Bundles of a new namespace.", minimum=1, dynamic=True
-    )
-    topic_fencing_timeout_seconds: int = setting(
-        "topicFencingTimeoutSeconds",
-        default=0,
-        doc="A fenced topic is opened again after this long. 0: never by itself.",
-        minimum=0,
-        supported=False,
-    )
-    max_producers_per_topic: int = setting(
-        "maxProducersPerTopic",
-        default=0,
-        doc="Most producers of one topic; one more gets ProducerBusy. 0: no limit.",
-        minimum=0,
-    )
-    max_same_address_producers_per_topic: int = setting(
-        "maxSameAddressProducersPerTopic", default=0, doc="The same, counted for one client address.", minimum=0
-    )
-    max_consumers_per_topic: int = setting(
-        "maxConsumersPerTopic",
-        default=0,
-        doc="Most consumers of one topic; one more gets ConsumerBusy. 0: no limit.",
-        minimum=0,
-    )
-    max_same_address_consumers_per_topic: int = setting(
-        "maxSameAddressConsumersPerTopic", default=0, doc="The same, counted for one client address.", minimum=0
-    )
-    max_consumers_per_subscription: int = setting(
-        "maxConsumersPerSubscription",
-        default=0,
-        doc="Most consumers of one subscription; one more gets ConsumerBusy. 0: no limit.",
-        minimum=0,
-    )
-    max_subscriptions_per_topic: int = setting(
-        "maxSubscriptionsPerTopic",
-        default=0,
-        doc="Most subscriptions of one topic; one more gets NotAllowedError. 0: no limit.",
-        minimum=0,
-    )
-    max_consumer_metadata_size: int = setting(
-        "maxConsumerMetadataSize",
-        default=1024,
-        doc="Bytes that the properties of one consumer may have; more of them get MetadataError.",
-        minimum=0,
-    )
-    max_producer_metadata_size: int = setting(
-        "maxProducerMetadataSize",
-        default=16384,
-        doc="Bytes that the properties of one producer may have; more of them get MetadataError.",
-        minimum=0,
-    )
-    max_subscription_properties_size: int = setting(
-        "maxSubscriptionPropertiesSize",
-        default=65536,
-        doc="Bytes that the properties of one subscription may have; more of them get MetadataError.",
-        minimum=0,
-    )
-    max_hash_ranges_per_consumer: int = setting(
-        "maxHashRangesPerConsumer",
-        default=1000,
-        doc="Ranges of hashes that one consumer of a Key_Shared subscription may ask for; more of them get ConsumerAssignError.",
-        minimum=1,
-    )
-    max_unacked_messages_per_consumer: int = setting(
-        "maxUnackedMessagesPerConsumer",
-        default=50000,
-        doc="A Shared or Key_Shared consumer that holds this many unacknowledged messages gets no more. 0: no limit.",
-        minimum=0,
-    )
-    max_unacked_messages_per_subscription: int = setting(
-        "maxUnackedMessagesPerSubscription",
-        default=200000,
-        doc="A subscription with this many unacknowledged messages pauses until half of them are acknowledged. 0: no limit.",
-        minimum=0,
-    )
-    max_unacked_messages_per_broker: int = setting(
-        "maxUnackedMessagesPerBroker",
-        default=0,
-        doc="The limit over all subscriptions together. 0: no limit.",
-        minimum=0,
-    )
-    explain_silent_consumer_ms: int = setting(
-        "explainSilentConsumerMs",
-        default=60000,
-        doc="A consumer that holds messages and has neither acknowledged nor asked for one for so long is silent to `explain`. 0: never.",
-        minimum=0,
-        dynamic=True,
-    )
-    max_unacked_messages_per_subscription_on_broker_blocked: float = setting(
-        "maxUnackedMessagesPerSubscriptionOnBrokerBlocked",
-        default=0.16,
-        doc="Share of that limit from which a subscription is paused when the broker's limit is reached.",
-        minimum=0,
-        maximum=1,
-    )
-    encryption_require_on_producer: bool = setting(
-        "encryptionRequireOnProducer", default=False, doc="Every producer must encrypt its messages."
-    )
-    max_publish_rate_per_topic_in_messages: int = setting(
-        "maxPublishRatePerTopicInMessages",
-        default=0,
-        doc="Messages a second that may be published to one topic. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    max_publish_rate_per_topic_in_bytes: int = setting(
-        "maxPublishRatePerTopicInBytes",
-        default=0,
-        doc="Bytes a second that may be published to one topic. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    broker_publisher_throttling_max_message_rate: int = setting(
-        "brokerPublisherThrottlingMaxMessageRate",
-        default=0,
-        doc="Messages a second that the whole broker takes. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    broker_publisher_throttling_max_byte_rate: int = setting(
-        "brokerPublisherThrottlingMaxByteRate",
-        default=0,
-        doc="Bytes a second that the whole broker takes. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    dispatch_throttling_rate_in_msg: int = setting(
-        "dispatchThrottlingRateInMsg",
-        default=0,
-        doc="Messages a second that the whole broker delivers. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    dispatch_throttling_rate_in_byte: int = setting(
-        "dispatchThrottlingRateInByte",
-        default=0,
-        doc="Bytes a second that the whole broker delivers. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    dispatch_throttling_rate_per_topic_in_msg: int = setting(
-        "dispatchThrottlingRatePerTopicInMsg",
-        default=0,
-        doc="Messages a second from one topic. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    dispatch_throttling_rate_per_topic_in_byte: int = setting(
-        "dispatchThrottlingRatePerTopicInByte",
-        default=0,
-        doc="Bytes a second from one topic. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    dispatch_throttling_rate_per_subscription_in_msg: int = setting(
-        "dispatchThrottlingRatePerSubscriptionInMsg",
-        default=0,
-        doc="Messages a second from one subscription. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    dispatch_throttling_rate_per_subscription_in_byte: int = setting(
-        "dispatchThrottlingRatePerSubscriptionInByte",
-        default=0,
-        doc="Bytes a second from one subscription. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    dispatch_throttling_rate_per_replicator_in_msg: int = setting(
-        "dispatchThrottlingRatePerReplicatorInMsg",
-        default=0,
-        doc="Messages a second to one other cluster. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-        supported=False,
-    )
-    dispatch_throttling_rate_per_replicator_in_byte: int = setting(
-        "dispatchThrottlingRatePerReplicatorInByte",
-        default=0,
-        doc="Bytes a second to one other cluster. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-        supported=False,
-    )
-    dispatch_throttling_on_non_backlog_consumer_enabled: bool = setting(
-        "dispatchThrottlingOnNonBacklogConsumerEnabled",
-        default=True,
-        doc="The limits hold for consumers without backlog too.",
-        dynamic=True,
-    )
-    dispatch_throttling_on_batch_message_enabled: bool = setting(
-        "dispatchThrottlingOnBatchMessageEnabled", default=False, doc="Count a batch as one message.", dynamic=True
-    )
-    dispatch_throttling_rate_relative_to_publish_rate: bool = setting(
-        "dispatchThrottlingRateRelativeToPublishRate",
-        default=False,
-        doc="Add the publish rate to the limit.",
-        dynamic=True,
-    )
-    subscribe_throttling_rate_per_consumer: int = setting(
-        "subscribeThrottlingRatePerConsumer",
-        default=0,
-        doc="How often one consumer may subscribe in a period. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    subscribe_rate_period_per_consumer_in_second: int = setting(
-        "subscribeRatePeriodPerConsumerInSecond", default=30, doc="That period.", minimum=1, dynamic=True
-    )
-    topic_publisher_throttling_tick_time_millis: int = setting(
-        "topicPublisherThrottlingTickTimeMillis",
-        default=10,
-        doc="Tick of the old publish limiter.",
-        minimum=1,
-        dynamic=True,
-        supported=False,
-    )
-    subscription_types_enabled: tuple[str, ...] = setting(
-        "subscriptionTypesEnabled",
-        default=("Failover", "Shared", "Key_Shared", "Exclusive"),
-        doc="Types that consumers may ask for.",
-        dynamic=True,
-    )
-    subscription_key_shared_enable: bool = setting(
-        "subscriptionKeySharedEnable", default=True, doc="The switch for Key_Shared alone.", dynamic=True
-    )
-    subscription_key_shared_use_consistent_hashing: bool = setting(
-        "subscriptionKeySharedUseConsistentHashing",
-        default=True,
-        doc="Key_Shared spreads keys over a hash ring. Off: over ranges that are halved.",
-    )
-    subscription_key_shared_consistent_hashing_replica_points: int = setting(
-        "subscriptionKeySharedConsistentHashingReplicaPoints",
-        default=100,
-        doc="Points of each consumer on that ring.",
-        minimum=1,
-    )
-    subscription_key_shared_use_classic_persistent_implementation: bool = setting(
-        "subscriptionKeySharedUseClassicPersistentImplementation",
-        default=False,
-        doc="Key_Shared as before 4.0: a new consumer waits for everything that was delivered before it came.",
-        dynamic=True,
-    )
-    subscription_shared_use_classic_persistent_implementation: bool = setting(
-        "subscriptionSharedUseClassicPersistentImplementation",
-        default=False,
-        doc="Shared as before 4.0.",
-        dynamic=True,
-        supported=False,
-    )
-    key_shared_unblocking_interval_ms: int = setting(
-        "keySharedUnblockingIntervalMs",
-        default=10,
-        doc="Wait between the release of a blocked hash and the next try, so that several releases make one try.",
-        minimum=0,
-        dynamic=True,
-    )
-    key_shared_look_ahead_max_bytes_per_subscription: int = setting(
-        "keySharedLookAheadMaxBytesPerSubscription",
-        default=2097152,
-        doc="What Key_Shared remembers of messages that cannot go now, and Shared of chunks that wait for the consumer that has others of their message, in bytes for each subscription: about ten a message. What finds no room is read again later; others go on all the same. 0: no bound but its share of the part of brokerMemoryLimitMB.",
-        minimum=0,
-        dynamic=True,
-    )
-    key_shared_look_ahead_msg_in_replay_threshold_per_consumer: int = setting(
-        "keySharedLookAheadMsgInReplayThresholdPerConsumer",
-        default=0,
-        doc="Where it is set, a Key_Shared subscription reads nothing new while this times the consumers are held back; Pulsar's default is 2000. 0: this part does not limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    key_shared_look_ahead_msg_in_replay_threshold_per_subscription: int = setting(
-        "keySharedLookAheadMsgInReplayThresholdPerSubscription",
-        default=0,
-        doc="The same limit for the whole subscription; Pulsar's default is 20000.",
-        minimum=0,
-        dynamic=True,
-    )
-    active_consumer_failover_delay_time_millis: int = setting(
-        "activeConsumerFailoverDelayTimeMillis",
-        default=1000,
-        doc="A new active consumer of a Failover subscription waits this long for its first message.",
-        minimum=0,
-    )
-    active_consumer_failover_consistent_hashing: bool = setting(
-        "activeConsumerFailoverConsistentHashing",
-        default=False,
-        doc="Choose the active consumer of a partition by hash ring instead of by partition number.",
-    )
-    subscription_redelivery_tracker_enabled: bool = setting(
-        "subscriptionRedeliveryTrackerEnabled",
-        default=True,
-        doc="Tell consumers how often a message was delivered before.",
-        dynamic=True,
-        supported=False,
-    )
-    subscription_expiration_time_minutes: int = setting(
-        "subscriptionExpirationTimeMinutes",
-        default=0,
-        doc="Delete a subscription that was idle this long. 0: never.",
-        minimum=0,
-    )
-    subscription_expiry_check_interval_in_minutes: int = setting(
-        "subscriptionExpiryCheckIntervalInMinutes",
-        default=5,
-        doc="How often idle subscriptions are looked for.",
-        minimum=1,
-    )
-    acknowledgment_at_batch_index_level_enabled: bool = setting(
-        "acknowledgmentAtBatchIndexLevelEnabled",
-        default=True,
-        doc="Remember which messages of a batch are acknowledged. Off: the entry is acknowledged as a whole.",
-    )
-    unblock_stuck_subscription_enabled: bool = setting(
-        "unblockStuckSubscriptionEnabled",
-        default=False,
-        doc="Look for subscriptions that stand still and start them again.",
-        dynamic=True,
-        supported=False,
-    )
-    dispatcher_max_read_batch_size: int = setting(
-        "dispatcherMaxReadBatchSize", default=100, doc="Most entries of one read.", minimum=1, dynamic=True
-    )
-    dispatcher_max_read_size_bytes: int = setting(
-        "dispatcherMaxReadSizeBytes", default=5242880, doc="Most bytes of one read.", minimum=1, dynamic=True
-    )
-    dispatcher_min_read_batch_size: int = setting(
-        "dispatcherMinReadBatchSize",
-        default=1,
-        doc="Entries of the first read after an error.",
-        minimum=1,
-        dynamic=True,
-        supported=False,
-    )
-    dispatcher_max_round_robin_batch_size: int = setting(
-        "dispatcherMaxRoundRobinBatchSize",
-        default=20,
-        doc="Entries that one Shared consumer gets before it is the next one's turn.",
-        minimum=1,
-        dynamic=True,
-    )
-    dispatcher_dispatch_messages_in_subscription_thread: bool = setting(
-        "dispatcherDispatchMessagesInSubscriptionThread",
-        default=True,
-        doc="Deliver in a thread of the subscription. All delivery is done by the event loop here.",
-        dynamic=True,
-        supported=False,
-    )
-    dispatcher_retry_backoff_initial_time_in_ms: int = setting(
-        "dispatcherRetryBackoffInitialTimeInMs",
-        default=1,
-        doc="First wait when nothing could be delivered.",
-        minimum=0,
-        supported=False,
-    )
-    dispatcher_retry_backoff_max_time_in_ms: int = setting(
-        "dispatcherRetryBackoffMaxTimeInMs",
-        default=10,
-        doc="Longest wait when nothing could be delivered.",
-        minimum=0,
-        supported=False,
-    )
-    dispatcher_read_failure_backoff_initial_time_in_ms: int = setting(
-        "dispatcherReadFailureBackoffInitialTimeInMs",
-        default=15000,
-        doc="First wait after a read that failed.",
-        minimum=0,
-        dynamic=True,
-    )
-    dispatcher_read_failure_backoff_max_time_in_ms: int = setting(
-        "dispatcherReadFailureBackoffMaxTimeInMs",
-        default=60000,
-        doc="Longest wait after reads that failed.",
-        minimum=0,
-        dynamic=True,
-    )
-    precise_dispatcher_flow_control: bool = setting(
-        "preciseDispatcherFlowControl",
-        default=False,
-        doc="Exclusive and Failover: read as many entries as the permits allow at the average batch size. The others always do.",
-        dynamic=True,
-    )
-    dispatcher_pause_on_ack_state_persistent_enabled: bool = setting(
-        "dispatcherPauseOnAckStatePersistentEnabled",
-        default=False,
-        doc="Stop delivery when the acknowledgements cannot be stored completely. They always can here.",
-        dynamic=True,
-    )
-    entry_filter_names: tuple[str, ...] = setting(
-        "entryFilterNames",
-        default=(),
-        doc="Filters that decide which entries a subscription sees, as module:Class or by the name of a Python entry point.",
-        dynamic=True,
-    )
-    allow_override_entry_filters: bool = setting(
-        "allowOverrideEntryFilters",
-        default=False,
-        doc="Whether entry filters that are set for a namespace or a topic take the place of entryFilterNames there.",
-        dynamic=True,
-    )
-    subscription_backlog_scan_max_time_ms: int = setting(
-        "subscriptionBacklogScanMaxTimeMs", default=120000, doc="Longest scan of a backlog analysis.", minimum=0
-    )
-    subscription_backlog_scan_max_entries: int = setting(
-        "subscriptionBacklogScanMaxEntries", default=10000, doc="Most entries of a backlog analysis.", minimum=0
-    )
-    enable_broker_side_subscription_pattern_evaluation: bool = setting(
-        "enableBrokerSideSubscriptionPatternEvaluation",
-        default=True,
-        doc="Match the topic patterns of consumers in the broker.",
-    )
-    enable_broker_topic_list_watcher: bool = setting(
-        "enableBrokerTopicListWatcher", default=True, doc="Tell pattern consumers about new and deleted topics."
-    )
-    subscription_pattern_max_length: int = setting(
-        "subscriptionPatternMaxLength", default=50, doc="Longer patterns are left to the client.", minimum=0
-    )
-    delayed_delivery_enabled: bool = setting(
-        "delayedDeliveryEnabled", default=True, doc="Hold messages back until their delivery time."
-    )
-    delayed_delivery_tick_time_millis: int = setting(
-        "delayedDeliveryTickTimeMillis", default=1000, doc="Precision of that time.", minimum=1
-    )
-    is_delayed_delivery_deliver_at_time_strict: bool = setting(
-        "isDelayedDeliveryDeliverAtTimeStrict",
-        default=False,
-        doc="Never deliver before the time. Off: up to a tick early.",
-    )
-    delayed_delivery_tracker_factory_class_name: str = setting(
-        "delayedDeliveryTrackerFactoryClassName",
-        default="org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory",
-        doc="Class that keeps track of delayed messages.",
-        supported=False,
-    )
-    delayed_delivery_max_delay_in_millis: int = setting(
-        "delayedDeliveryMaxDelayInMillis",
-        default=0,
-        doc="Longest delay a producer may ask for. 0: no limit.",
-        minimum=0,
-    )
-    delayed_delivery_fixed_delay_detection_lookahead: int = setting(
-        "delayedDeliveryFixedDelayDetectionLookahead",
-        default=50000,
-        doc="Delays that are all equal are kept as a queue.",
-        minimum=0,
-        supported=False,
-    )
-    broker_deduplication_enabled: bool = setting(
-        "brokerDeduplicationEnabled",
-        default=False,
-        doc="Drop messages that a producer sends twice. Namespaces and topics may say otherwise.",
-    )
-    broker_deduplication_max_number_of_producers: int = setting(
-        "brokerDeduplicationMaxNumberOfProducers", default=10000, doc="Producers remembered for each topic.", minimum=1
-    )
-    broker_deduplication_entries_interval: int = setting(
-        "brokerDeduplicationEntriesInterval", default=1000, doc="Entries between two snapshots.", minimum=1
-    )
-    broker_deduplication_snapshot_interval_seconds: int = setting(
-        "brokerDeduplicationSnapshotIntervalSeconds",
-        default=120,
-        doc="Time between two snapshots of a topic with traffic.",
-        minimum=0,
-    )
-    broker_deduplication_snapshot_frequency_in_seconds: int = setting(
-        "brokerDeduplicationSnapshotFrequencyInSeconds", default=120, doc="How often that time is looked at.", minimum=0
-    )
-    broker_deduplication_producer_inactivity_timeout_minutes: int = setting(
-        "brokerDeduplicationProducerInactivityTimeoutMinutes",
-        default=360,
-        doc="A producer that is gone this long is forgotten.",
-        minimum=0,
-    )
-    transaction_coordinator_enabled: bool = setting(
-        "transactionCoordinatorEnabled",
-        default=True,
-        doc="Serve transactions. Nothing is stored for them before a client asks for one. Differs from Pulsar, where the default is false.",
-    )
-    transaction_metadata_store_provider_class_name: str = setting(
-        "transactionMetadataStoreProviderClassName",
-        default="org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider",
-        doc="Class that stores the state of transactions.",
-        supported=False,
-    )
-    transaction_buffer_snapshot_max_transaction_count: int = setting(
-        "transactionBufferSnapshotMaxTransactionCount",
-        default=1000,
-        doc="Ended transactions between two snapshots of a topic.",
-        minimum=1,
-    )
-    transaction_buffer_snapshot_min_time_in_millis: int = setting(
-        "transactionBufferSnapshotMinTimeInMillis",
-        default=5000,
-        doc="Time between two snapshots of a topic.",
-        minimum=0,
-    )
-    max_open_transactions_per_topic: int = setting(
-        "maxOpenTransactionsPerTopic",
-        default=10000,
-        doc="Open transactions of one topic; a message of a further one is refused. 0: no limit.",
-        minimum=0,
-    )
-    transaction_buffer_segmented_snapshot_enabled: bool = setting(
-        "transactionBufferSegmentedSnapshotEnabled", default=False, doc="Write snapshots in pieces.", supported=False
-    )
-    max_active_transactions_per_coordinator: int = setting(
-        "maxActiveTransactionsPerCoordinator",
-        default=0,
-        doc="Open transactions of one coordinator; further ones wait. 0: no limit.",
-        minimum=0,
-    )
-    max_transaction_timeout_in_seconds: int = setting(
-        "maxTransactionTimeoutInSeconds",
-        default=86400,
-        doc="Maximum time, in seconds, that a transaction may stay open, whatever timeout the client requests. The broker then aborts the transaction. 0: no limit.",
-        minimum=0,
-        dynamic=True,
-    )
-    max_open_transactions_size_in_mb: int = setting(
-        "maxOpenTransactionsSizeInMB",
-        default=256,
-        doc="Memory that all transactions may take together that have not ended, in MB; new ones wait, and no more may take part in one.",
-        minimum=1,
-    )
-    max_participants_per_transaction: int = setting(
-        "maxParticipantsPerTransaction",
-        default=10000,
-        doc="Topics and subscriptions that may take part in one transaction.",
-        minimum=1,
-    )
-    max_transactions_committed_together: int = setting(
-        "maxTransactionsCommittedTogether",
-        default=10000,
-        doc="Transactions that may be committed together, as one batch of a sink.",
-        minimum=1,
-        dynamic=True,
-    )
-    max_transaction_sinks_per_coordinator: int = setting(
-        "maxTransactionSinksPerCoordinator",
-        default=1000,
-        doc="Sinks whose last batch a coordinator remembers; of 16 coordinators together 16 times as many.",
-        minimum=1,
-        dynamic=True,
-    )
-    transaction_sink_retention_in_minutes: int = setting(
-        "transactionSinkRetentionInMinutes",
-        default=43200,
-        doc="Beyond that many sinks, one that has committed no batch for so long makes room for another; while there is room, none is forgotten.",
-        minimum=0,
-        dynamic=True,
-    )
-    transaction_pending_ack_log_index_min_lag: int = setting(
-        "transactionPendingAckLogIndexMinLag",
-        default=500,
-        doc="Spacing of the index of the pending-ack log.",
-        minimum=0,
-        supported=False,
-    )
-    transaction_log_batched_write_enabled: bool = setting(
-        "transactionLogBatchedWriteEnabled",
-        default=False,
-        doc="Write the coordinator's log in batches.",
-        dynamic=True,
-        supported=False,
-    )
-    transaction_pending_ack_batched_write_enabled: bool = setting(
-        "transactionPendingAckBatchedWriteEnabled",
-        default=False,
-        doc="Write the pending-ack log in batches.",
-        dynamic=True,
-        supported=False,
-    )
-    num_transaction_replay_thread_pool_size: int = setting(
-        "numTransactionReplayThreadPoolSize", default=2, doc="Threads for recovery.", minimum=1, supported=False
-    )
-    transaction_buffer_client_max_concurrent_requests: int = setting(
-        "transactionBufferClientMaxConcurrentRequests",
-        default=1000,
-        doc="Topics and subscriptions that are told at once how transactions have ended.",
-        minimum=1,
-    )
-    transaction_buffer_client_operation_timeout_in_mills: int = setting(
-        "transactionBufferClientOperationTimeoutInMills",
-        default=3000,
-        doc="Longest wait for one of them; it is told again later.",
-        minimum=1,
-    )
-    transaction_buffer_ends_wait_time_in_millis: int = setting(
-        "transactionBufferEndsWaitTimeInMillis",
-        default=20000,
-        doc="Maximum time, in milliseconds, that a request for the last message of a topic waits after the topic is loaded, until the broker knows which earlier transactions were committed. The broker then refuses the request.",
-        minimum=0,
-    )
-    journal_sync_data: bool = setting(
-        "journalSyncData",
-        default=True,
-        doc="A send receipt waits until its message is on disk. Off: until the operating system has it, which survives a crash of the broker but not of the machine.",
-    )
-    journal_direct_io: bool = setting(
-        "journalDirectIo",
-        default=True,
-        doc="Let the kernel write the journal in the background, past the page cache, instead of a thread. Used where system and file system can do it (Linux) and journalSyncData is on; elsewhere without effect.",
-    )
-    journal_max_batch_bytes: int = setting(
-        "journalMaxBatchBytes",
-        default=4194304,
-        doc="Most bytes of one journal batch, which is one durable write.",
-        minimum=4096,
-    )
-    journal_file_size_mb: int = setting(
-        "journalFileSizeMB",
-        default=64,
-        doc="Size of a journal file; files are written in advance and used again.",
-        minimum=1,
-    )
-    ledger_read_threads: int = setting(
-        "ledgerReadThreads",
-        default=2,
-        doc="Threads that read entries which are no longer in memory. Cursors at different places wait for each other beyond this.",
-        minimum=1,
-    )
-    checkpoint_max_bytes: int = setting(
-        "checkpointMaxBytes",
-        default=33554432,
-        doc="Journal bytes after which entries are moved to the segment files of their ledgers. At twice that, and no less than 64 MiB, appends wait: so much of entries that are in no segment file is in memory.",
-        minimum=65536,
-    )
-    checkpoint_max_entries: int = setting(
-        "checkpointMaxEntries",
-        default=100000,
-        doc="Journal entries after which that happens. Both limit the time of recovery.",
-        minimum=1,
-    )
-    storage_min_free_space_mb: int = setting(
-        "storageMinFreeSpaceMB",
-        default=64,
-        doc="Messages are refused when less would be free on the file system of the data directory; consuming and acknowledging go on. At most a sixteenth of the file system, however small that is.",
-        minimum=1,
-    )
-    storage_reserve_mb: int = setting(
-        "storageReserveMB",
-        default=16,
-        doc="A file that keeps room for acknowledgements and checkpoints. It is given up when a write finds no room, and made again when there is some. At most a thirty-second of the file system.",
-        minimum=1,
-    )
-    cursor_flush_interval_ms: int = setting(
-        "cursorFlushIntervalMs",
-        default=500,
-        doc="Acknowledgements that ask for no receipt are on disk after this long at the latest. Those that ask are, before they are answered.",
-        minimum=1,
-    )
-    managed_ledger_max_entries_per_ledger: int = setting(
-        "managedLedgerMaxEntriesPerLedger",
-        default=50000,
-        doc="A ledger is closed and a new one begun after this many entries, once it has reached the minimum age.",
-        minimum=1,
-    )
-    managed_ledger_min_ledger_rollover_time_minutes: int = setting(
-        "managedLedgerMinLedgerRolloverTimeMinutes",
-        default=10,
-        doc="That minimum age. A ledger that reaches its size limit is closed at any age.",
-        minimum=0,
-    )
-    managed_ledger_max_ledger_rollover_time_minutes: int = setting(
-        "managedLedgerMaxLedgerRolloverTimeMinutes",
-        default=240,
-        doc="Age at which a ledger is closed in any case, unless it is empty.",
-        minimum=1,
-    )
-    managed_ledger_max_size_per_ledger_mbytes: int = setting(
-        "managedLedgerMaxSizePerLedgerMbytes", default=2048, doc="Size at which a ledger is closed.", minimum=1
-    )
-    managed_ledger_inactive_ledger_rollover_time_seconds: int = setting(
-        "managedLedgerInactiveLedgerRolloverTimeSeconds",
-        default=0,
-        doc="Close a ledger nothing was written to for this long. 0: no.",
-        minimum=0,
-        dynamic=True,
-    )
-    managed_ledger_cache_size_mb: int = setting(
-        "managedLedgerCacheSizeMB",
-        default=64,
-        doc="Bytes of recent entries kept in memory for all topics together.",
-        minimum=0,
-        dynamic=True,
-    )
-    managed_ledger_cache_eviction_watermark: float = setting(
-        "managedLedgerCacheEvictionWatermark",
-        default=0.9,
-        doc="How full the cache is after entries were thrown out.",
-        minimum=0,
-        maximum=1,
-        dynamic=True,
-        supported=False,
-    )
-    managed_ledger_cache_eviction_interval_ms: int = setting(
-        "managedLedgerCacheEvictionIntervalMs",
-        default=10,
-        doc="How often the cache is looked at.",
-        minimum=1,
-        supported=False,
-    )
-    managed_ledger_cache_eviction_time_threshold_millis: int = setting(
-        "managedLedgerCacheEvictionTimeThresholdMillis",
-        default=60000,
-        doc="Age, in milliseconds, at which entries are evicted from the cache while no consumer reads from it. Eviction happens at the latest after twice this time. Values below 1000 count as 1000.",
-        minimum=1,
-        dynamic=True,
-    )
-    managed_ledger_cursor_backlogged_threshold: int = setting(
-        "managedLedgerCursorBackloggedThreshold",
-        default=1000,
-        doc="A cursor that is more entries behind than this has a backlog, says dispatchThrottlingOnNonBacklogConsumerEnabled.",
-        minimum=0,
-    )
-    managed_ledger_default_ensemble_size: int = setting(
-        "managedLedgerDefaultEnsembleSize",
-        default=2,
-        doc="Storage nodes a ledger is spread over.",
-        minimum=1,
-        supported=False,
-    )
-    managed_ledger_default_write_quorum: int = setting(
-        "managedLedgerDefaultWriteQuorum", default=2, doc="Copies of each entry.", minimum=1, supported=False
-    )
-    managed_ledger_default_ack_quorum: int = setting(
-        "managedLedgerDefaultAckQuorum",
-        default=2,
-        doc="Copies that must be durable before the receipt.",
-        minimum=1,
-        supported=False,
-    )
-    managed_ledger_digest_type: str = setting(
-        "managedLedgerDigestType",
-        default="CRC32C",
-        doc="Checksum of stored entries. The local store always uses CRC32C.",
-        supported=False,
-    )
-    managed_ledger_cursor_max_entries_per_ledger: int = setting(
-        "managedLedgerCursorMaxEntriesPerLedger",
-        default=50000,
-        doc="Entries of a cursor ledger.",
-        minimum=1,
-        supported=False,
-    )
-    managed_ledger_cursor_rollover_time_in_seconds: int = setting(
-        "managedLedgerCursorRolloverTimeInSeconds",
-        default=14400,
-        doc="Age of a cursor ledger.",
-        minimum=1,
-        supported=False,
-    )
-    managed_ledger_cursor_position_flush_seconds: int = setting(
-        "managedLedgerCursorPositionFlushSeconds",
-        default=60,
-        doc="How often changed cursors are written. See cursorFlushIntervalMs, which does this here.",
-        minimum=0,
-        supported=False,
-    )
-    managed_ledger_default_mark_delete_rate_limit: float = setting(
-        "managedLedgerDefaultMarkDeleteRateLimit",
-        default=1.0,
-        doc="Cursor writes a second of one subscription. Cursors share the journal here and need no limit.",
-        minimum=0,
-        supported=False,
-    )
-    managed_ledger_max_unacked_ranges_to_persist: int = setting(
-        "managedLedgerMaxUnackedRangesToPersist",
-        default=10000,
-        doc="Gaps between acknowledgements that are stored. All of them are stored here.",
-        minimum=0,
-        supported=False,
-    )
-    managed_ledger_max_unacked_ranges_to_persist_in_metadata_store: int = setting(
-        "managedLedgerMaxUnackedRangesToPersistInMetadataStore",
-        default=1000,
-        doc="The same, for the metadata store.",
-        minimum=0,
-        supported=False,
-    )
-    managed_ledger_max_batch_deleted_index_to_persist: int = setting(
-        "managedLedgerMaxBatchDeletedIndexToPersist",
-        default=10000,
-        doc="Partly acknowledged batches that are stored. All of them are stored here.",
-        minimum=0,
-        supported=False,
-    )
-    managed_ledger_persist_individual_ack_as_long_array: bool = setting(
-        "managedLedgerPersistIndividualAckAsLongArray",
-        default=True,
-        doc="Form in which the gaps are stored.",
-        supported=False,
-    )
-    managed_ledger_max_reads_in_flight_size_in_mb: int = setting(
-        "managedLedgerMaxReadsInFlightSizeInMB",
-        default=0,
-        doc="Megabytes that are being read for subscriptions and were read ahead for them, together. 0: no limit but that of the part of brokerMemoryLimitMB.",
-        minimum=0,
-    )
-    managed_ledger_read_entry_timeout_seconds: int = setting(
-        "managedLedgerReadEntryTimeoutSeconds",
-        default=0,
-        doc="Longest wait for a read. 0: no limit.",
-        minimum=0,
-        supported=False,
-    )
-    managed_ledger_add_entry_timeout_seconds: int = setting(
-        "managedLedgerAddEntryTimeoutSeconds",
-        default=0,
-        doc="Longest wait for a write. 0: no limit.",
-        minimum=0,
-        supported=False,
-    )
-    managed_ledger_new_entries_check_delay_in_millis: int = setting(
-        "managedLedgerNewEntriesCheckDelayInMillis",
-        default=10,
-        doc="Wait before looking again after a read that found too little.",
-        minimum=0,
-        supported=False,
-    )
-    managed_ledger_stats_period_seconds: int = setting(
-        "managedLedgerStatsPeriodSeconds",
-        default=60,
-        doc="Window of the storage statistics.",
-        minimum=1,
-        supported=False,
-    )
-    auto_skip_non_recoverable_data: bool = setting(
-        "autoSkipNonRecoverableData",
-        default=False,
-        doc="Go on behind stored entries that are damaged beyond repair: they count as acknowledged, are logged and counted. Off: the subscription stays in front of them until somebody skips them.",
-        dynamic=True,
-    )
-    lazy_cursor_recovery: bool = setting(
-        "lazyCursorRecovery", default=False, doc="Open cursors when they are first used.", supported=False
-    )
-    broker_entry_metadata_interceptors: tuple[str, ...] = setting(
-        "brokerEntryMetadataInterceptors",
-        default=(),
-        doc="What the broker adds to each entry: AppendBrokerTimestampMetadataInterceptor its time, which expiry and searches then go by, AppendIndexMetadataInterceptor the index of its last message. Packages in front of the names do not matter.",
-    )
-    exposing_broker_entry_metadata_to_client_enabled: bool = setting(
-        "exposingBrokerEntryMetadataToClientEnabled", default=False, doc="Send that to clients that understand it."
-    )
-    default_retention_time_in_minutes: int = setting(
-        "defaultRetentionTimeInMinutes",
-        default=0,
-        doc="How long acknowledged messages are kept; -1: for ever.",
-        minimum=-1,
-    )
-    default_retention_size_in_mb: int = setting(
-        "defaultRetentionSizeInMB", default=0, doc="How much of them is kept; -1: everything.", minimum=-1
-    )
-    retention_check_interval_in_seconds: int = setting(
-        "retentionCheckIntervalInSeconds", default=120, doc="How often ledgers that may go are deleted.", minimum=1
-    )
-    ttl_duration_default_in_seconds: int = setting(
-        "ttlDurationDefaultInSeconds",
-        default=0,
-        doc="Age at which unacknowledged messages expire. 0: never.",
-        minimum=0,
-    )
-    message_expiry_check_interval_in_minutes: float = setting(
-        "messageExpiryCheckIntervalInMinutes",
-        default=5.0,
-        doc="How often expired messages are looked for; a part of a minute will do.",
-        minimum=0.001,
-    )
-    backlog_quota_check_enabled: bool = setting(
-        "backlogQuotaCheckEnabled", default=True, doc="Enforce limits on the backlog."
-    )
-    backlog_quota_check_interval_in_seconds: int = setting(
-        "backlogQuotaCheckIntervalInSeconds", default=60, doc="How often the backlogs are measured.", minimum=1
-    )
-    backlog_quota_default_limit_bytes: int = setting(
-        "backlogQuotaDefaultLimitBytes",
-        default=-1,
-        doc="Largest backlog of a topic in bytes; -1: no limit.",
-        minimum=-1,
-    )
-    backlog_quota_default_limit_gb: float = setting(
-        "backlogQuotaDefaultLimitGB", default=-1.0, doc="The same in GB, used when the limit in bytes is unset."
-    )
-    backlog_quota_default_limit_second: int = setting(
-        "backlogQuotaDefaultLimitSecond", default=-1, doc="Oldest message of a backlog; -1: no limit.", minimum=-1
-    )
-    backlog_quota_default_retention_policy: str = setting(
-        "backlogQuotaDefaultRetentionPolicy",
-        default="producer_request_hold",
-        doc="What happens above the limit.",
-        choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
-    )
-    precise_time_based_backlog_quota_check: bool = setting(
-        "preciseTimeBasedBacklogQuotaCheck", default=False, doc="Read the oldest message to learn its age."
-    )
-    broker_service_compaction_monitor_interval_in_seconds: int = setting(
-        "brokerServiceCompactionMonitorIntervalInSeconds",
-        default=60,
-        doc="How often topics are looked at for compaction.",
-        minimum=1,
-    )
-    broker_service_compaction_threshold_in_bytes: int = setting(
-        "brokerServiceCompactionThresholdInBytes",
-        default=0,
-        doc="Backlog at which a topic is compacted. 0: only when asked.",
-        minimum=0,
-    )
-    broker_service_compaction_phase_one_loop_time_in_seconds: int = setting(
-        "brokerServiceCompactionPhaseOneLoopTimeInSeconds",
-        default=30,
-        doc="Longest wait for one read while compacting.",
-        minimum=1,
-    )
-    topic_compaction_retain_null_key: bool = setting(
-        "topicCompactionRetainNullKey", default=False, doc="Compaction keeps messages without a key."
-    )
-    is_schema_validation_enforced: bool = setting(
-        "isSchemaValidationEnforced", default=False, doc="Refuse producers without a schema on a topic that has one."
-    )
-    is_allow_auto_update_schema_enabled: bool = setting(
-        "isAllowAutoUpdateSchemaEnabled", default=True, doc="Producers may add versions to a schema.", dynamic=True
-    )
-    schema_compatibility_strategy: str = setting(
-        "schemaCompatibilityStrategy",
-        default="FULL",
-        doc="How a new version must fit the older ones. UNDEFINED: as FULL.",
-        choices=(
-            "UNDEFINED",
-            "ALWAYS_INCOMPATIBLE",
-            "ALWAYS_COMPATIBLE",
-            "BACKWARD",
-            "FORWARD",
-            "FULL",
-            "BACKWARD_TRANSITIVE",
-            "FORWARD_TRANSITIVE",
-            "FULL_TRANSITIVE",
-        ),
-    )
-    system_topic_schema_compatibility_strategy: str = setting(
-        "systemTopicSchemaCompatibilityStrategy",
-        default="ALWAYS_COMPATIBLE",
-        doc="The same for system topics.",
-        choices=(
-            "ALWAYS_INCOMPATIBLE",
-            "ALWAYS_COMPATIBLE",
-            "BACKWARD",
-            "FORWARD",
-            "FULL",
-            "BACKWARD_TRANSITIVE",
-            "FORWARD_TRANSITIVE",
-            "FULL_TRANSITIVE",
-        ),
-    )
-    expose_topic_level_metrics_in_prometheus: bool = setting(
-        "exposeTopicLevelMetricsInPrometheus",
-        default=True,
-        doc="One row for each topic and subscription. Off: one for each namespace.",
-    )
-    expose_consumer_level_metrics_in_prometheus: bool = setting(
-        "exposeConsumerLevelMetricsInPrometheus", default=False, doc="One row for each consumer as well."
-    )
-    expose_producer_level_metrics_in_prometheus: bool = setting(
-        "exposeProducerLevelMetricsInPrometheus", default=False, doc="One row for each producer as well."
-    )
-    expose_managed_ledger_metrics_in_prometheus: bool = setting(
-        "exposeManagedLedgerMetricsInPrometheus", default=True, doc="Rows about the managed ledgers."
-    )
-    expose_managed_cursor_metrics_in_prometheus: bool = setting(
-        "exposeManagedCursorMetricsInPrometheus", default=False, doc="Rows about the cursors."
-    )
-    expose_bundles_metrics_in_prometheus: bool = setting(
-        "exposeBundlesMetricsInPrometheus", default=False, doc="Rows about the bundles.", dynamic=True
-    )
-    expose_precise_backlog_in_prometheus: bool = setting(
-        "exposePreciseBacklogInPrometheus",
-        default=False,
-        doc="Count the backlog entry by entry. Nothing to set: backlogs are exact always, and cost nothing.",
-        supported=False,
-    )
-    expose_subscription_backlog_size_in_prometheus: bool = setting(
-        "exposeSubscriptionBacklogSizeInPrometheus",
-        default=False,
-        doc="Size of the backlog in bytes for each subscription, estimated.",
-    )
-    split_topic_and_partition_label_in_prometheus: bool = setting(
-        "splitTopicAndPartitionLabelInPrometheus", default=False, doc="Topic and partition as two labels."
-    )
-    expose_publisher_stats: bool = setting(
-        "exposePublisherStats", default=True, doc="List producers in the statistics of a topic."
-    )
-    aggregate_publisher_stats_by_producer_name: bool = setting(
-        "aggregatePublisherStatsByProducerName", default=False, doc="Add up producers of one name over the partitions."
-    )
-    stats_update_frequency_in_secs: int = setting(
-        "statsUpdateFrequencyInSecs", default=60, doc="Window over which rates are measured.", minimum=1
-    )
-    stats_update_initial_delay_in_secs: int = setting(
-        "statsUpdateInitialDelayInSecs", default=60, doc="Time before the first window ends.", minimum=0
-    )
-    metrics_servlet_timeout_ms: int = setting(
-        "metricsServletTimeoutMs", default=30000, doc="Longest time for an answer to /metrics.", minimum=1
-    )
-    metrics_page_interval_ms: int = setting(
-        "metricsPageIntervalMs",
-        default=1000,
-        doc="A page of metrics is shown, compressed and kept once, to all who ask within this many milliseconds from its beginning.",
-        minimum=0,
-    )
-    metrics_max_concurrent_requests: int = setting(
-        "metricsMaxConcurrentRequests",
-        default=16,
-        doc="Requests for /metrics that are answered at once; others wait.",
-        minimum=1,
-    )
-    metrics_max_pending_requests: int = setting(
-        "metricsMaxPendingRequests",
-        default=64,
-        doc="Requests for /metrics that wait for their turn at once; more are answered 503.",
-        minimum=0,
-    )
-    metrics_buffer_response: bool = setting(
-        "metricsBufferResponse",
-        default=False,
-        doc="Keep the answer to /metrics for several requests. Nothing to set: see metricsPageIntervalMs.",
-        supported=False,
-    )
-    otel_exporter_otlp_endpoint: str = setting(
-        "otelExporterOtlpEndpoint",
-        default="",
-        doc="Address of an OpenTelemetry collector that receives the figures of /metrics, by OTLP over HTTP in JSON; /v1/metrics is appended to it. Empty: none are sent.",
-    )
-    otel_export_interval_seconds: int = setting(
-        "otelExportIntervalSeconds",
-        default=60,
-        doc="Seconds between two times at which the figures are sent to otelExporterOtlpEndpoint.",
-        minimum=1,
-    )
-    health_check_metrics_update_time_in_seconds: int = setting(
-        "healthCheckMetricsUpdateTimeInSeconds", default=-1, doc="How often the health metric is measured; -1: never."
-    )
-    expose_custom_topic_metric_labels_enabled: bool = setting(
-        "exposeCustomTopicMetricLabelsEnabled",
-        default=False,
-        doc="Topic properties as labels: those that the namespace's policy allowedTopicPropertyKeysForMetrics names.",
-    )
-    web_socket_service_enabled: bool = setting(
-        "webSocketServiceEnabled", default=False, doc="Serve the WebSocket API on the web port.", supported=False
-    )
-    web_socket_num_io_threads: int = setting(
-        "webSocketNumIoThreads", default=2, doc="Threads of the WebSocket service's client.", minimum=1, supported=False
-    )
-    web_socket_connections_per_broker: int = setting(
-        "webSocketConnectionsPerBroker", default=2, doc="Connections of that client.", minimum=1, supported=False
-    )
-    web_socket_session_idle_timeout_millis: int = setting(
-        "webSocketSessionIdleTimeoutMillis",
-        default=300000,
-        doc="A session that is silent this long is closed.",
-        minimum=0,
-        supported=False,
-    )
-    web_socket_ping_duration_seconds: int = setting(
-        "webSocketPingDurationSeconds", default=-1, doc="How often a session is pinged; -1: never.", supported=False
-    )
-    web_socket_max_text_frame_size: int = setting(
-        "webSocketMaxTextFrameSize", default=1048576, doc="Largest frame in bytes.", minimum=1, supported=False
-    )
-    load_balancer_enabled: bool = setting(
-        "loadBalancerEnabled",
-        default=True,
-        doc="Move bundles between brokers by load. There is nothing to move with one broker.",
-        supported=False,
-    )
-    load_manager_class_name: str = setting(
-        "loadManagerClassName",
-        default="org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
-        doc="Class that places bundles.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_auto_bundle_split_enabled: bool = setting(
-        "loadBalancerAutoBundleSplitEnabled",
-        default=True,
-        doc="Split bundles that are too busy.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_auto_unload_split_bundles_enabled: bool = setting(
-        "loadBalancerAutoUnloadSplitBundlesEnabled",
-        default=True,
-        doc="Unload the halves after a split.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_namespace_bundle_max_topics: int = setting(
-        "loadBalancerNamespaceBundleMaxTopics",
-        default=1000,
-        doc="Topics above which a bundle is split.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_namespace_bundle_max_sessions: int = setting(
-        "loadBalancerNamespaceBundleMaxSessions",
-        default=1000,
-        doc="Producers and consumers above which a bundle is split.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_namespace_bundle_max_msg_rate: int = setting(
-        "loadBalancerNamespaceBundleMaxMsgRate",
-        default=30000,
-        doc="Messages a second above which a bundle is split.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_namespace_bundle_max_bandwidth_mbytes: int = setting(
-        "loadBalancerNamespaceBundleMaxBandwidthMbytes",
-        default=100,
-        doc="Megabytes a second above which a bundle is split.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_namespace_maximum_bundles: int = setting(
-        "loadBalancerNamespaceMaximumBundles",
-        default=128,
-        doc="Most bundles of a namespace.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_shedding_enabled: bool = setting(
-        "loadBalancerSheddingEnabled",
-        default=True,
-        doc="Take bundles off overloaded brokers.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_shedding_interval_minutes: int = setting(
-        "loadBalancerSheddingIntervalMinutes",
-        default=1,
-        doc="How often that is considered.",
-        minimum=1,
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_load_shedding_strategy: str = setting(
-        "loadBalancerLoadSheddingStrategy",
-        default="org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder",
-        doc="Class that chooses the bundles to move.",
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_broker_overloaded_threshold_percentage: int = setting(
-        "loadBalancerBrokerOverloadedThresholdPercentage",
-        default=85,
-        doc="Use of a resource above which a broker is overloaded.",
-        minimum=0,
-        maximum=100,
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_report_update_min_interval_millis: int = setting(
-        "loadBalancerReportUpdateMinIntervalMillis",
-        default=5000,
-        doc="Shortest time between two load reports.",
-        minimum=0,
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_report_update_max_interval_minutes: int = setting(
-        "loadBalancerReportUpdateMaxIntervalMinutes",
-        default=15,
-        doc="Longest time between two load reports.",
-        minimum=0,
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_broker_max_topics: int = setting(
-        "loadBalancerBrokerMaxTopics",
-        default=50000,
-        doc="Topics above which a broker gets no new bundles.",
-        minimum=0,
-        dynamic=True,
-        supported=False,
-    )
-    default_namespace_bundle_split_algorithm: str = setting(
-        "defaultNamespaceBundleSplitAlgorithm",
-        default="range_equally_divide",
-        doc="How a bundle is split.",
-        choices=("range_equally_divide", "topic_count_equally_divide"),
-        dynamic=True,
-    )
-    supported_namespace_bundle_split_algorithms: tuple[str, ...] = setting(
-        "supportedNamespaceBundleSplitAlgorithms",
-        default=("range_equally_divide", "topic_count_equally_divide", "specified_positions_divide"),
-        doc="Ways that may be asked for.",
-        dynamic=True,
-    )
-    namespace_bundle_unloading_timeout_ms: int = setting(
-        "namespaceBundleUnloadingTimeoutMs",
-        default=60000,
-        doc="Longest time for the unload of a bundle.",
-        minimum=0,
-        dynamic=True,
-        supported=False,
-    )
-    load_balancer_multi_phase_bundle_unload: bool = setting(
-        "loadBalancerMultiPhaseBundleUnload",
-        default=True,
-        doc="Tell clients of a moved topic where it went.",
-        supported=False,
-    )
+    max_namespaces_per_tenant: int = setting("maxNamespacesPerTenant", default=0, doc="Most namespaces of one tenant. 0: no limit.", minimum=0, dynamic=True)
+    broker_delete_inactive_topics_enabled: bool = setting("brokerDeleteInactiveTopicsEnabled", default=True, doc="Delete topics that nobody uses.", dynamic=True)
+    broker_delete_inactive_topics_frequency_seconds: int = setting("brokerDeleteInactiveTopicsFrequencySeconds", default=60, doc="How often they are looked for.", minimum=1, dynamic=True)
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int | None = setting("brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", default=None, doc="How long a topic must have been idle. Empty: as long as the interval above.", dynamic=True)
+    broker_delete_inactive_topics_mode: str = setting("brokerDeleteInactiveTopicsMode", default="delete_when_no_subscriptions", doc="What counts as unused.", choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"), dynamic=True)
+    broker_delete_inactive_partitioned_topic_metadata_enabled: bool = setting("brokerDeleteInactivePartitionedTopicMetadataEnabled", default=False, doc="Forget a partitioned topic once its last partition is gone.", dynamic=True)
+    force_delete_namespace_allowed: bool = setting("forceDeleteNamespaceAllowed", default=False, doc="Allow force=true when a namespace is deleted.", dynamic=True)
+    force_delete_tenant_allowed: bool = setting("forceDeleteTenantAllowed", default=False, doc="Allow force=true when a tenant is deleted.", dynamic=True)
+    system_topic_enabled: bool = setting("systemTopicEnabled", default=True, doc="Keep topic policies and other events in system topics.")
+    topic_level_policies_enabled: bool = setting("topicLevelPoliciesEnabled", default=True, doc="Policies of single topics.")
+    default_number_of_namespace_bundles: int = setting("defaultNumberOfNamespaceBundles", default=4, doc="Bundles of a new namespace.", minimum=1, dynamic=True)
+    topic_fencing_timeout_seconds: int = setting("topicFencingTimeoutSeconds", default=0, doc="A fenced topic is opened again after this long. 0: never by itself.", minimum=0, supported=False)
+    max_producers_per_topic: int = setting("maxProducersPerTopic", default=0, doc="Most producers of one topic; one more gets ProducerBusy. 0: no limit.", minimum=0)
+    max_same_address_producers_per_topic: int = setting("maxSameAddressProducersPerTopic", default=0, doc="The same, counted for one client address.", minimum=0)
+    max_consumers_per_topic: int = setting("maxConsumersPerTopic", default=0, doc="Most consumers of one topic; one more gets ConsumerBusy. 0: no limit.", minimum=0)
+    max_same_address_consumers_per_topic: int = setting("maxSameAddressConsumersPerTopic", default=0, doc="The same, counted for one client address.", minimum=0)
+    max_consumers_per_subscription: int = setting("maxConsumersPerSubscription", default=0, doc="Most consumers of one subscription; one more gets ConsumerBusy. 0: no limit.", minimum=0)
+    max_subscriptions_per_topic: int = setting("maxSubscriptionsPerTopic", default=0, doc="Most subscriptions of one topic; one more gets NotAllowedError. 0: no limit.", minimum=0)
+    max_consumer_metadata_size: int = setting("maxConsumerMetadataSize", default=1024, doc="Bytes that the properties of one consumer may have; more of them get MetadataError.", minimum=0)
+    max_producer_metadata_size: int = setting("maxProducerMetadataSize", default=16384, doc="Bytes that the properties of one producer may have; more of them get MetadataError.", minimum=0)
+    max_subscription_properties_size: int = setting("maxSubscriptionPropertiesSize", default=65536, doc="Bytes that the properties of one subscription may have; more of them get MetadataError.", minimum=0)
+    max_hash_ranges_per_consumer: int = setting("maxHashRangesPerConsumer", default=1000, doc="Ranges of hashes that one consumer of a Key_Shared subscription may ask for; more of them get ConsumerAssignError.", minimum=1)
+    max_unacked_messages_per_consumer: int = setting("maxUnackedMessagesPerConsumer", default=50000, doc="A Shared or Key_Shared consumer that holds this many unacknowledged messages gets no more. 0: no limit.", minimum=0)
+    max_unacked_messages_per_subscription: int = setting("maxUnackedMessagesPerSubscription", default=200000, doc="A subscription with this many unacknowledged messages pauses until half of them are acknowledged. 0: no limit.", minimum=0)
+    max_unacked_messages_per_broker: int = setting("maxUnackedMessagesPerBroker", default=0, doc="The limit over all subscriptions together. 0: no limit.", minimum=0)
+    explain_silent_consumer_ms: int = setting("explainSilentConsumerMs", default=60000, doc="A consumer that holds messages and has neither acknowledged nor asked for one for so long is silent to `explain`. 0: never.", minimum=0, dynamic=True)
+    max_unacked_messages_per_subscription_on_broker_blocked: float = setting("maxUnackedMessagesPerSubscriptionOnBrokerBlocked", default=0.16, doc="Share of that limit from which a subscription is paused when the broker's limit is reached.", minimum=0, maximum=1)
+    encryption_require_on_producer: bool = setting("encryptionRequireOnProducer", default=False, doc="Every producer must encrypt its messages.")
+    max_publish_rate_per_topic_in_messages: int = setting("maxPublishRatePerTopicInMessages", default=0, doc="Messages a second that may be published to one topic. 0: no limit.", minimum=0, dynamic=True)
+    max_publish_rate_per_topic_in_bytes: int = setting("maxPublishRatePerTopicInBytes", default=0, doc="Bytes a second that may be published to one topic. 0: no limit.", minimum=0, dynamic=True)
+    broker_publisher_throttling_max_message_rate: int = setting("brokerPublisherThrottlingMaxMessageRate", default=0, doc="Messages a second that the whole broker takes. 0: no limit.", minimum=0, dynamic=True)
+    broker_publisher_throttling_max_byte_rate: int = setting("brokerPublisherThrottlingMaxByteRate", default=0, doc="Bytes a second that the whole broker takes. 0: no limit.", minimum=0, dynamic=True)
+    dispatch_throttling_rate_in_msg: int = setting("dispatchThrottlingRateInMsg", default=0, doc="Messages a second that the whole broker delivers. 0: no limit.", minimum=0, dynamic=True)
+    dispatch_throttling_rate_in_byte: int = setting("dispatchThrottlingRateInByte", default=0, doc="Bytes a second that the whole broker delivers. 0: no limit.", minimum=0, dynamic=True)
+    dispatch_throttling_rate_per_topic_in_msg: int = setting("dispatchThrottlingRatePerTopicInMsg", default=0, doc="Messages a second from one topic. 0: no limit.", minimum=0, dynamic=True)
+    dispatch_throttling_rate_per_topic_in_byte: int = setting("dispatchThrottlingRatePerTopicInByte", default=0, doc="Bytes a second from one topic. 0: no limit.", minimum=0, dynamic=True)
+    dispatch_throttling_rate_per_subscription_in_msg: int = setting("dispatchThrottlingRatePerSubscriptionInMsg", default=0, doc="Messages a second from one subscription. 0: no limit.", minimum=0, dynamic=True)
+    dispatch_throttling_rate_per_subscription_in_byte: int = setting("dispatchThrottlingRatePerSubscriptionInByte", default=0, doc="Bytes a second from one subscription. 0: no limit.", minimum=0, dynamic=True)
+    dispatch_throttling_rate_per_replicator_in_msg: int = setting("dispatchThrottlingRatePerReplicatorInMsg", default=0, doc="Messages a second to one other cluster. 0: no limit.", minimum=0, dynamic=True, supported=False)
+    dispatch_throttling_rate_per_replicator_in_byte: int = setting("dispatchThrottlingRatePerReplicatorInByte", default=0, doc="Bytes a second to one other cluster. 0: no limit.", minimum=0, dynamic=True, supported=False)
+    dispatch_throttling_on_non_backlog_consumer_enabled: bool = setting("dispatchThrottlingOnNonBacklogConsumerEnabled", default=True, doc="The limits hold for consumers without backlog too.", dynamic=True)
+    dispatch_throttling_on_batch_message_enabled: bool = setting("dispatchThrottlingOnBatchMessageEnabled", default=False, doc="Count a batch as one message.", dynamic=True)
+    dispatch_throttling_rate_relative_to_publish_rate: bool = setting("dispatchThrottlingRateRelativeToPublishRate", default=False, doc="Add the publish rate to the limit.", dynamic=True)
+    subscribe_throttling_rate_per_consumer: int = setting("subscribeThrottlingRatePerConsumer", default=0, doc="How often one consumer may subscribe in a period. 0: no limit.", minimum=0, dynamic=True)
+    subscribe_rate_period_per_consumer_in_second: int = setting("subscribeRatePeriodPerConsumerInSecond", default=30, doc="That period.", minimum=1, dynamic=True)
+    topic_publisher_throttling_tick_time_millis: int = setting("topicPublisherThrottlingTickTimeMillis", default=10, doc="Tick of the old publish limiter.", minimum=1, dynamic=True, supported=False)
+    subscription_types_enabled: tuple[str, ...] = setting("subscriptionTypesEnabled", default=("Failover", "Shared", "Key_Shared", "Exclusive"), doc="Types that consumers may ask for.", dynamic=True)
+    subscription_key_shared_enable: bool = setting("subscriptionKeySharedEnable", default=True, doc="The switch for Key_Shared alone.", dynamic=True)
+    subscription_key_shared_use_consistent_hashing: bool = setting("subscriptionKeySharedUseConsistentHashing", default=True, doc="Key_Shared spreads keys over a hash ring. Off: over ranges that are halved.")
+    subscription_key_shared_consistent_hashing_replica_points: int = setting("subscriptionKeySharedConsistentHashingReplicaPoints", default=100, doc="Points of each consumer on that ring.", minimum=1)
+    subscription_key_shared_use_classic_persistent_implementation: bool = setting("subscriptionKeySharedUseClassicPersistentImplementation", default=False, doc="Key_Shared as before 4.0: a new consumer waits for everything that was delivered before it came.", dynamic=True)
+    subscription_shared_use_classic_persistent_implementation: bool = setting("subscriptionSharedUseClassicPersistentImplementation", default=False, doc="Shared as before 4.0.", dynamic=True, supported=False)
+    key_shared_unblocking_interval_ms: int = setting("keySharedUnblockingIntervalMs", default=10, doc="Wait between the release of a blocked hash and the next try, so that several releases make one try.", minimum=0, dynamic=True)
+    key_shared_look_ahead_max_bytes_per_subscription: int = setting("keySharedLookAheadMaxBytesPerSubscription", default=2097152, doc="What Key_Shared remembers of messages that cannot go now, and Shared of chunks that wait for the consumer that has others of their message, in bytes for each subscription: about ten a message. What finds no room is read again later; others go on all the same. 0: no bound but its share of the part of brokerMemoryLimitMB.", minimum=0, dynamic=True)
+    key_shared_look_ahead_msg_in_replay_threshold_per_consumer: int = setting("keySharedLookAheadMsgInReplayThresholdPerConsumer", default=0, doc="Where it is set, a Key_Shared subscription reads nothing new while this times the consumers are held back; Pulsar's default is 2000. 0: this part does not limit.", minimum=0, dynamic=True)
+    key_shared_look_ahead_msg_in_replay_threshold_per_subscription: int = setting("keySharedLookAheadMsgInReplayThresholdPerSubscription", default=0, doc="The same limit for the whole subscription; Pulsar's default is 20000.", minimum=0, dynamic=True)
+    active_consumer_failover_delay_time_millis: int = setting("activeConsumerFailoverDelayTimeMillis", default=1000, doc="A new active consumer of a Failover subscription waits this long for its first message.", minimum=0)
+    active_consumer_failover_consistent_hashing: bool = setting("activeConsumerFailoverConsistentHashing", default=False, doc="Choose the active consumer of a partition by hash ring instead of by partition number.")
+    subscription_redelivery_tracker_enabled: bool = setting("subscriptionRedeliveryTrackerEnabled", default=True, doc="Tell consumers how often a message was delivered before.", dynamic=True, supported=False)
+    subscription_expiration_time_minutes: int = setting("subscriptionExpirationTimeMinutes", default=0, doc="Delete a subscription that was idle this long. 0: never.", minimum=0)
+    subscription_expiry_check_interval_in_minutes: int = setting("subscriptionExpiryCheckIntervalInMinutes", default=5, doc="How often idle subscriptions are looked for.", minimum=1)
+    acknowledgment_at_batch_index_level_enabled: bool = setting("acknowledgmentAtBatchIndexLevelEnabled", default=True, doc="Remember which messages of a batch are acknowledged. Off: the entry is acknowledged as a whole.")
+    unblock_stuck_subscription_enabled: bool = setting("unblockStuckSubscriptionEnabled", default=False, doc="Look for subscriptions that stand still and start them again.", dynamic=True, supported=False)
+    dispatcher_max_read_batch_size: int = setting("dispatcherMaxReadBatchSize", default=100, doc="Most entries of one read.", minimum=1, dynamic=True)
+    dispatcher_max_read_size_bytes: int = setting("dispatcherMaxReadSizeBytes", default=5242880, doc="Most bytes of one read.", minimum=1, dynamic=True)
+    dispatcher_min_read_batch_size: int = setting("dispatcherMinReadBatchSize", default=1, doc="Entries of the first read after an error.", minimum=1, dynamic=True, supported=False)
+    dispatcher_max_round_robin_batch_size: int = setting("dispatcherMaxRoundRobinBatchSize", default=20, doc="Entries that one Shared consumer gets before it is the next one's turn.", minimum=1, dynamic=True)
+    dispatcher_dispatch_messages_in_subscription_thread: bool = setting("dispatcherDispatchMessagesInSubscriptionThread", default=True, doc="Deliver in a thread of the subscription. All delivery is done by the event loop here.", dynamic=True, supported=False)
+    dispatcher_retry_backoff_initial_time_in_ms: int = setting("dispatcherRetryBackoffInitialTimeInMs", default=1, doc="First wait when nothing could be delivered.", minimum=0, supported=False)
+    dispatcher_retry_backoff_max_time_in_ms: int = setting("dispatcherRetryBackoffMaxTimeInMs", default=10, doc="Longest wait when nothing could be delivered.", minimum=0, supported=False)
+    dispatcher_read_failure_backoff_initial_time_in_ms: int = setting("dispatcherReadFailureBackoffInitialTimeInMs", default=15000, doc="First wait after a read that failed.", minimum=0, dynamic=True)
+    dispatcher_read_failure_backoff_max_time_in_ms: int = setting("dispatcherReadFailureBackoffMaxTimeInMs", default=60000, doc="Longest wait after reads that failed.", minimum=0, dynamic=True)
+    precise_dispatcher_flow_control: bool = setting("preciseDispatcherFlowControl", default=False, doc="Exclusive and Failover: read as many entries as the permits allow at the average batch size. The others always do.", dynamic=True)
+    dispatcher_pause_on_ack_state_persistent_enabled: bool = setting("dispatcherPauseOnAckStatePersistentEnabled", default=False, doc="Stop delivery when the acknowledgements cannot be stored completely. They always can here.", dynamic=True)
+    entry_filter_names: tuple[str, ...] = setting("entryFilterNames", default=(), doc="Filters that decide which entries a subscription sees, as module:Class or by the name of a Python entry point.", dynamic=True)
+    allow_override_entry_filters: bool = setting("allowOverrideEntryFilters", default=False, doc="Whether entry filters that are set for a namespace or a topic take the place of entryFilterNames there.", dynamic=True)
+    subscription_backlog_scan_max_time_ms: int = setting("subscriptionBacklogScanMaxTimeMs", default=120000, doc="Longest scan of a backlog analysis.", minimum=0)
+    subscription_backlog_scan_max_entries: int = setting("subscriptionBacklogScanMaxEntries", default=10000, doc="Most entries of a backlog analysis.", minimum=0)
+    enable_broker_side_subscription_pattern_evaluation: bool = setting("enableBrokerSideSubscriptionPatternEvaluation", default=True, doc="Match the topic patterns of consumers in the broker.")
+    enable_broker_topic_list_watcher: bool = setting("enableBrokerTopicListWatcher", default=True, doc="Tell pattern consumers about new and deleted topics.")
+    subscription_pattern_max_length: int = setting("subscriptionPatternMaxLength", default=50, doc="Longer patterns are left to the client.", minimum=0)
+    delayed_delivery_enabled: bool = setting("delayedDeliveryEnabled", default=True, doc="Hold messages back until their delivery time.")
+    delayed_delivery_tick_time_millis: int = setting("delayedDeliveryTickTimeMillis", default=1000, doc="Precision of that time.", minimum=1)
+    is_delayed_delivery_deliver_at_time_strict: bool = setting("isDelayedDeliveryDeliverAtTimeStrict", default=False, doc="Never deliver before the time. Off: up to a tick early.")
+    delayed_delivery_tracker_factory_class_name: str = setting("delayedDeliveryTrackerFactoryClassName", default="org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory", doc="Class that keeps track of delayed messages.", supported=False)
+    delayed_delivery_max_delay_in_millis: int = setting("delayedDeliveryMaxDelayInMillis", default=0, doc="Longest delay a producer may ask for. 0: no limit.", minimum=0)
+    delayed_delivery_fixed_delay_detection_lookahead: int = setting("delayedDeliveryFixedDelayDetectionLookahead", default=50000, doc="Delays that are all equal are kept as a queue.", minimum=0, supported=False)
+    broker_deduplication_enabled: bool = setting("brokerDeduplicationEnabled", default=False, doc="Drop messages that a producer sends twice. Namespaces and topics may say otherwise.")
+    broker_deduplication_max_number_of_producers: int = setting("brokerDeduplicationMaxNumberOfProducers", default=10000, doc="Producers remembered for each topic.", minimum=1)
+    broker_deduplication_entries_interval: int = setting("brokerDeduplicationEntriesInterval", default=1000, doc="Entries between two snapshots.", minimum=1)
+    broker_deduplication_snapshot_interval_seconds: int = setting("brokerDeduplicationSnapshotIntervalSeconds", default=120, doc="Time between two snapshots of a topic with traffic.", minimum=0)
+    broker_deduplication_snapshot_frequency_in_seconds: int = setting("brokerDeduplicationSnapshotFrequencyInSeconds", default=120, doc="How often that time is looked at.", minimum=0)
+    broker_deduplication_producer_inactivity_timeout_minutes: int = setting("brokerDeduplicationProducerInactivityTimeoutMinutes", default=360, doc="A producer that is gone this long is forgotten.", minimum=0)
+    transaction_coordinator_enabled: bool = setting("transactionCoordinatorEnabled", default=True, doc="Serve transactions. Nothing is stored for them before a client asks for one. Differs from Pulsar, where the default is false.")
+    transaction_metadata_store_provider_class_name: str = setting("transactionMetadataStoreProviderClassName", default="org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider", doc="Class that stores the state of transactions.", supported=False)
+    transaction_buffer_snapshot_max_transaction_count: int = setting("transactionBufferSnapshotMaxTransactionCount", default=1000, doc="Ended transactions between two snapshots of a topic.", minimum=1)
+    transaction_buffer_snapshot_min_time_in_millis: int = setting("transactionBufferSnapshotMinTimeInMillis", default=5000, doc="Time between two snapshots of a topic.", minimum=0)
+    max_open_transactions_per_topic: int = setting("maxOpenTransactionsPerTopic", default=10000, doc="Open transactions of one topic; a message of a further one is refused. 0: no limit.", minimum=0)
+    transaction_buffer_segmented_snapshot_enabled: bool = setting("transactionBufferSegmentedSnapshotEnabled", default=False, doc="Write snapshots in pieces.", supported=False)
+    max_active_transactions_per_coordinator: int = setting("maxActiveTransactionsPerCoordinator", default=0, doc="Open transactions of one coordinator; further ones wait. 0: no limit.", minimum=0)
+    max_transaction_timeout_in_seconds: int = setting("maxTransactionTimeoutInSeconds", default=86400, doc="Maximum time, in seconds, that a transaction may stay open, whatever timeout the client requests. The broker then aborts the transaction. 0: no limit.", minimum=0, dynamic=True)
+    max_open_transactions_size_in_mb: int = setting("maxOpenTransactionsSizeInMB", default=256, doc="Memory that all transactions may take together that have not ended, in MB; new ones wait, and no more may take part in one.", minimum=1)
+    max_participants_per_transaction: int = setting("maxParticipantsPerTransaction", default=10000, doc="Topics and subscriptions that may take part in one transaction.", minimum=1)
+    max_transactions_committed_together: int = setting("maxTransactionsCommittedTogether", default=10000, doc="Transactions that may be committed together, as one batch of a sink.", minimum=1, dynamic=True)
+    max_transaction_sinks_per_coordinator: int = setting("maxTransactionSinksPerCoordinator", default=1000, doc="Sinks whose last batch a coordinator remembers; of 16 coordinators together 16 times as many.", minimum=1, dynamic=True)
+    transaction_sink_retention_in_minutes: int = setting("transactionSinkRetentionInMinutes", default=43200, doc="Beyond that many sinks, one that has committed no batch for so long makes room for another; while there is room, none is forgotten.", minimum=0, dynamic=True)
+    transaction_pending_ack_log_index_min_lag: int = setting("transactionPendingAckLogIndexMinLag", default=500, doc="Spacing of the index of the pending-ack log.", minimum=0, supported=False)
+    transaction_log_batched_write_enabled: bool = setting("transactionLogBatchedWriteEnabled", default=False, doc="Write the coordinator's log in batches.", dynamic=True, supported=False)
+    transaction_pending_ack_batched_write_enabled: bool = setting("transactionPendingAckBatchedWriteEnabled", default=False, doc="Write the pending-ack log in batches.", dynamic=True, supported=False)
+    num_transaction_replay_thread_pool_size: int = setting("numTransactionReplayThreadPoolSize", default=2, doc="Threads for recovery.", minimum=1, supported=False)
+    transaction_buffer_client_max_concurrent_requests: int = setting("transactionBufferClientMaxConcurrentRequests", default=1000, doc="Topics and subscriptions that are told at once how transactions have ended.", minimum=1)
+    transaction_buffer_client_operation_timeout_in_mills: int = setting("transactionBufferClientOperationTimeoutInMills", default=3000, doc="Longest wait for one of them; it is told again later.", minimum=1)
+    transaction_buffer_ends_wait_time_in_millis: int = setting("transactionBufferEndsWaitTimeInMillis", default=20000, doc="Maximum time, in milliseconds, that a request for the last message of a topic waits after the topic is loaded, until the broker knows which earlier transactions were committed. The broker then refuses the request.", minimum=0)
+    journal_sync_data: bool = setting("journalSyncData", default=True, doc="A send receipt waits until its message is on disk. Off: until the operating system has it, which survives a crash of the broker but not of the machine.")
+    journal_direct_io: bool = setting("journalDirectIo", default=True, doc="Let the kernel write the journal in the background, past the page cache, instead of a thread. Used where system and file system can do it (Linux) and journalSyncData is on; elsewhere without effect.")
+    journal_max_batch_bytes: int = setting("journalMaxBatchBytes", default=4194304, doc="Most bytes of one journal batch, which is one durable write.", minimum=4096)
+    journal_file_size_mb: int = setting("journalFileSizeMB", default=64, doc="Size of a journal file; files are written in advance and used again.", minimum=1)
+    ledger_read_threads: int = setting("ledgerReadThreads", default=2, doc="Threads that read entries which are no longer in memory. Cursors at different places wait for each other beyond this.", minimum=1)
+    checkpoint_max_bytes: int = setting("checkpointMaxBytes", default=33554432, doc="Journal bytes after which entries are moved to the segment files of their ledgers. At twice that, and no less than 64 MiB, appends wait: so much of entries that are in no segment file is in memory.", minimum=65536)
+    checkpoint_max_entries: int = setting("checkpointMaxEntries", default=100000, doc="Journal entries after which that happens. Both limit the time of recovery.", minimum=1)
+    storage_min_free_space_mb: int = setting("storageMinFreeSpaceMB", default=64, doc="Messages are refused when less would be free on the file system of the data directory; consuming and acknowledging go on. At most a sixteenth of the file system, however small that is.", minimum=1)
+    storage_reserve_mb: int = setting("storageReserveMB", default=16, doc="A file that keeps room for acknowledgements and checkpoints. It is given up when a write finds no room, and made again when there is some. At most a thirty-second of the file system.", minimum=1)
+    cursor_flush_interval_ms: int = setting("cursorFlushIntervalMs", default=500, doc="Acknowledgements that ask for no receipt are on disk after this long at the latest. Those that ask are, before they are answered.", minimum=1)
+    managed_ledger_max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", default=50000, doc="A ledger is closed and a new one begun after this many entries, once it has reached the minimum age.", minimum=1)
+    managed_ledger_min_ledger_rollover_time_minutes: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", default=10, doc="That minimum age. A ledger that reaches its size limit is closed at any age.", minimum=0)
+    managed_ledger_max_ledger_rollover_time_minutes: int = setting("managedLedgerMaxLedgerRolloverTimeMinutes", default=240, doc="Age at which a ledger is closed in any case, unless it is empty.", minimum=1)
+    managed_ledger_max_size_per_ledger_mbytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", default=2048, doc="Size at which a ledger is closed.", minimum=1)
+    managed_ledger_inactive_ledger_rollover_time_seconds: int = setting("managedLedgerInactiveLedgerRolloverTimeSeconds", default=0, doc="Close a ledger nothing was written to for this long. 0: no.", minimum=0, dynamic=True)
+    managed_ledger_cache_size_mb: int = setting("managedLedgerCacheSizeMB", default=64, doc="Bytes of recent entries kept in memory for all topics together.", minimum=0, dynamic=True)
+    managed_ledger_cache_eviction_watermark: float = setting("managedLedgerCacheEvictionWatermark", default=0.9, doc="How full the cache is after entries were thrown out.", minimum=0, maximum=1, dynamic=True, supported=False)
+    managed_ledger_cache_eviction_interval_ms: int = setting("managedLedgerCacheEvictionIntervalMs", default=10, doc="How often the cache is looked at.", minimum=1, supported=False)
+    managed_ledger_cache_eviction_time_threshold_millis: int = setting("managedLedgerCacheEvictionTimeThresholdMillis", default=60000, doc="Age, in milliseconds, at which entries are evicted from the cache while no consumer reads from it. Eviction happens at the latest after twice this time. Values below 1000 count as 1000.", minimum=1, dynamic=True)
+    managed_ledger_cursor_backlogged_threshold: int = setting("managedLedgerCursorBackloggedThreshold", default=1000, doc="A cursor that is more entries behind than this has a backlog, says dispatchThrottlingOnNonBacklogConsumerEnabled.", minimum=0)
+    managed_ledger_default_ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", default=2, doc="Storage nodes a ledger is spread over.", minimum=1, supported=False)
+    managed_ledger_default_write_quorum: int = setting("managedLedgerDefaultWriteQuorum", default=2, doc="Copies of each entry.", minimum=1, supported=False)
+    managed_ledger_default_ack_quorum: int = setting("managedLedgerDefaultAckQuorum", default=2, doc="Copies that must be durable before the receipt.", minimum=1, supported=False)
+    managed_ledger_digest_type: str = setting("managedLedgerDigestType", default="CRC32C", doc="Checksum of stored entries. The local store always uses CRC32C.", supported=False)
+    managed_ledger_cursor_max_entries_per_ledger: int = setting("managedLedgerCursorMaxEntriesPerLedger", default=50000, doc="Entries of a cursor ledger.", minimum=1, supported=False)
+    managed_ledger_cursor_rollover_time_in_seconds: int = setting("managedLedgerCursorRolloverTimeInSeconds", default=14400, doc="Age of a cursor ledger.", minimum=1, supported=False)
+    managed_ledger_cursor_position_flush_seconds: int = setting("managedLedgerCursorPositionFlushSeconds", default=60, doc="How often changed cursors are written. See cursorFlushIntervalMs, which does this here.", minimum=0, supported=False)
+    managed_ledger_default_mark_delete_rate_limit: float = setting("managedLedgerDefaultMarkDeleteRateLimit", default=1.0, doc="Cursor writes a second of one subscription. Cursors share the journal here and need no limit.", minimum=0, supported=False)
+    managed_ledger_max_unacked_ranges_to_persist: int = setting("managedLedgerMaxUnackedRangesToPersist", default=10000, doc="Gaps between acknowledgements that are stored. All of them are stored here.", minimum=0, supported=False)
+    managed_ledger_max_unacked_ranges_to_persist_in_metadata_store: int = setting("managedLedgerMaxUnackedRangesToPersistInMetadataStore", default=1000, doc="The same, for the metadata store.", minimum=0, supported=False)
+    managed_ledger_max_batch_deleted_index_to_persist: int = setting("managedLedgerMaxBatchDeletedIndexToPersist", default=10000, doc="Partly acknowledged batches that are stored. All of them are stored here.", minimum=0, supported=False)
+    managed_ledger_persist_individual_ack_as_long_array: bool = setting("managedLedgerPersistIndividualAckAsLongArray", default=True, doc="Form in which the gaps are stored.", supported=False)
+    managed_ledger_max_reads_in_flight_size_in_mb: int = setting("managedLedgerMaxReadsInFlightSizeInMB", default=0, doc="Megabytes that are being read for subscriptions and were read ahead for them, together. 0: no limit but that of the part of brokerMemoryLimitMB.", minimum=0)
+    managed_ledger_read_entry_timeout_seconds: int = setting("managedLedgerReadEntryTimeoutSeconds", default=0, doc="Longest wait for a read. 0: no limit.", minimum=0, supported=False)
+    managed_ledger_add_entry_timeout_seconds: int = setting("managedLedgerAddEntryTimeoutSeconds", default=0, doc="Longest wait for a write. 0: no limit.", minimum=0, supported=False)
+    managed_ledger_new_entries_check_delay_in_millis: int = setting("managedLedgerNewEntriesCheckDelayInMillis", default=10, doc="Wait before looking again after a read that found too little.", minimum=0, supported=False)
+    managed_ledger_stats_period_seconds: int = setting("managedLedgerStatsPeriodSeconds", default=60, doc="Window of the storage statistics.", minimum=1, supported=False)
+    auto_skip_non_recoverable_data: bool = setting("autoSkipNonRecoverableData", default=False, doc="Go on behind stored entries that are damaged beyond repair: they count as acknowledged, are logged and counted. Off: the subscription stays in front of them until somebody skips them.", dynamic=True)
+    lazy_cursor_recovery: bool = setting("lazyCursorRecovery", default=False, doc="Open cursors when they are first used.", supported=False)
+    broker_entry_metadata_interceptors: tuple[str, ...] = setting("brokerEntryMetadataInterceptors", default=(), doc="What the broker adds to each entry: AppendBrokerTimestampMetadataInterceptor its time, which expiry and searches then go by, AppendIndexMetadataInterceptor the index of its last message. Packages in front of the names do not matter.")
+    exposing_broker_entry_metadata_to_client_enabled: bool = setting("exposingBrokerEntryMetadataToClientEnabled", default=False, doc="Send that to clients that understand it.")
+    default_retention_time_in_minutes: int = setting("defaultRetentionTimeInMinutes", default=0, doc="How long acknowledged messages are kept; -1: for ever.", minimum=-1)
+    default_retention_size_in_mb: int = setting("defaultRetentionSizeInMB", default=0, doc="How much of them is kept; -1: everything.", minimum=-1)
+    retention_check_interval_in_seconds: int = setting("retentionCheckIntervalInSeconds", default=120, doc="How often ledgers that may go are deleted.", minimum=1)
+    ttl_duration_default_in_seconds: int = setting("ttlDurationDefaultInSeconds", default=0, doc="Age at which unacknowledged messages expire. 0: never.", minimum=0)
+    message_expiry_check_interval_in_minutes: float = setting("messageExpiryCheckIntervalInMinutes", default=5.0, doc="How often expired messages are looked for; a part of a minute will do.", minimum=0.001)
+    backlog_quota_check_enabled: bool = setting("backlogQuotaCheckEnabled", default=True, doc="Enforce limits on the backlog.")
+    backlog_quota_check_interval_in_seconds: int = setting("backlogQuotaCheckIntervalInSeconds", default=60, doc="How often the backlogs are measured.", minimum=1)
+    backlog_quota_default_limit_bytes: int = setting("backlogQuotaDefaultLimitBytes", default=-1, doc="Largest backlog of a topic in bytes; -1: no limit.", minimum=-1)
+    backlog_quota_default_limit_gb: float = setting("backlogQuotaDefaultLimitGB", default=-1.0, doc="The same in GB, used when the limit in bytes is unset.")
+    backlog_quota_default_limit_second: int = setting("backlogQuotaDefaultLimitSecond", default=-1, doc="Oldest message of a backlog; -1: no limit.", minimum=-1)
+    backlog_quota_default_retention_policy: str = setting("backlogQuotaDefaultRetentionPolicy", default="producer_request_hold", doc="What happens above the limit.", choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"))
+    precise_time_based_backlog_quota_check: bool = setting("preciseTimeBasedBacklogQuotaCheck", default=False, doc="Read the oldest message to learn its age.")
+    broker_service_compaction_monitor_interval_in_seconds: int = setting("brokerServiceCompactionMonitorIntervalInSeconds", default=60, doc="How often topics are looked at for compaction.", minimum=1)
+    broker_service_compaction_threshold_in_bytes: int = setting("brokerServiceCompactionThresholdInBytes", default=0, doc="Backlog at which a topic is compacted. 0: only when asked.", minimum=0)
+    broker_service_compaction_phase_one_loop_time_in_seconds: int = setting("brokerServiceCompactionPhaseOneLoopTimeInSeconds", default=30, doc="Longest wait for one read while compacting.", minimum=1)
+    topic_compaction_retain_null_key: bool = setting("topicCompactionRetainNullKey", default=False, doc="Compaction keeps messages without a key.")
+    is_schema_validation_enforced: bool = setting("isSchemaValidationEnforced", default=False, doc="Refuse producers without a schema on a topic that has one.")
+    is_allow_auto_update_schema_enabled: bool = setting("isAllowAutoUpdateSchemaEnabled", default=True, doc="Producers may add versions to a schema.", dynamic=True)
+    schema_compatibility_strategy: str = setting("schemaCompatibilityStrategy", default="FULL", doc="How a new version must fit the older ones. UNDEFINED: as FULL.", choices=("UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"))
+    system_topic_schema_compatibility_strategy: str = setting("systemTopicSchemaCompatibilityStrategy", default="ALWAYS_COMPATIBLE", doc="The same for system topics.", choices=("ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"))
+    expose_topic_level_metrics_in_prometheus: bool = setting("exposeTopicLevelMetricsInPrometheus", default=True, doc="One row for each topic and subscription. Off: one for each namespace.")
+    expose_consumer_level_metrics_in_prometheus: bool = setting("exposeConsumerLevelMetricsInPrometheus", default=False, doc="One row for each consumer as well.")
+    expose_producer_level_metrics_in_prometheus: bool = setting("exposeProducerLevelMetricsInPrometheus", default=False, doc="One row for each producer as well.")
+    expose_managed_ledger_metrics_in_prometheus: bool = setting("exposeManagedLedgerMetricsInPrometheus", default=True, doc="Rows about the managed ledgers.")
+    expose_managed_cursor_metrics_in_prometheus: bool = setting("exposeManagedCursorMetricsInPrometheus", default=False, doc="Rows about the cursors.")
+    expose_bundles_metrics_in_prometheus: bool = setting("exposeBundlesMetricsInPrometheus", default=False, doc="Rows about the bundles.", dynamic=True)
+    expose_precise_backlog_in_prometheus: bool = setting("exposePreciseBacklogInPrometheus", default=False, doc="Count the backlog entry by entry. Nothing to set: backlogs are exact always, and cost nothing.", supported=False)
+    expose_subscription_backlog_size_in_prometheus: bool = setting("exposeSubscriptionBacklogSizeInPrometheus", default=False, doc="Size of the backlog in bytes for each subscription, estimated.")
+    split_topic_and_partition_label_in_prometheus: bool = setting("splitTopicAndPartitionLabelInPrometheus", default=False, doc="Topic and partition as two labels.")
+    expose_publisher_stats: bool = setting("exposePublisherStats", default=True, doc="List producers in the statistics of a topic.")
+    aggregate_publisher_stats_by_producer_name: bool = setting("aggregatePublisherStatsByProducerName", default=False, doc="Add up producers of one name over the partitions.")
+    stats_update_frequency_in_secs: int = setting("statsUpdateFrequencyInSecs", default=60, doc="Window over which rates are measured.", minimum=1)
+    stats_update_initial_delay_in_secs: int = setting("statsUpdateInitialDelayInSecs", default=60, doc="Time before the first window ends.", minimum=0)
+    metrics_servlet_timeout_ms: int = setting("metricsServletTimeoutMs", default=30000, doc="Longest time for an answer to /metrics.", minimum=1)
+    metrics_page_interval_ms: int = setting("metricsPageIntervalMs", default=1000, doc="A page of metrics is shown, compressed and kept once, to all who ask within this many milliseconds from its beginning.", minimum=0)
+    metrics_max_concurrent_requests: int = setting("metricsMaxConcurrentRequests", default=16, doc="Requests for /metrics that are answered at once; others wait.", minimum=1)
+    metrics_max_pending_requests: int = setting("metricsMaxPendingRequests", default=64, doc="Requests for /metrics that wait for their turn at once; more are answered 503.", minimum=0)
+    metrics_buffer_response: bool = setting("metricsBufferResponse", default=False, doc="Keep the answer to /metrics for several requests. Nothing to set: see metricsPageIntervalMs.", supported=False)
+    otel_exporter_otlp_endpoint: str = setting("otelExporterOtlpEndpoint", default="", doc="Address of an OpenTelemetry collector that receives the figures of /metrics, by OTLP over HTTP in JSON; /v1/metrics is appended to it. Empty: none are sent.")
+    otel_export_interval_seconds: int = setting("otelExportIntervalSeconds", default=60, doc="Seconds between two times at which the figures are sent to otelExporterOtlpEndpoint.", minimum=1)
+    health_check_metrics_update_time_in_seconds: int = setting("healthCheckMetricsUpdateTimeInSeconds", default=-1, doc="How often the health metric is measured; -1: never.")
+    expose_custom_topic_metric_labels_enabled: bool = setting("exposeCustomTopicMetricLabelsEnabled", default=False, doc="Topic properties as labels: those that the namespace's policy allowedTopicPropertyKeysForMetrics names.")
+    web_socket_service_enabled: bool = setting("webSocketServiceEnabled", default=False, doc="Serve the WebSocket API on the web port.", supported=False)
+    web_socket_num_io_threads: int = setting("webSocketNumIoThreads", default=2, doc="Threads of the WebSocket service's client.", minimum=1, supported=False)
+    web_socket_connections_per_broker: int = setting("webSocketConnectionsPerBroker", default=2, doc="Connections of that client.", minimum=1, supported=False)
+    web_socket_session_idle_timeout_millis: int = setting("webSocketSessionIdleTimeoutMillis", default=300000, doc="A session that is silent this long is closed.", minimum=0, supported=False)
+    web_socket_ping_duration_seconds: int = setting("webSocketPingDurationSeconds", default=-1, doc="How often a session is pinged; -1: never.", supported=False)
+    web_socket_max_text_frame_size: int = setting("webSocketMaxTextFrameSize", default=1048576, doc="Largest frame in bytes.", minimum=1, supported=False)
+    load_balancer_enabled: bool = setting("loadBalancerEnabled", default=True, doc="Move bundles between brokers by load. There is nothing to move with one broker.", supported=False)
+    load_manager_class_name: str = setting("loadManagerClassName", default="org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl", doc="Class that places bundles.", dynamic=True, supported=False)
+    load_balancer_auto_bundle_split_enabled: bool = setting("loadBalancerAutoBundleSplitEnabled", default=True, doc="Split bundles that are too busy.", dynamic=True, supported=False)
+    load_balancer_auto_unload_split_bundles_enabled: bool = setting("loadBalancerAutoUnloadSplitBundlesEnabled", default=True, doc="Unload the halves after a split.", dynamic=True, supported=False)
+    load_balancer_namespace_bundle_max_topics: int = setting("loadBalancerNamespaceBundleMaxTopics", default=1000, doc="Topics above which a bundle is split.", dynamic=True, supported=False)
+    load_balancer_namespace_bundle_max_sessions: int = setting("loadBalancerNamespaceBundleMaxSessions", default=1000, doc="Producers and consumers above which a bundle is split.", dynamic=True, supported=False)
+    load_balancer_namespace_bundle_max_msg_rate: int = setting("loadBalancerNamespaceBundleMaxMsgRate", default=30000, doc="Messages a second above which a bundle is split.", dynamic=True, supported=False)
+    load_balancer_namespace_bundle_max_bandwidth_mbytes: int = setting("loadBalancerNamespaceBundleMaxBandwidthMbytes", default=100, doc="Megabytes a second above which a bundle is split.", dynamic=True, supported=False)
+    load_balancer_namespace_maximum_bundles: int = setting("loadBalancerNamespaceMaximumBundles", default=128, doc="Most bundles of a namespace.", dynamic=True, supported=False)
+    load_balancer_shedding_enabled: bool = setting("loadBalancerSheddingEnabled", default=True, doc="Take bundles off overloaded brokers.", dynamic=True, supported=False)
+    load_balancer_shedding_interval_minutes: int = setting("loadBalancerSheddingIntervalMinutes", default=1, doc="How often that is considered.", minimum=1, dynamic=True, supported=False)
+    load_balancer_load_shedding_strategy: str = setting("loadBalancerLoadSheddingStrategy", default="org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder", doc="Class that chooses the bundles to move.", dynamic=True, supported=False)
+    load_balancer_broker_overloaded_threshold_percentage: int = setting("loadBalancerBrokerOverloadedThresholdPercentage", default=85, doc="Use of a resource above which a broker is overloaded.", minimum=0, maximum=100, dynamic=True, supported=False)
+    load_balancer_report_update_min_interval_millis: int = setting("loadBalancerReportUpdateMinIntervalMillis", default=5000, doc="Shortest time between two load reports.", minimum=0, dynamic=True, supported=False)
+    load_balancer_report_update_max_interval_minutes: int = setting("loadBalancerReportUpdateMaxIntervalMinutes", default=15, doc="Longest time between two load reports.", minimum=0, dynamic=True, supported=False)
+    load_balancer_broker_max_topics: int = setting("loadBalancerBrokerMaxTopics", default=50000, doc="Topics above which a broker gets no new bundles.", minimum=0, dynamic=True, supported=False)
+    default_namespace_bundle_split_algorithm: str = setting("defaultNamespaceBundleSplitAlgorithm", default="range_equally_divide", doc="How a bundle is split.", choices=("range_equally_divide", "topic_count_equally_divide"), dynamic=True)
+    supported_namespace_bundle_split_algorithms: tuple[str, ...] = setting("supportedNamespaceBundleSplitAlgorithms", default=("range_equally_divide", "topic_count_equally_divide", "specified_positions_divide"), doc="Ways that may be asked for.", dynamic=True)
+    namespace_bundle_unloading_timeout_ms: int = setting("namespaceBundleUnloadingTimeoutMs", default=60000, doc="Longest time for the unload of a bundle.", minimum=0, dynamic=True, supported=False)
+    load_balancer_multi_phase_bundle_unload: bool = setting("loadBalancerMultiPhaseBundleUnload", default=True, doc="Tell clients of a moved topic where it went.", supported=False)
 
 
 KEYS: Final[Mapping[str, KeyInfo]] = MappingProxyType({info.key: info for info in BrokerConfig.INFOS})
