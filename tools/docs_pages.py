@@ -16,7 +16,7 @@ from tools.generate_config import read_keys
 
 from pybroker.cli.command_table import COMMANDS
 from pybroker.cli.program import command_parser, overview
-from pybroker.config.keys import KeyInfo, Value
+from pybroker.config.setting_types import KeyInfo, Value
 from pybroker.model.findings import Code
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "broker.conf"

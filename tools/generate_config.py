@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parent.parent
 
 if TYPE_CHECKING:
-    from pybroker.config.keys import KeyInfo, Value, ValueType, parse_value
+    from pybroker.config.setting_types import KeyInfo, Value, ValueType, parse_value
 else:
     # Loaded by path: importing the package would import the generated module, which may not exist yet.
-    _spec = importlib.util.spec_from_file_location("_keys", ROOT / "src" / "pybroker" / "config" / "keys.py")
-    _keys = sys.modules["_keys"] = importlib.util.module_from_spec(_spec)
+    _spec = importlib.util.spec_from_file_location(
+        "_setting_types", ROOT / "src" / "pybroker" / "config" / "setting_types.py"
+    )
+    _keys = sys.modules["_setting_types"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(_keys)
     KeyInfo, Value, ValueType, parse_value = _keys.KeyInfo, _keys.Value, _keys.ValueType, _keys.parse_value
 
@@ -115,7 +117,7 @@ def render_module(keys: list[KeyInfo]) -> str:
         "from types import MappingProxyType",
         "from typing import Final",
         "",
-        "from pybroker.config.keys import KeyInfo, Settings, setting",
+        "from pybroker.config.setting_types import KeyInfo, Settings, setting",
         "",
         "",
         "class BrokerConfig(Settings):",

@@ -1,7 +1,8 @@
 """A message broker that speaks the Apache Pulsar protocol.
 
-Start reading at `cli` (the command line) and `app` (how the parts are put together); `docs/contributing/architecture.md` draws the
-layers. Inside the package imports point in one direction only, which `tests/unit/test_layering.py` checks.
+Start reading at `cli` (the command line) and `broker_process` (how the parts are put together);
+`docs/contributing/architecture.md` draws the layers. Inside the package imports point in one direction only, which
+`tests/unit/test_layering.py` checks.
 
 `embed` and `embed_in_thread` run a broker inside of this process, and are loaded when they are first asked for.
 """

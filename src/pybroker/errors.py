@@ -191,6 +191,10 @@ class LedgerFenced(StoreError):
     """The ledger takes no more appends: sealed, fenced, or an earlier append of it failed."""
 
 
+class AppendUnknown(StoreError):
+    """It is unknown whether the entries are stored. Only sealing their ledger decides: they are stored if it contains them."""
+
+
 class LedgerTerminated(StoreError):
     """The managed ledger takes no more appends, for ever."""
 

@@ -279,7 +279,7 @@ def test_full_target_leaves_earlier_restore_points(loaded: BrokerProcess, target
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
     )
     assert limited.returncode == 1
-    assert "File too large; what is copied stays, and the same command continues after it" in limited.stderr
+    assert "File too large; copied files are kept: repeat the command to continue" in limited.stderr
     assert loaded.get(SNAPSHOTS) == "[]", "the snapshot is released"
     assert newest_of(run_command("backup", target, "--list", "--json")) == first
     backup(loaded, target)

@@ -22,7 +22,7 @@ from pybroker.admin.http.protocol import READ_BYTES, WRITE_BUFFER_BYTES, HttpPro
 from pybroker.admin.metrics import shared_page
 from pybroker.admin.metrics.metrics_page import MetricsPage
 from pybroker.admin.metrics.shared_page import WrittenPage
-from pybroker.app import loop_factory
+from pybroker.broker_process import loop_factory
 from pybroker.memory.broker_memory import Holding
 from pybroker.model.events import SendRun
 from pybroker.wire import pulsar_api_pb2 as pb

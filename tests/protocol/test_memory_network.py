@@ -14,8 +14,8 @@ from tests.support.async_client import AsyncClient, Type
 from tests.support.memory_network import MemoryNetwork
 
 from pybroker.admin.server import HttpServer
-from pybroker.build import Stores, build
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.broker_assembly import Stores, build
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig
 from pybroker.errors import CannotListen
 from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore

@@ -34,7 +34,7 @@ from pybroker.disk.database import SQLITE_FAILURES, DatabaseSnapshot
 from pybroker.errors import BadVersionError, StoreError
 from pybroker.local_store.local_store import LocalStore
 from pybroker.local_store.segments.segment_writer import parse_segment_name
-from pybroker.local_store.start_up import StoreDirectories
+from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.metadata.metadata_paths import BACKUP_LINEAGE
 from pybroker.metadata.metadata_store import NOT_EXISTING
 from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore

@@ -43,9 +43,9 @@ from pybroker.broker.policies.live_settings import LiveSettings
 from pybroker.broker.policies.policies_in_force import PoliciesInForce
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.transactions.participation import TakingPart
+from pybroker.cluster.advertised_addresses import LookupResult
 from pybroker.cluster.cluster_documents import ClusterDocuments
 from pybroker.cluster.dynamic_configuration import DynamicConfiguration
-from pybroker.cluster.lookup import LookupResult
 from pybroker.errors import TooManyRequests, TopicNotFound
 from pybroker.managed_ledger.factory import ManagedLedgerFactory
 from pybroker.metadata.metadata_store import MetadataStore

@@ -1,6 +1,6 @@
-"""`--watch`: write the output of a command again and again, until Ctrl-C.
+"""`--watch`: repeat the output of a command until Ctrl-C.
 
-A terminal is redrawn. A pipe gets one block of text each time, or with `--json` one line.
+A terminal is redrawn. A pipe receives one block per refresh, or one line with `--json`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def add_watch_option(parser: argparse.ArgumentParser) -> None:
 
 
 def pause(text: str) -> float:
-    """Parse the time between two refreshes. The error explains the position of `--watch`, because a name may follow it."""
+    """Parse the pause between refreshes. The error explains `--watch`, because the next word may be a name."""
     try:
         pause_s = seconds(text)
     except argparse.ArgumentTypeError:

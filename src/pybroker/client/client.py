@@ -19,9 +19,9 @@ from typing import Self, TypeVar
 
 from pybroker.client.access import Access
 from pybroker.client.addresses import Address, addresses
-from pybroker.client.backoff import Backoff
 from pybroker.client.client_connection import Connection
 from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut, may_pass
+from pybroker.client.reconnect_delay import ReconnectDelay
 from pybroker.errors import TopicNotFound
 from pybroker.model.names import TopicName
 from pybroker.runtime.tasks import TaskOwner
@@ -159,14 +159,14 @@ class Client(Closing):
     async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Run `attempt`, and repeat it after retryable errors (see `may_pass`) until the operation timeout has passed."""
         deadline = time.monotonic() + self.access.operation_timeout_s
-        backoff = Backoff(random.random())
+        delay = ReconnectDelay(random.random())
         while True:
             try:
                 return await attempt()
             except Exception as error:
                 if not may_pass(error) or self._closed:
                     raise
-                wait_s = backoff.next_s()
+                wait_s = delay.next_s()
                 if time.monotonic() + wait_s > deadline:
                     raise
             await asyncio.sleep(wait_s)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from itertools import cycle
 
 from pybroker.disk.device_sync import sync_to_device
 from pybroker.storage_format.marker_layout import MarkerLayout
@@ -48,14 +49,14 @@ class MarkerFile:
         """`memory` has the layout's size."""
         self._memory = memory
         self._layout = layout
-        self._slot = 0
+        count = layout.slot_count
+        self._offsets = cycle([layout.slot_offset(number % count) for number in range(1, count + 1)])
 
     def content(self) -> bytes:
         return self._memory.content()
 
     def write(self, *values: int) -> None:
-        self._slot += 1
-        self._memory.write(self._layout.encode(*values), self._layout.slot_offset(self._slot))
+        self._memory.write(self._layout.encode(*values), next(self._offsets))
 
     def sync(self) -> None:
         """Raise OSError."""

@@ -36,7 +36,7 @@ from typing import ClassVar
 
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.views import ChunkOrderView, IndividualView, InOrderView, KeyOrderView
 from pybroker.model import ack_set
 from pybroker.model.chunk import Chunk

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import ReadPlan, Redelivery
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.single_active import SingleActiveDispatcher
 from pybroker.model.hashing import key_hash
 

@@ -3,7 +3,7 @@
 An entry goes to its hash's owner, unless the hash drains at its former owner, an earlier entry of the hash waits, or
 the owner cannot take it now. Then the entry waits, and the dispatcher reads ahead for the other consumers.
 
-*Look-ahead.* Waiting entries are listed by position and hash (`keyed_replay.py`), within `look_ahead_bytes`. An entry
+*Look-ahead.* Waiting entries are listed by position and hash (`keyed_redelivery.py`), within `look_ahead_bytes`. An entry
 may be listed while the entries that the same consumer delays cost less than the free memory. So one stuck consumer can
 fill half of the memory, two a third each. An entry that does not fit is parked with all later entries of its hash
 (`parked_hashes.py`) until the hash's owner has received all listed entries and can take more. Then a scan rereads from
@@ -29,11 +29,11 @@ from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redeli
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared.hash_owners import HashOwners
 from pybroker.dispatch.key_shared.kept_hashes import KeptHashes
-from pybroker.dispatch.key_shared.keyed_replay import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
+from pybroker.dispatch.key_shared.keyed_redelivery import ENTRY_BYTES, HASH_BYTES, PART_BYTES, KeyedReplay
 from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
 from pybroker.dispatch.look_ahead import LookAhead, WaitingOfHash
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.views import KeyOrderView
 from pybroker.model.position import Position
 

@@ -17,7 +17,7 @@ from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.pending_acks import PendingAcks
-from pybroker.dispatch.replay_queue import RedeliveryCounts, Waiting
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts, Waiting
 from pybroker.dispatch.views import IndividualView
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position

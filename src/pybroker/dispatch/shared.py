@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pybroker.dispatch.bound_replay import BoundReplay
 from pybroker.dispatch.chunks.parked_chunks import ParkedChunks
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, ReadPlan, Redelivery
 from pybroker.dispatch.look_ahead import ChunkLookAhead, ChunksOfConsumer
 from pybroker.dispatch.multi_consumer import MultiConsumerDispatcher
 from pybroker.dispatch.priority_levels import PriorityLevels
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
+from pybroker.dispatch.shared_redelivery import BoundReplay
 from pybroker.dispatch.views import ChunkOrderView
 from pybroker.model.chunk import Chunk
 from pybroker.model.position import Position

@@ -15,7 +15,7 @@ from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.delivery_log import DeliveryLog
 from pybroker.dispatch.dispatcher import AssignInput, Delivery, Dispatcher, ReadPlan, Redelivery
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
 from pybroker.dispatch.views import InOrderView
 from pybroker.errors import ConsumerBusy

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from pybroker.dispatch.bound_replay import BoundReplay
 from pybroker.dispatch.chunks.chunked_messages import ChunkedMessages
 from pybroker.dispatch.chunks.parked_chunks import ParkedChunks
 from pybroker.dispatch.consumer_state import ConsumerState
 from pybroker.dispatch.draining_hashes import DrainingHashes
 from pybroker.dispatch.key_shared.hash_owners import HashOwners
-from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay
+from pybroker.dispatch.key_shared.keyed_redelivery import KeyedReplay
 from pybroker.dispatch.key_shared.parked_hashes import ParkedHashes
 from pybroker.dispatch.look_ahead import ChunkLookAhead, LookAhead
 from pybroker.dispatch.pending_acks import PendingAcks
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.selectors.sticky_ranges import StickyRangesSelector
+from pybroker.dispatch.shared_redelivery import BoundReplay
 from pybroker.model.position import Position
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pybroker.app import Broker, StartError
+from pybroker.broker_process import Broker, StartError
 from pybroker.config import KEYS, BrokerConfig, ConfigError, format_value, load
 from pybroker.embedding.faults import Faults, Line, warn_of
 from pybroker.embedding.in_process_connection import EmbeddedConnection

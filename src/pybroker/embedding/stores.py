@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pybroker.build import Stores
+from pybroker.broker_assembly import Stores
 from pybroker.disk.disk import Disk, SpaceFigures
 from pybroker.errors import StorageFull
 from pybroker.ledgers.ledger_store import AppendRun

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pybroker.app import loop_factory
+from pybroker.broker_process import loop_factory
 from pybroker.config import BrokerConfig
 from pybroker.embedding.embedded_broker import EmbeddedBroker, NotRunning, configuration
 from pybroker.embedding.faults import Faults

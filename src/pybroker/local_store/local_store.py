@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 from pyroaring import BitMap
 
@@ -32,7 +33,10 @@ from pybroker.ledgers.ledger_store import (
     AppendRun,
     EntryRun,
     LedgerFile,
+    LedgerFiles,
+    LedgerIndex,
     LedgerPoint,
+    LedgerPurpose,
     LedgerStore,
     LedgerSummary,
     LedgerTotals,
@@ -52,8 +56,9 @@ from pybroker.local_store.ledger_ids import LedgerIds
 from pybroker.local_store.segments.ledger_location import LedgerLocation
 from pybroker.local_store.segments.ledger_reads import LedgerReads
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
-from pybroker.local_store.start_up import OpenedStore, StoreDirectories, open_store
+from pybroker.local_store.start_up import OpenedStore, open_store
 from pybroker.local_store.store_counters import StoreStats
+from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.local_store.store_options import LocalStoreOptions
 from pybroker.model.counters import Buckets
@@ -72,7 +77,7 @@ from pybroker.storage_format.segment_layout import PublishTimeOf, no_publish_tim
 _QUEUE_SHARES = 16
 
 
-class LocalStore(LedgerStore, CursorStore):
+class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
     """Owned by the app and created by `open`; `close` ends its threads."""
 
     def __init__(
@@ -156,7 +161,7 @@ class LocalStore(LedgerStore, CursorStore):
         publish_time_of: PublishTimeOf = no_publish_time,
         make_journal: Callable[[JournalSetup], Journal] = open_journal,
         known: KnownData = NOTHING_KNOWN,
-    ) -> LocalStore:
+    ) -> Self:
         """Recover the store in `directory`, or create it. Raise StoreError if it is damaged or cannot be opened.
 
         `known` is the stored data according to the metadata: if some of it is missing from the files, that is an error.
@@ -380,7 +385,15 @@ class LocalStore(LedgerStore, CursorStore):
 
     # Ledgers
 
-    async def create_ledger(self) -> int:
+    @property
+    def index(self) -> LedgerIndex:
+        return self
+
+    @property
+    def files(self) -> LedgerFiles:
+        return self
+
+    async def create_ledger(self, purpose: LedgerPurpose = LedgerPurpose.ENTRIES, owner: str = "") -> int:
         self._check_open()
         ledger_id = await self._ledger_ids.next()
         ledger = LiveLedger(ledger_id, publish_time_of=self._publish_time_of)

@@ -46,6 +46,7 @@ from pybroker.local_store.missing_files import MissingFiles, require_none
 from pybroker.local_store.segments.segment_tail import Leftovers, UnknownEntries, held_entries
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
 from pybroker.local_store.store_counters import StoreStats
+from pybroker.local_store.store_directories import StoreDirectories
 from pybroker.local_store.store_environment import StoreEnvironment
 from pybroker.runtime import logs
 from pybroker.storage_format.fields import LayoutError, UnknownVersion
@@ -55,19 +56,6 @@ from pybroker.storage_format.segment_layout import EMPTY_EXTENT, LedgerExtent, S
 
 # The limit of a column of the table, reduced by some blocks of ids.
 MAX_LEDGER_ID = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class StoreDirectories:
-    """Paths below the store's directory."""
-
-    ledgers: Path
-    journal: Path
-    table: Path
-
-    @classmethod
-    def below(cls, directory: Path) -> StoreDirectories:
-        return cls(directory / "ledgers", directory / "journal", directory / "checkpoint.db")
 
 
 @dataclass(slots=True)

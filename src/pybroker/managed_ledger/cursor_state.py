@@ -335,6 +335,12 @@ class CursorState:
         self._new_ack_sets = set()
         return delta
 
+    def take_whole(self) -> bytes | None:
+        """As `take_delta`, for a store that needs the whole state each time."""
+        if self._is_changed:
+            self.forget_deltas()
+        return self.take_delta()
+
     def forget_deltas(self) -> None:
         """Let the next delta contain the whole state, because a taken one is lost or not worth adding to."""
         self._is_changed = True

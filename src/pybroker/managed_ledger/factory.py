@@ -10,7 +10,7 @@ import msgspec
 
 from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorStore
-from pybroker.ledgers.ledger_store import LedgerSummary
+from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerSummary
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
@@ -120,7 +120,7 @@ class ManagedLedgerFactory:
         return True
 
     async def _make(self, document: StoredInfo, info: ManagedLedgerInfo | None) -> ManagedLedger:
-        ledger_id = await self.store.create_ledger()
+        ledger_id = await self.store.create_ledger(LedgerPurpose.ENTRIES, document.path)
         document.ledgers.add_ledger(ledger_id)
         return self._managed(document, info, ledger_id)
 

@@ -27,7 +27,8 @@ FORMAT_VERSION = 1
 
 
 class _StoredLedger(msgspec.Struct, omit_defaults=True):
-    """One ledger in the metadata; without counts until it is sealed, since they are not final.
+    """One ledger in the metadata; without counts until it is sealed, since they are not final. `messages`
+    is None if the store does not know it.
 
     `closed` is the time of sealing, in milliseconds since 1970; earlier versions did not write it.
     """
@@ -35,7 +36,7 @@ class _StoredLedger(msgspec.Struct, omit_defaults=True):
     id: int
     sealed: bool = True
     entries: int = 0
-    messages: int = 0
+    messages: int | None = 0
     bytes: int = 0
     closed: int = 0
 
@@ -53,7 +54,9 @@ class _StoredList(_StoredVersion):
 
 
 class LedgerRow:
-    """One ledger, changed by the list alone. `closed_ms` is valid once the ledger is sealed."""
+    """One ledger, changed by the list alone. `closed_ms` is valid once the ledger is sealed; `message_count` is None if it
+    is unknown.
+    """
 
     __slots__ = ("closed_ms", "entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
 
@@ -62,7 +65,7 @@ class LedgerRow:
         self.is_sealed = False
         self.closed_ms = 0
         self.entry_count = 0
-        self.message_count = 0
+        self.message_count: int | None = 0
         self.size_bytes = 0
 
 
@@ -74,11 +77,15 @@ class LedgerList:
         self._entries_before: list[int] = []
         self._ledgers: list[LedgerRow] = []
         self.entry_count = 0
-        self.message_count = 0
         self.size_bytes = 0
         for summary in sealed:
             self.add_ledger(summary.ledger_id)
             self.close_ledger(summary, 0)
+
+    @property
+    def message_count(self) -> int | None:
+        """None if it is unknown."""
+        return _message_count(self._ledgers)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -99,14 +106,24 @@ class LedgerList:
             self._grow(index, entry_count, message_count, size_bytes)
 
     def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:
-        """Idempotent."""
+        """Idempotent. Raises StoreError if the ledger has fewer entries than were visible."""
         index = self._index_of(summary.ledger_id)
         ledger = self._ledgers[index]
-        assert summary.entry_count >= ledger.entry_count, "entries that were visible are gone"
+        if summary.entry_count < ledger.entry_count:
+            raise StoreError(
+                f"ledger {summary.ledger_id} has {summary.entry_count} entries, but {ledger.entry_count} were stored: "
+                "confirmed entries are lost"
+            )
+        if summary.message_count is not None:
+            message_count: int | None = summary.message_count - (ledger.message_count or 0)
+        elif summary.entry_count == ledger.entry_count:
+            message_count = 0  # Nothing was added to the entries that this owner has counted.
+        else:
+            message_count = None
         self._grow(
             index,
             summary.entry_count - ledger.entry_count,
-            summary.message_count - ledger.message_count,
+            message_count,
             summary.size_bytes - ledger.size_bytes,
         )
         if not ledger.is_sealed:
@@ -128,7 +145,6 @@ class LedgerList:
                 continue
             assert ledger.is_sealed, "a ledger that takes appends stays"
             self.entry_count -= ledger.entry_count
-            self.message_count -= ledger.message_count
             self.size_bytes -= ledger.size_bytes
         assert kept, "one ledger stays"
         self._ids = [ledger.ledger_id for ledger in kept]
@@ -136,13 +152,13 @@ class LedgerList:
         self._ledgers = kept
         assert self.last_position >= last, "the newest entry goes last"
 
-    def _grow(self, index: int, entry_count: int, message_count: int, size_bytes: int) -> None:
+    def _grow(self, index: int, entry_count: int, message_count: int | None, size_bytes: int) -> None:
         ledger = self._ledgers[index]
         ledger.entry_count += entry_count
-        ledger.message_count += message_count
+        if ledger.message_count is not None:
+            ledger.message_count = None if message_count is None else ledger.message_count + message_count
         ledger.size_bytes += size_bytes
         self.entry_count += entry_count
-        self.message_count += message_count
         self.size_bytes += size_bytes
         for later in range(index + 1, len(self._ids)):
             self._entries_before[later] += entry_count
@@ -257,7 +273,7 @@ class LedgerList:
     def totals_behind(self, ledger_id: int) -> LedgerTotals:
         """Return messages and bytes in the ledgers behind `ledger_id`, which need not be in the list."""
         behind = self._ledgers[bisect_right(self._ids, ledger_id) :]
-        return LedgerTotals(sum(ledger.message_count for ledger in behind), sum(ledger.size_bytes for ledger in behind))
+        return LedgerTotals(_message_count(behind), sum(ledger.size_bytes for ledger in behind))
 
     def _rank(self, position: Position) -> int:
         """Count the entries up to and including `position`, like `_entries_before`."""
@@ -314,3 +330,12 @@ class LedgerList:
             if row.sealed:
                 ledgers.close_ledger(LedgerSummary(row.id, row.entries, row.messages, row.bytes), row.closed or now_ms)
         return ledgers
+
+
+def _message_count(rows: Sequence[LedgerRow]) -> int | None:
+    total = 0
+    for row in rows:
+        if row.message_count is None:
+            return None
+        total += row.message_count
+    return total

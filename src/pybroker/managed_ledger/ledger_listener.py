@@ -20,5 +20,9 @@ class ManagedLedgerListener(ABC):
         """These entries are not stored."""
 
     @abstractmethod
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        """Divide the context of a run: for its first `entry_count` entries, and for the others."""
+
+    @abstractmethod
     def fenced(self, error: LedgerFenced) -> None:
         """Another process has taken over the managed ledger, which must be closed. Called at most once."""

@@ -206,7 +206,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return
         self._is_dirty = False
-        delta = self.state.take_delta()
+        delta = self.state.take_whole() if self._store.needs_whole_states else self.state.take_delta()
         waiting, self._waiting = self._waiting, []
         if delta is None:
             for done in waiting:

@@ -76,7 +76,7 @@ class PublishTimes:
         ledger_id = ids[await _bisect(look_at_ledgers, 1, len(ids), publish_time_ms) - 1]
         count = ledgers.entry_count_of(ledger_id)
         try:
-            low, high = await self._store.publish_time_span(ledger_id, publish_time_ms)
+            low, high = await self._store.index.publish_time_span(ledger_id, publish_time_ms) or (0, count)
         except DamagedEntries:  # of the whole ledger: its index cannot be read
             low, high = 0, count
         low = min(max(low, start.entry_id if ledger_id == start.ledger_id else 0), count)

@@ -27,14 +27,14 @@ class MarkerLayout:
     def __init__(self, head: bytes, value_count: int, *, slot_count: int, slot_bytes: int) -> None:
         self._head = head
         self._values = struct.Struct(f"<{value_count}Q")
-        self._slot_count = slot_count
+        self.slot_count = slot_count
         self._slot_bytes = slot_bytes
         self._checked_bytes = len(head) + self._values.size
         assert self._checked_bytes + _CHECKSUM.size <= slot_bytes, "a slot holds all of its fields"
         assert slot_count * slot_bytes <= MARKER_BYTES, "the file holds all slots"
 
     def slot_offset(self, number: int) -> int:
-        return number % self._slot_count * self._slot_bytes
+        return number * self._slot_bytes
 
     def encode(self, *values: int) -> bytes:
         fields = self._head + self._values.pack(*values)
@@ -43,7 +43,7 @@ class MarkerLayout:
     def decode(self, data: bytes) -> tuple[int, ...] | None:
         """Return the values of the newest undamaged slot."""
         found = []
-        for number in range(self._slot_count):
+        for number in range(self.slot_count):
             offset = number * self._slot_bytes
             fields = bytes(data[offset : offset + self._checked_bytes])
             checksum = bytes(data[offset + self._checked_bytes : offset + self._checked_bytes + _CHECKSUM.size])

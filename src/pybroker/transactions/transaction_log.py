@@ -122,6 +122,9 @@ class TransactionLog(ManagedLedgerListener):
                 durable.exception()  # mark as retrieved: there may be no waiter
         self._fail(error)
 
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        raise AssertionError("each append of the log has one entry")
+
     def fenced(self, error: LedgerFenced) -> None:
         self._fail(error)
 

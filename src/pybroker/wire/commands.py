@@ -70,7 +70,7 @@ class Decoder:
     """Turns the bytes of one connection, its owner, into events.
 
     `feed` takes received bytes; the connection receives the rest of a large frame into `own_buffer`. Invariants:
-    `_rest` holds less than one whole frame, unless `has_more`. While a large frame is incomplete, `_missing_bytes` of
+    `_rest` holds less than one whole frame, unless `has_more`. While a large frame is incomplete, `missing_bytes` of
     it have not been received, and only the last of its `_pieces` has free space.
     """
 
@@ -79,11 +79,11 @@ class Decoder:
         "_max_batch_messages",
         "_max_fields",
         "_max_frame_bytes",
-        "_missing_bytes",
         "_piece_bytes",
         "_pieces",
         "_rest",
         "has_more",
+        "missing_bytes",
     )
 
     def __init__(self) -> None:
@@ -92,7 +92,8 @@ class Decoder:
         """Whether whole frames wait: call `feed` without data, after other connections were served."""
         self._pieces: list[bytearray] = []
         self._filled = 0  # bytes used in the last piece
-        self._missing_bytes = 0
+        self.missing_bytes = 0
+        """Not 0 while a large frame is incomplete: the next bytes must be received into `own_buffer`."""
         self._piece_bytes = UNAUTHENTICATED_PIECE_BYTES
         self._max_frame_bytes = MAX_UNAUTHENTICATED_FRAME_BYTES
         self._max_batch_messages = 1
@@ -110,34 +111,29 @@ class Decoder:
     def held_bytes(self) -> int:
         return sum(map(len, self._pieces)) + len(self._rest)
 
-    @property
-    def is_in_large_frame(self) -> bool:
-        """Whether the next bytes must be received into `own_buffer`."""
-        return self._missing_bytes > 0
-
     def release(self) -> None:
         """Release the memory of an incomplete frame at the end of the connection, because other objects may keep this
         decoder.
         """
         self._rest = b""
         self._pieces = []
-        self._missing_bytes = 0
+        self.missing_bytes = 0
         self.has_more = False
 
     def own_buffer(self) -> memoryview | None:
         """Return the buffer for the next bytes while a large frame is incomplete."""
-        if not self._missing_bytes:
+        if not self.missing_bytes:
             return None
         if self._filled == len(self._pieces[-1]):
-            self._pieces.append(bytearray(min(self._missing_bytes, self._piece_bytes)))
+            self._pieces.append(bytearray(min(self.missing_bytes, self._piece_bytes)))
             self._filled = 0
         return memoryview(self._pieces[-1])[self._filled :]
 
     def own_buffer_filled(self, size_bytes: int) -> list[Event]:
-        assert self._missing_bytes >= size_bytes
+        assert self.missing_bytes >= size_bytes
         self._filled += size_bytes
-        self._missing_bytes -= size_bytes
-        if self._missing_bytes:
+        self.missing_bytes -= size_bytes
+        if self.missing_bytes:
             return []
         data = b"".join(self._pieces)
         self._pieces = []
@@ -145,7 +141,7 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[Event]:
         """Decode `data`, which follows all data fed before. Raise ProtocolViolation for invalid data."""
-        if self._missing_bytes:
+        if self.missing_bytes:
             events: list[Event] = []
             while data and (own := self.own_buffer()) is not None:
                 taken = min(len(own), len(data))
@@ -167,7 +163,7 @@ class Decoder:
             if total + 4 - kept > OWN_BUFFER_BYTES:
                 self._pieces = [bytearray(data[pos:])]
                 self._filled = kept
-                self._missing_bytes = total + 4 - kept
+                self.missing_bytes = total + 4 - kept
                 self.has_more = False  # only the rest of this frame can come next
                 return
         self._rest = data[pos:]

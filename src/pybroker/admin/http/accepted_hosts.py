@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Self
 from urllib.parse import urlsplit
 
-from pybroker.cluster.lookup import parse_listeners
+from pybroker.cluster.advertised_addresses import parse_listeners
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import AdminError
 

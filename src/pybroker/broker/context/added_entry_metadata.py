@@ -101,7 +101,8 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
         run = await ledger.read_if_there(last, 1, 1) if ledger.ledgers.has_entry(last) else None
     except DamagedEntries as damage:
         # The index is at most one of these. A gap does less harm than a repeated index.
-        index = (ledger.document.last_index or 0) + ledger.ledgers.message_count
+        counted = ledger.ledgers.message_count
+        index = (ledger.document.last_index or 0) + (ledger.ledgers.entry_count if counted is None else counted)
         logs.error("entry_index.guessed", managed_ledger=ledger.name, index=index, error=str(damage))
         return index
     return None if run is None else broker_metadata(run.payloads[0]).index

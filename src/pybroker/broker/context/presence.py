@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from pybroker.cluster.lookup import AdvertisedAddresses
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses
 from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName
 

@@ -14,7 +14,7 @@ from pybroker.dispatch.non_persistent_dispatcher import (
     NonPersistentDispatcher,
     SharedNonPersistentDispatcher,
 )
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.shared import SharedDispatcher
 from pybroker.dispatch.single_active import ExclusiveDispatcher
 from pybroker.model.names import TopicName

@@ -31,7 +31,7 @@ from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.broker.delivery.subscription_transactions import SubscriptionTransactions
 from pybroker.dispatch.blocked_reasons import BlockedReason, Stall
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan, Redelivery
-from pybroker.dispatch.replay_queue import RedeliveryCounts
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts
 from pybroker.dispatch.views import ChunkOrderView, IndividualView, InOrderView, KeyOrderView
 from pybroker.errors import BrokerError, ConsumerBusy, DamagedEntries, StoreError
 from pybroker.ledgers.ledger_store import EntryRun

@@ -305,6 +305,18 @@ def _stored(topic: Topic) -> list[Finding]:
                 evidence={"ledgerId": ledger.current_ledger_id, "pendingEntries": ledger.pending_entries},
             )
         )
+    elif ledger.is_changing_ledger:
+        changing_since_ms = wall_ms(ledger.changing_since_ms, clock)
+        error = f"; the last attempt failed: {ledger.change_error}" if ledger.change_error else ""
+        findings.append(
+            Finding(
+                Code.STORAGE_FAILED,
+                f"{counted(ledger.pending_entries, 'entry waits', 'entries wait')}{for_long(changing_since_ms, clock)} until the "
+                f"broker has closed ledger {ledger.current_ledger_id} of {topic.name} and opened the next one{error}.",
+                since_ms=changing_since_ms,
+                evidence={"ledgerId": ledger.current_ledger_id, "pendingEntries": ledger.pending_entries},
+            )
+        )
     deduplication = topic.deduplication
     if deduplication.is_recovering:
         done, in_all = deduplication.replayed_entries, deduplication.replay_entries

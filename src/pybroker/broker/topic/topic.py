@@ -17,6 +17,7 @@ from pybroker.broker.delivery.subscription import Subscription
 from pybroker.broker.publishing.deduplication import Accepted
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_registry import TOPIC_EPOCH_PROPERTY, stored_epoch
+from pybroker.broker.publishing.publish_checks import rows
 from pybroker.broker.publishing.topic_deduplication import DEDUPLICATION_CURSOR, TopicDeduplication
 from pybroker.broker.topic import backlog_rules
 from pybroker.broker.topic.backlog_rules import UNKNOWN_AGE_S
@@ -288,6 +289,16 @@ class Topic(TopicBase, ManagedLedgerListener):
             if publish.accepted is not None:
                 self.deduplication.failed(producer, publish.accepted)
         self.deduplication.landed()
+
+    def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
+        assert isinstance(context, Publish)
+        run = context.run
+        head, tail = rows(run, range(entry_count)), rows(run, range(entry_count, len(run.payloads)))
+        # Deduplication follows the last message of the run.
+        return (
+            Publish(context.producer, head, context.started_ms, None),
+            Publish(context.producer, tail, context.started_ms, context.accepted),
+        )
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
         """Make publishers wait in `queue` on behalf of `part`; None ends that."""

@@ -185,8 +185,9 @@ class TopicCompaction:
     @asynccontextmanager
     async def dropped(self) -> AsyncIterator[None]:
         """Delete the view, and prevent compactions within this context. Raises StoreError."""
-        await self.drop()
-        async with self._alone:
+        self._ledger.interrupt_compaction()
+        async with self._alone:  # Compactions that begin from now on wait behind this in the queue of the lock.
+            await self.drop()
             yield
 
     async def last_message(self) -> tuple[Position, int] | None:

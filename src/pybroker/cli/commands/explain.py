@@ -36,7 +36,7 @@ Document = dict[str, Any]
 DEFAULT_LIMIT = 100
 DEFAULT_WIDTH = 80
 MAX_PAGE = 500
-"""Maximum topics in one page of the list of stuck topics."""
+"""Topics per page of the list of stuck topics."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +94,7 @@ def _draw(fetch: Callable[[], Explained], where: SameBroker, output: Output) -> 
 
 
 class Explained(NamedTuple):
-    """The broker's answer: one document, several for a partitioned topic, or the list of stuck topics."""
+    """The broker's documents: one, several for a partitioned topic, or the list of stuck topics."""
 
     documents: Sequence[Document]
     is_list_of_topics: bool = False
@@ -124,7 +124,7 @@ def _stuck(rest: AdminRest, limit: int) -> Explained:
 
 
 def text_for(output: Output, where: SameBroker) -> ExplainText:
-    """Return the renderer for the terminal's width; for 80 columns where there is no terminal."""
+    """Return the renderer for the terminal's width, or for 80 columns without a terminal."""
     width = output.width or shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
     return ExplainText(width, int(time.time() * 1000), where)
 
@@ -135,8 +135,7 @@ def _write(output: Output, lines: Sequence[Line]) -> None:
 
 
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:
-    """Fetch all pages of the broker's stuck topics as one document. Raises NotThere if the broker does not have the
-    call."""
+    """Fetch all pages of the stuck topics as one document. Raises NotThere if the broker does not have this call."""
     found: list[Document] = []
     while True:
         page = {"search": search, "offset": len(found), "limit": min(MAX_PAGE, limit - len(found))}
@@ -147,7 +146,6 @@ def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Docu
 
 
 def _query(options: argparse.Namespace) -> dict[str, object]:
-    """Raises WrongUsage for options that need a subscription, or exclude one."""
     if options.topic is None and any(
         each is not None for each in (options.key, options.key_base64, options.id, options.consumer, options.producer)
     ):
@@ -163,7 +161,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
         raise WrongUsage("--key, --id and --consumer need a subscription: pybroker explain TOPIC SUBSCRIPTION ...")
     if options.producer is not None:
         if options.subscription is not None:
-            raise WrongUsage("--producer belongs to a topic: leave out the subscription")
+            raise WrongUsage("--producer selects a producer of the topic: omit the subscription")
         return {"producer": options.producer}
     return query
 
@@ -179,13 +177,13 @@ def _path(name: TopicName, subscription: str | None) -> str:
 
 
 def partitions_of_id(rest: AdminRest, name: TopicName, given: GivenId | None) -> list[TopicName]:
-    """All partitions of the topic, or the one that the id names. Raises WrongUsage for an id that could be of any of them."""
+    """Return the partitions to search: all, or the one in the id. Raises WrongUsage for an ambiguous id."""
     if given is not None and given.partition >= 0 and name.partition_index < 0:
         return [name.partition(given.partition)]
     names = rest.partitions(name)
     if given is not None and len(names) > 1:
         raise WrongUsage(
-            f"{name} has {len(names)} partitions, each with ids of its own: name {name}-partition-N, "
-            "or give the id as LEDGER:ENTRY:PARTITION:INDEX"
+            f"{name} has {len(names)} partitions with separate ids: use {name}-partition-N, "
+            "or write the id as LEDGER:ENTRY:PARTITION:INDEX"
         )
     return names

@@ -72,7 +72,6 @@ def _next(rest: AdminRest, name: TopicName, subscription: str, most: int) -> Ite
 
 
 def messages_of(answer: Answer, name: TopicName) -> list[Message]:
-    """Return the messages of an answer of `peek`: one message, or those of a batch. Raises DamagedPayload, CommandFailed."""
     said = {key.removeprefix(_HEADER): value for key, value in answer.headers.items() if key.startswith(_HEADER)}
     try:
         ledger_id, entry_id = (int(part) for part in said["message-id"].split(":")[:2])

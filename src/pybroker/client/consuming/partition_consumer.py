@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from pybroker.client.backoff import Backoff
 from pybroker.client.client import Client, TopicSchema
 from pybroker.client.client_connection import Connection, ConnectionUser
 from pybroker.client.client_transactions import Transaction
@@ -23,6 +22,7 @@ from pybroker.client.consuming.unpacking import MAX_CHUNKED_MESSAGES, ChunkedMes
 from pybroker.client.failures import ClientError, ConnectionLost, may_attach_later
 from pybroker.client.frames import ReceivedEntry
 from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
+from pybroker.client.reconnect_delay import ReconnectDelay
 from pybroker.errors import BrokerError
 from pybroker.model.names import TopicName
 from pybroker.runtime import logs
@@ -179,7 +179,7 @@ class PartitionConsumer(ConnectionUser):
         self._client.tasks.start(self._keep_attaching(), f"consumer {self.topic}")
 
     async def _keep_attaching(self) -> None:
-        backoff = Backoff(random.random())
+        delay = ReconnectDelay(random.random())
         while not self._is_closed:
             try:
                 await self._attach_once()
@@ -189,7 +189,7 @@ class PartitionConsumer(ConnectionUser):
                     self.failure = error
                     self._owner.changed()
                     return
-                await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(delay.next_s())
 
     # --- callbacks of the connection
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from pybroker.client.backoff import Backoff
 from pybroker.client.client import Client, ClientPart, TopicSchema
 from pybroker.client.client_connection import Connection, ConnectionUser
 from pybroker.client.failures import ClientError, ConnectionLost, NotSent, RequestTimedOut, may_attach_later, refusal
 from pybroker.client.frames import ReceivedEntry, send_head
 from pybroker.client.producing.pending_sends import PendingSend, PendingSends
+from pybroker.client.reconnect_delay import ReconnectDelay
 from pybroker.errors import BrokerError, ProducerBusy
 from pybroker.model.names import TopicName
 from pybroker.model.txn_id import TxnId
@@ -351,7 +351,7 @@ class Producer(ConnectionUser, ClientPart):
         self._client.tasks.start(self._keep_attaching(), f"producer {self.topic}")
 
     async def _keep_attaching(self) -> None:
-        backoff = Backoff(random.random())
+        delay = ReconnectDelay(random.random())
         while self._state is ProducerState.RECONNECTING:
             try:
                 await self._attach_once()
@@ -359,7 +359,7 @@ class Producer(ConnectionUser, ClientPart):
                 if not may_attach_later(error):
                     self._fail(error, ProducerState.FAILED)
                     return
-                await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(delay.next_s())
 
     # --- the end
 

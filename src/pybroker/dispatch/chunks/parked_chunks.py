@@ -1,6 +1,6 @@
 """Parked chunks of a Shared subscription: chunks of one consumer that are not listed from a position on.
 
-When no capacity is available for a chunk (`bound_replay.py`), later chunks of its consumer are ignored until it has
+When no capacity is available for a chunk (`shared_redelivery.py`), later chunks of its consumer are ignored until it has
 received all listed ones and can take more. Then a *scan* rereads from that position up to the cursor's read position.
 
 Pure: the dispatcher decides when to scan and reports the result.

@@ -23,8 +23,8 @@ from pybroker.admin.server import HttpServer
 from pybroker.auth.server_tls import CertificateRefresher, server_context
 from pybroker.backup.data_snapshot import DataSnapshots, remove_earlier_snapshots
 from pybroker.broker.service import BrokerService, DataDirectoryName
-from pybroker.build import Stores, build
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts
+from pybroker.broker_assembly import Stores, build
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.disk.disk import Disk
 from pybroker.errors import CannotListen, StoreError

@@ -6,7 +6,7 @@ FIRST_S = 0.05
 LONGEST_S = 3.0
 
 
-class Backoff:
+class ReconnectDelay:
     """Pauses that double from `FIRST_S` to `LONGEST_S`. They vary by 10 %, so that clients do not retry at once."""
 
     def __init__(self, spread: float) -> None:

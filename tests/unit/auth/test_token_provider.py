@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support import credentials
 
-from pybroker.auth.token import TokenProvider, TokenSettings
-from pybroker.config.keys import ConfigError
+from pybroker.auth.token_provider import TokenProvider, TokenSettings
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
 NOW_S = 1_700_000_000.0
@@ -161,7 +161,7 @@ def test_the_audience_must_match_when_one_is_configured() -> None:
     ("settings", "match"),
     [
         ({"secret_key": ""}, "set tokenSecretKey or tokenPublicKey"),
-        ({"secret_key": credentials.data_url(b"short")}, "tokenSecretKey holds 5 bytes"),
+        ({"secret_key": credentials.data_url(b"short")}, "tokenSecretKey has 5 bytes"),
         ({"secret_key": credentials.data_url(credentials.public_pem(credentials.rsa_key()))}, "tokenSecretKey"),
         ({"public_key": credentials.data_url(b"\x00no key")}, "tokenPublicKey contains no public key"),
         ({"public_key": "/nowhere/public.key"}, "tokenPublicKey: file /nowhere/public.key does not exist"),

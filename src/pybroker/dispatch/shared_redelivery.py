@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pyroaring import BitMap
 
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.replay_queue import ReplaySet, Waiting
+from pybroker.dispatch.redelivery_queue import ReplaySet, Waiting
 from pybroker.model.position import Position
 
 ENTRY_BYTES = 4

@@ -41,6 +41,7 @@ def ledger_limits(config: BrokerConfig) -> LedgerLimits:
         config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
         config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
         config.managed_ledger_inactive_ledger_rollover_time_seconds * 1000,
+        config.managed_ledger_add_entry_timeout_seconds * 1000,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.dispatch.replay_queue import RedeliveryCounts, ReplaySet
+from pybroker.dispatch.redelivery_queue import RedeliveryCounts, ReplaySet
 from pybroker.model.position import LATEST, Position
 
 

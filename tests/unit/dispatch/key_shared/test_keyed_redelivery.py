@@ -6,7 +6,7 @@ import pytest
 from tests.unit.dispatch.support import LEDGER, consumer, positions
 
 from pybroker.dispatch.consumer_state import ConsumerState
-from pybroker.dispatch.key_shared.keyed_replay import KeyedReplay
+from pybroker.dispatch.key_shared.keyed_redelivery import KeyedReplay
 from pybroker.model.position import Position
 
 A, B = consumer("a"), consumer("b")

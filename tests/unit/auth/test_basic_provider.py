@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support import credentials
 
-from pybroker.auth.basic import MAX_REMEMBERED_FAILURES, BasicProvider
-from pybroker.config.keys import ConfigError
+from pybroker.auth.basic_provider import MAX_REMEMBERED_FAILURES, BasicProvider
+from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
 # Hashes of "secret" by OpenSSL and by crypt(3).

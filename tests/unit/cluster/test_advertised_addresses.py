@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.cluster.lookup import AdvertisedAddresses, BoundPorts, LookupResult, parse_listeners
+from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts, LookupResult, parse_listeners
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.errors import ServiceNotReady
 
