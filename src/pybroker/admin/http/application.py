@@ -27,7 +27,7 @@ from pybroker.admin.http import audit
 from pybroker.admin.http.accepted_hosts import AcceptedHosts
 from pybroker.admin.http.request_limit import RequestLimit
 from pybroker.admin.http.route_table import RouteTable
-from pybroker.auth import names as auth_methods
+from pybroker.auth import provider_names as auth_methods
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
 from pybroker.runtime import logs
