@@ -27,7 +27,7 @@ from pybroker.admin.http import audit
 from pybroker.admin.http.accepted_hosts import AcceptedHosts
 from pybroker.admin.http.request_limit import RequestLimit
 from pybroker.admin.http.route_table import RouteTable
-from pybroker.auth import provider_names as auth_methods
+from pybroker.auth import provider_names
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
 from pybroker.runtime import logs
@@ -93,7 +93,7 @@ class Application:
                 _check_site(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
-                if self._accepted_hosts is not None and scope[IDENTITY_KEY].method == auth_methods.NONE:
+                if self._accepted_hosts is not None and scope[IDENTITY_KEY].method == provider_names.NONE:
                     self._accepted_hosts.check(Headers(scope=scope).get("host"))
                 authorization, role = self._broker.broker_context.authorization, scope[IDENTITY_KEY].role
                 share.holder = authorization.holder(role, share.holder.name)
