@@ -241,7 +241,7 @@ async def test_leases_of_one_role_leave_room_for_another_role_on_a_topic_and_on_
 
 async def look(broker: MemoryBroker, role: str) -> Look:
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-    head = f"GET {LIVE} HTTP/1.1\r\nhost: b\r\naccept: text/event-stream\r\n"
+    head = f"GET {LIVE} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n"
     writer.write(f"{head}authorization: {token(role)['Authorization']}\r\n\r\n".encode())
     found = Look(reader, writer)
     found.status = int((await reader.readline()).split()[1])

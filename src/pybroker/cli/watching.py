@@ -17,9 +17,10 @@ from pybroker.cli.text_tables import moment, printable
 
 DEFAULT_PAUSE_S = 2.0
 LEAST_PAUSE_S = 0.1
-CLEAR = "\x1b[H\x1b[2J\x1b[3J"
-Draw = Callable[[Output], None]
-"""Fetches and writes the current state. Raises CommandFailed."""
+CLEAR = "\x1b[H\x1b[2J"
+"""Move to the first line and clear the screen; the lines that have scrolled away stay."""
+Draw = Callable[[Output], int | None]
+"""Fetches the current state and writes it. Returns the exit code, or None for success. Raises CommandFailed."""
 
 
 def add_watch_option(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +48,13 @@ def pause(text: str) -> float:
 
 
 def show(output: Output, pause_s: float | None, draw: Draw) -> int:
-    """Draw once, or every `pause_s` seconds until Ctrl-C. The first failure ends the command; later ones are shown,
-    because a broker may restart.
+    """Draw once, or every `pause_s` seconds without end. Return the exit code. Raises CommandFailed if the first time fails.
+
+    A later failure is shown and does not end the command, because a broker that restarts comes back: below the last state on
+    a terminal, as `{"error": ...}` with --json, and on the standard error output otherwise.
     """
     if pause_s is None:
-        draw(output)
-        return EXIT_OK
+        return draw(output) or EXIT_OK
     is_first = True
     while True:
         if output.is_terminal:
@@ -85,8 +87,9 @@ def _write_block(output: Output, text: str, pause_s: float, *, is_first: bool) -
 
 
 def _write_failure(output: Output, failure: str) -> None:
-    """On a terminal, show the failure below the last state."""
-    if output.is_terminal and not output.is_json:
+    if output.is_json:
+        output.record({"error": failure})
+    elif output.is_terminal:
         output.line(f"{_now()}: {printable(failure)}", RED)
     else:
         say(failure)

@@ -140,6 +140,11 @@ def lacks_space(error: BaseException) -> bool:
     return getattr(error, "sqlite_errorcode", None) in _NO_SPACE_CODES
 
 
+def failure_text(error: BaseException) -> str:
+    """Return the text for a database that cannot be opened. SQLite reports a full disk as an I/O error, which is misleading."""
+    return f"the disk is full ({error}): free space, and start again" if lacks_space(error) else str(error)
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")

@@ -41,6 +41,11 @@ SENT_NAME_BYTES = 150
 """Besides the text of the name."""
 
 
+def not_found(txn_id: TxnId) -> TransactionNotFound:
+    """Return the error with Pulsar's text."""
+    return TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
+
+
 class Phase(enum.StrEnum):
     """Names as in Pulsar's REST."""
 
@@ -167,7 +172,7 @@ class CoordinatorState:
         """Raises TransactionNotFound for an ended or unknown transaction."""
         found = self._live.get(txn_id.least)
         if found is None:
-            raise TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
+            raise not_found(txn_id)
         return found
 
     def held_by(self, transaction: Transaction, name: str) -> None:
@@ -270,7 +275,7 @@ class CoordinatorState:
         for least in commits:
             transaction = self.existing(TxnId(self.coordinator_id, least))
             if not asking.may(transaction.owner):
-                raise TransactionNotFound(f"The transaction with this txdID `{transaction.id}`not found ")
+                raise not_found(transaction.id)
             of = transaction.label
             if of is None or (of.sink, of.batch, of.writer) != (label.sink, label.batch, label.writer):
                 raise InvalidTxnStatus(

@@ -19,7 +19,7 @@ from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TRANSACTION_LOG
 from pybroker.runtime import logs
 from pybroker.transactions.coordinator import Coordinator, CoordinatorContext
-from pybroker.transactions.coordinator_state import Phase
+from pybroker.transactions.coordinator_state import Phase, not_found
 from pybroker.transactions.sinks import HOMES, home_of
 
 if TYPE_CHECKING:
@@ -96,6 +96,15 @@ class Coordinators:
     async def transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
         coordinator = await self.ready(txn_id.most)
         return coordinator, coordinator.state.existing(txn_id)
+
+    async def listed_transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
+        """Return a transaction for an administrator, who does not connect to its coordinator first as clients do.
+
+        A coordinator that has never been used has no transactions, and is not started. Raises as `transaction`.
+        """
+        if self.begun(txn_id.most) is None and txn_id.most < self.count:
+            raise not_found(txn_id)
+        return await self.transaction(txn_id)
 
     async def connect(self, coordinator_id: int) -> Coordinator:
         """Start a coordinator if necessary, and wait until it is ready.

@@ -24,8 +24,10 @@ from starlette.types import Message, Receive, Scope, Send
 from pybroker.admin.calls.call import BROKER_KEY, IDENTITY_KEY, SHARE_KEY, STREAMED_KEY, BadBody, ClientGone
 from pybroker.admin.calls.http_limits import SMALL_BYTES, HttpLimits, Share
 from pybroker.admin.http import audit
+from pybroker.admin.http.accepted_hosts import AcceptedHosts
 from pybroker.admin.http.request_limit import RequestLimit
 from pybroker.admin.http.route_table import RouteTable
+from pybroker.auth import provider_names
 from pybroker.auth.authentication import Identity
 from pybroker.errors import AdminError, BrokerError, StoreError
 from pybroker.runtime import logs
@@ -71,6 +73,7 @@ class Application:
         self.limits = HttpLimits(config, broker.runtime.memory)
         is_limited = config.http_requests_limit_enabled
         self._limit = RequestLimit(config.http_requests_max_per_second) if is_limited else None
+        self._accepted_hosts = AcceptedHosts.of(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "lifespan and WebSocket are disabled"
@@ -90,6 +93,8 @@ class Application:
                 _check_site(scope)
                 scope[BROKER_KEY] = self._broker
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
+                if self._accepted_hosts is not None and scope[IDENTITY_KEY].method == provider_names.NONE:
+                    self._accepted_hosts.check(Headers(scope=scope).get("host"))
                 authorization, role = self._broker.broker_context.authorization, scope[IDENTITY_KEY].role
                 share.holder = authorization.holder(role, share.holder.name)
                 ASKING.set(share.holder)

@@ -83,14 +83,14 @@ async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
         call.require_superuser()
     except AdminError:
         try:
-            found = await call.broker.transactions.transaction(txn_id)
+            found = await call.broker.transactions.listed_transaction(txn_id)
         except BrokerError:
             found = None
         if call.role is None or found is None or found[1].owner != call.role:
             raise
         return found
     require_enabled(call)
-    return await call.broker.transactions.transaction(txn_id)
+    return await call.broker.transactions.listed_transaction(txn_id)
 
 
 async def list_coordinators(call: Call) -> Response:
@@ -130,7 +130,7 @@ async def get_transaction_metadata(call: Call) -> Response:
     The owner and superusers also see participants that have not confirmed its end.
     """
     require_enabled(call)
-    coordinator, transaction = await call.broker.transactions.transaction(txn_id_of(call))
+    coordinator, transaction = await call.broker.transactions.listed_transaction(txn_id_of(call))
     return json_response(_shown(call, coordinator, transaction))
 
 

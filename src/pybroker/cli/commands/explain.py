@@ -7,16 +7,15 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from pybroker.cli.admin_rest import AdminRest, path_of, subscription_path
-from pybroker.cli.exit_codes import EXIT_OK, EXIT_WAITS, CommandFailed, WrongUsage
+from pybroker.cli.exit_codes import EXIT_OK, EXIT_WAITS, WrongUsage
 from pybroker.cli.explain_text import ExplainText, Line
-from pybroker.cli.output import DIM, RED, Output, add_json_option, output_of
+from pybroker.cli.output import Output, add_json_option, output_of
 from pybroker.cli.parsed_arguments import GivenId, base64_bytes, count, message_id, topic
 from pybroker.cli.parsing import described
-from pybroker.cli.text_tables import moment, printable
-from pybroker.cli.watching import add_watch_option
+from pybroker.cli.watching import add_watch_option, show
 from pybroker.cli.which_broker import SameBroker, add_broker_options, broker_of, same_broker
 from pybroker.model.names import TopicName
 
@@ -36,8 +35,6 @@ pybroker explain orders billing || echo "stuck"  exit code 3: something is stuck
 Document = dict[str, Any]
 DEFAULT_LIMIT = 100
 DEFAULT_WIDTH = 80
-CLEAR = "\x1b[H\x1b[2J"
-"""Clears the screen; lines that have scrolled off remain."""
 MAX_PAGE = 500
 """Topics per page of the list of stuck topics."""
 
@@ -84,9 +81,11 @@ def run(options: argparse.Namespace) -> int:
         else:
             names = partitions_of_id(rest, options.topic, options.id)
             fetch = partial(_explained, rest, [_path(name, options.subscription) for name in names], query)
-        if options.watch is not None:
-            _watch(output, where, fetch, options.watch)
-        explained = fetch()
+        return show(output, options.watch, partial(_draw, fetch, where))
+
+
+def _draw(fetch: Callable[[], Explained], where: SameBroker, output: Output) -> int:
+    explained = fetch()
     if output.is_json:
         output.document(explained.json)
     else:
@@ -133,43 +132,6 @@ def text_for(output: Output, where: SameBroker) -> ExplainText:
 def _write(output: Output, lines: Sequence[Line]) -> None:
     for line in lines:
         output.line(line.text, *line.styles)
-
-
-def _watch(output: Output, where: SameBroker, fetch: Callable[[], Explained], pause_s: float) -> NoReturn:
-    """Write the explanation repeatedly until Ctrl-C.
-
-    A terminal is redrawn; other outputs receive one block, or with --json one line, per refresh. The first error ends
-    the command. Later errors are shown, because a broker may restart.
-    """
-    is_first = True
-    while True:
-        failure = ""
-        try:
-            explained = fetch()
-        except CommandFailed as error:
-            if is_first:
-                raise
-            failure = str(error)
-        if output.is_terminal and not output.is_json:
-            if not is_first:
-                # the user may have resized the terminal
-                output.width = max(40, shutil.get_terminal_size().columns)
-            output.write(CLEAR)
-        elif not is_first and not output.is_json:
-            output.line()
-        if failure:
-            output.record({"error": failure}) if output.is_json else output.line(printable(failure), RED)
-        elif output.is_json:
-            output.record(explained.json)
-        else:
-            _write(output, explained.lines(text_for(output, where)))
-        if not output.is_json:
-            now = moment(int(time.time() * 1000))
-            output.line()
-            output.line(f"{now}, every {pause_s:g}s; Ctrl-C ends", DIM)
-        output.flush()
-        is_first = False
-        time.sleep(pause_s)
 
 
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:

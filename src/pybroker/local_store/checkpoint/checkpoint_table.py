@@ -20,7 +20,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from pybroker.disk.database import SQLITE_FAILURES, empty_log, lacks_space, page_damage, transaction
+from pybroker.disk.database import SQLITE_FAILURES, empty_log, failure_text, lacks_space, page_damage, transaction
 from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
 from pybroker.local_store.checkpoint.checkpoint_rows import (
@@ -116,7 +116,7 @@ class CheckpointTable:
         try:
             self._connection = disk.open_database(path)
         except SQLITE_FAILURES as error:
-            raise StoreError(f"{path.name} cannot be opened: {error}") from error
+            raise StoreError(f"{path.name} cannot be opened: {failure_text(error)}") from error
         try:
             version = schema_version(self._connection)
             if version == 0 and what_is_there:
@@ -129,7 +129,7 @@ class CheckpointTable:
             disk.sync_directory(path.parent)
         except SQLITE_FAILURES as error:
             self.abandon()
-            raise StoreError(f"{path.name} cannot be opened: {error}") from error
+            raise StoreError(f"{path.name} cannot be opened: {failure_text(error)}") from error
         except NewerTable as error:
             self.abandon()
             raise StoreError(f"{path.name} cannot be opened: {error}") from error
