@@ -60,7 +60,6 @@ class StallMeter:
 
 
 async def load_topics(broker: broker_process.Broker, count: int) -> None:
-    """Create topics with one subscription each."""
     for start in range(0, count, TOPICS_PER_GROUP):
         async with asyncio.TaskGroup() as group:
             for index in range(start, min(start + TOPICS_PER_GROUP, count)):
@@ -97,7 +96,6 @@ class Scraper:
 
 
 async def report(name: str, action: Callable[[], Awaitable[str]]) -> None:
-    """Run `action` several times; print the best time and the longest stall."""
     details: list[str] = []
     stalls = StallMeter()
     for _ in range(SCRAPES):

@@ -106,7 +106,6 @@ def _read_key(line: str, comments: list[str], number: int) -> KeyInfo:
 
 
 def render_module(keys: list[KeyInfo]) -> str:
-    """Return the text of the generated module."""
     lines = [
         '"""The typed configuration: one field for each key of `conf/broker.conf`.',
         "",
@@ -135,7 +134,6 @@ def render_module(keys: list[KeyInfo]) -> str:
 
 
 def _render_setting(info: KeyInfo) -> str:
-    """Return the right side of a field's declaration, without facts that equal the defaults."""
     arguments = [_literal(info.key), f"default={_literal(info.default)}", f"doc={_literal(info.doc)}"]
     for name, default in KeyInfo._field_defaults.items():
         value = getattr(info, name)
@@ -153,7 +151,6 @@ def _literal(value: Value) -> str:
 
 
 def render_document(keys: list[KeyInfo], text: str) -> str:
-    """Return the configuration document with a current list of unsupported keys."""
     head, start, rest = text.partition(DOCUMENT_START)
     _, end, tail = rest.partition(DOCUMENT_END)
     if not start or not end:
@@ -163,7 +160,6 @@ def render_document(keys: list[KeyInfo], text: str) -> str:
 
 
 def main() -> int:
-    """Generate the files and print their names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--module", type=Path, default=MODULE, help="where to write the module")
     parser.add_argument("--document", type=Path, default=DOCUMENT, help="where to write the document")

@@ -24,7 +24,6 @@ REGISTERED_NAMES = {
 
 
 def generate(target: Path) -> list[Path]:
-    """Write the modules and stubs into `target` and return their paths."""
     with tempfile.TemporaryDirectory() as scratch:
         sources = Path(scratch) / "in"
         output = Path(scratch) / "out"
@@ -55,7 +54,6 @@ def without_keywords(stub: str) -> str:
 
 
 def main() -> int:
-    """Generate the files and print their names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=WIRE, help="directory to write into")
     for path in generate(parser.parse_args().output):

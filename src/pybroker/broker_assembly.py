@@ -1,6 +1,6 @@
-"""Builds a broker from its runtime and its stores, without process, socket, signal, or file of its own.
+"""Builds a broker from its runtime and stores, without a process, socket, signal, or file.
 
-The application, tests, and embedding programs build it here and then open its ports (`Listener`, `HttpServer`).
+The application, tests, and embedding programs use it, and then open ports (`Listener`, `HttpServer`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The stores of a broker; opened and closed by the builder."""
+    """The stores of a broker. The caller opens and closes them."""
 
     metadata: MetadataStore
     ledgers: LedgerStore
@@ -37,7 +37,6 @@ class Stores:
 
 
 def ledger_limits(config: BrokerConfig) -> LedgerLimits:
-    """Return the limits at which a managed ledger begins a new ledger."""
     return LedgerLimits(
         config.managed_ledger_max_entries_per_ledger,
         config.managed_ledger_max_size_per_ledger_mbytes * _MIB,
@@ -49,7 +48,7 @@ def ledger_limits(config: BrokerConfig) -> LedgerLimits:
 
 
 async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
-    """Return a broker with loaded metadata, not `ready` yet and without addresses. The builder must close it.
+    """Return a broker with loaded metadata, not `ready` yet and without addresses. The caller must close it.
 
     `limits` replace those of the configuration. Raises ConfigError for an invalid cluster or namespace, and StoreError.
     """

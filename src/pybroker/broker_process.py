@@ -1,6 +1,6 @@
-"""Builds every object once, in order, runs them until a signal, and closes them in the opposite order.
+"""Creates every object of the process in order, runs them until a signal, and closes them in reverse order.
 
-The only module that may import everything. Owner of the root task group, the signals and the data directory's lock.
+The only module that may import everything. It owns the root task group, the signals and the lock of the data directory.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_FATAL_STORAGE = 70
 _SWITCH_INTERVAL_S = 0.0002
-"""Short waits of the journal's writer thread for the interpreter lock (docs/contributing/architecture.md)."""
+"""Shortens the journal writer's waits for the interpreter lock (docs/contributing/architecture.md)."""
 _MIB = 1024 * 1024
 
 
@@ -102,11 +102,10 @@ def run(
     disk: Disk | None = None,
     read_again: Callable[[], BrokerConfig] | None = None,
 ) -> int:
-    """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors that only occur during the
-    construction.
+    """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors found during construction.
 
-    `disk` is the file system of the ledger store; tests pass one with faults. `read_again` reads the configuration for SIGHUP, and
-    raises ConfigError.
+    `disk` is the file system of the ledger store; tests pass one with faults. `read_again` reads the configuration at
+    SIGHUP, and raises ConfigError.
     """
     logs.configure(config.log_level, log_format=config.log_format)
     for warning in warnings:
@@ -130,7 +129,7 @@ def tune_process() -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """None for the standard loop."""
+    """Return uvloop's factory if it is installed, else None for the standard event loop."""
     try:
         import uvloop  # noqa: PLC0415  (not everywhere)
     except ImportError:
@@ -160,14 +159,15 @@ async def _serve(
         if read_again is not None:
             tasks.start(_reload_at_hangup(broker, manager, read_again), "reload")
         if ready_file is not None:
-            _write_ready_file(ready_file, broker.description())  # last: a reader of the file finds everything complete
+            # last, so that a reader of the file finds everything complete
+            _write_ready_file(ready_file, broker.description())
         manager.ready(broker.status())
         await stop.wait()
         manager.stopping()
         await tasks.close()
     finally:
         is_clean = await broker.close()
-        gc.freeze()  # The interpreter's own last collection would visit all objects: a second for 20,000 topics.
+        gc.freeze()  # the interpreter's last collection would visit all objects: a second for 20,000 topics
     return EXIT_OK if is_clean else EXIT_FAILED
 
 
@@ -198,18 +198,16 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
 class BrokerHost(Protocol):
     """The program that contains a broker."""
 
-    def request_stop(self) -> None:
-        """Call `Broker.close` soon."""
+    def request_stop(self) -> None: ...
 
-    def new_connection(self, context: ServerContext) -> Connection:
-        """Return the connection object of a client that has connected."""
+    def new_connection(self, context: ServerContext) -> Connection: ...
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """React to a failed durable write: the broker must not continue."""
+        """React to a failed durable write. The broker must not continue."""
 
 
 class OwnProcess:
-    """The host of a broker that is alone in its process."""
+    """Host of a broker that is alone in its process."""
 
     def __init__(self, request_stop: Callable[[], None] = lambda: None) -> None:
         self._request_stop = request_stop
@@ -221,10 +219,12 @@ class OwnProcess:
         return Connection(context)
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """End the process: the contents of the disk are unknown, and a retry could report a false success. The recovery of the next
-        start determines them.
+        """End the process: the content of the disk is unknown, and a retry could report a false success. The next start
+        recovers.
         """
-        logs.error("storage.lost", error=str(error), action="the process ends; start it again once the disk is sound")
+        logs.error(
+            "storage.lost", error=str(error), action="the process ends: check the disk, then start the broker again"
+        )
         os._exit(EXIT_FATAL_STORAGE)
 
 
@@ -246,7 +246,7 @@ async def _reload_at_hangup(broker: Broker, manager: ServiceManager, read_again:
 
 
 class Broker:
-    """Every object of the process. `start` and `close` are called once each, on the running loop."""
+    """All objects of one broker. `start` and `close` are called once each, on the running event loop."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Broker:
         *,
         stores: Stores | None = None,
     ) -> None:
-        """`stores` replace those of the configuration, and the caller closes them."""
+        """`stores` replace those of the configuration; the caller closes them."""
         self.runtime = runtime
         self.config = runtime.config
         self._host = host
@@ -280,7 +280,9 @@ class Broker:
         return self.config.ledger_store != "memory" or self.config.metadata_store == "sqlite"
 
     async def start(self) -> None:
-        """Open, recover, bind, serve. Raises StartError and its causes, with everything closed again."""
+        """Open the stores, recover, bind the ports, and serve. Raises StartError and its causes, after closing
+        everything.
+        """
         try:
             await self._start()
         except BaseException:
@@ -320,7 +322,7 @@ class Broker:
         self._tasks.start(delete_orphaned_ledgers(ledger_store, leftovers), "leftovers")
 
     def own_collector(self) -> None:
-        """Control cyclic garbage collection; only for a broker that is alone in its process."""
+        """Control cyclic garbage collection. Only for a broker that is alone in its process."""
         service = self.service
         stats = self.runtime.stats
         policy = GarbagePolicy(stats, self.runtime.clock, lambda: stats.topic_loads - len(service.loaded.persistent))
@@ -374,30 +376,30 @@ class Broker:
         return f"{host}:{port}" if port else None
 
     async def _require_names(self, metadata: MetadataStore, store: LedgerStore, leftovers: Leftovers) -> None:
-        """Raises StartError for ledgers with entries but no known topic, because metadata was lost, and for named ledgers with ids
-        that the store never assigned, because its table was lost.
+        """Check ledgers against metadata. Raises StartError for ledgers with entries but without a topic (metadata was
+        lost), and for named ledgers with ids that the store never assigned (its table was lost).
         """
         if leftovers.ids_not_given:
             raise StartError(older_table_text("checkpoint.db", leftovers.ids_not_given))
         if not leftovers.entries or self.config.metadata_store == "memory":
             return
         has_topics = bool(await metadata.children(metadata_paths.MANAGED_LEDGERS))
-        # No topic beside so many entries: they cannot all have been deleted in the seconds before a power cut.
+        # There is no topic: so many ledgers cannot all have been deleted in the seconds before a power failure.
         is_foreign = self.config.journal_sync_data and not has_topics
         if lost := leftovers.entries if is_foreign else leftovers.lost_names(store):
             raise StartError(lost_names_text(self._directory, lost, has_topics=has_topics))
 
     async def _require_ledgers(self, metadata: MetadataStore) -> None:
-        """Raises StartError for topics with ledgers without any files of a store: ids would be assigned again."""
+        """Raise StartError if topics have ledgers but the store has no files: ledger ids would be assigned again."""
         stored_locally = self.config.ledger_store != "memory" and self.config.metadata_store != "memory"
         if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
             raise StartError(
-                f"{self._directory} holds topics, {path} among them, but no ledgers, no journal and no checkpoint.db: put these"
-                " back, or move all of the directory away to begin anew"
+                f"{self._directory} contains topics ({path}), but no ledgers, no journal and no checkpoint.db: restore these, or"
+                " move the content of the directory away to start with empty data"
             )
 
     async def _known_data(self, metadata: MetadataStore) -> KnownData:
-        """Return the data that the local store must have according to the metadata."""
+        """Return the ledgers and cursors that the local store must have according to the metadata."""
         if self._sqlite is None or self.config.ledger_store == "memory":
             return NOTHING_KNOWN
         found = await metadata.get(metadata_paths.JOURNAL_MARK)
@@ -454,7 +456,7 @@ class Broker:
         except CannotListen as error:
             problems += error.problems
         if problems:
-            # release bound ports, so an embedded broker can retry
+            # release bound ports, so that an embedded broker can retry
             await self.listener.close()
             await self.http.close()
             problems[-1] += " (another broker? --port and --http-port choose other ports)"
@@ -480,7 +482,7 @@ class Broker:
             await resources.put_cluster(self.config.cluster_name, current)
 
     async def _run_background(self, refresher: CertificateRefresher | None) -> None:
-        """Run the background loops of the broker. Each catches expected errors, so that none ends the others."""
+        """Run the broker's background loops. Each handles its expected errors, so that none ends the others."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.listener.watch(), name="keep-alive")
             group.create_task(self._check_expired_credentials(), name="credentials")
@@ -500,7 +502,6 @@ class Broker:
                 check_expiry(connection)
 
     def reload(self, config: BrokerConfig) -> None:
-        """Apply the dynamic keys of `config`, and load changed certificates."""
         if self._refresher is not None:
             self._refresher.refresh()
         needs_restart = self.service.dynamic.reload(config)
@@ -509,7 +510,7 @@ class Broker:
             logs.warning("config.restart_needed", keys=", ".join(needs_restart))
 
     async def crash(self) -> None:
-        """Stop like a killed process: clients are not notified. Running work is stopped, and may still write to the stores, so a
+        """Stop like a killed process, without notifying clients. Running work may still write to the stores, so a
         caller that continues with the stored data needs a copy.
         """
         self.listener.stop_reading()
@@ -519,7 +520,9 @@ class Broker:
         await self._take_down()
 
     async def close(self) -> bool:
-        """Notify the clients, write pending state, and release everything. False if `brokerShutdownTimeoutMs` was too short."""
+        """Notify the clients, write pending state, and release everything. Return False if `brokerShutdownTimeoutMs`
+        was exceeded.
+        """
         logs.info("broker.stopping")
         if self._garbage is not None:
             self._garbage.rest()
@@ -564,12 +567,10 @@ class Broker:
         }
 
     def status(self) -> str:
-        """One line for the service manager."""
         found = self.service.presence.addresses.resolve(None)
         return f"Serving {found.broker_url or found.broker_url_tls}"
 
     def banner(self) -> str:
-        """A few lines with the broker's addresses, its data directory, and the meaning of a receipt."""
         found = self.service.presence.addresses.resolve(None)
         urls = "  ".join(
             url for url in (found.broker_url, found.broker_url_tls, found.http_url, found.http_url_tls) if url

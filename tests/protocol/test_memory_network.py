@@ -57,7 +57,7 @@ class Doors:
 
     async def get(self, path: str) -> tuple[list[str], Any]:
         reader, writer = await self.network.ports[HTTP].connect()
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         return head.decode().split("\r\n"), json.loads(body)
 

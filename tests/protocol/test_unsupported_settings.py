@@ -1,4 +1,4 @@
-"""What is kept and shown only: whoever sets it is told, the documents list all of it, and nothing is missing from the list."""
+"""Settings that are stored without effect: a request that sets one receives a warning, and the documentation lists all of them."""
 
 import ast
 import dataclasses
@@ -33,7 +33,7 @@ async def with_elsewhere(http: Served) -> None:
 
 
 def warnings_of(answer: Any) -> list[str]:
-    return re.findall(r'299 pybroker "kept and shown only: ([^"]*)"', answer.headers.get("warning", ""))
+    return re.findall(r'299 pybroker "stored without effect: ([^"]*)"', answer.headers.get("warning", ""))
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_start_refuses_journal_file_of_newer_version(tmp_path: Path) -> None:
     path.write_bytes(newer)
     with pytest.raises(RuntimeError) as refused:
         broker.start()
-    known = f"journal file has version {JOURNAL_VERSION + 1}, this program knows {JOURNAL_VERSION}"
+    known = f"journal file has version {JOURNAL_VERSION + 1}, this version of pybroker supports {JOURNAL_VERSION}"
     assert f"{path.name} cannot be read: {known}: start the newer version that wrote it" in str(refused.value)
     assert main(["ledger", "repair", str(broker.data), "--apply", "--accept-loss"]) == 2
     assert path.read_bytes() == newer, "a repair discards nothing"
@@ -282,8 +282,7 @@ def test_start_refuses_segment_of_newer_version(tmp_path: Path) -> None:
     before = _contents(broker.data)
     with pytest.raises(RuntimeError) as refused:
         broker.start()
-    version = (
-        f"version {SEGMENT_VERSION + 1}, this program knows {SEGMENT_VERSION}: start the newer version that wrote it"
-    )
-    assert f"the segment of ledger {ledger_id} has {version}" in str(refused.value)
+    version = f"version {SEGMENT_VERSION + 1}, this version of pybroker supports {SEGMENT_VERSION}"
+    advice = "start the newer version that wrote it"
+    assert f"the segment of ledger {ledger_id} has {version}: {advice}" in str(refused.value)
     assert _contents(broker.data) == before

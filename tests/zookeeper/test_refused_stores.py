@@ -20,8 +20,13 @@ from pybroker.runtime.runtime import Runtime
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 
 
-def config(addresses: ServerAddresses, cluster_name: str = "c1", **more: str) -> BrokerConfig:
-    return BrokerConfig(metadata_store_url=f"zk:{addresses}", ledger_store="local", cluster_name=cluster_name, **more)
+def config(addresses: ServerAddresses, cluster_name: str = "c1", configuration: str = "") -> BrokerConfig:
+    return BrokerConfig(
+        metadata_store_url=f"zk:{addresses}",
+        configuration_metadata_store_url=configuration,
+        ledger_store="local",
+        cluster_name=cluster_name,
+    )
 
 
 async def refusal(used: BrokerConfig) -> str:
@@ -56,7 +61,7 @@ async def test_configuration_documents_are_in_the_configuration_store(chroot: Se
     client = ZooKeeperClient(other, ClientOptions(session_timeout_ms=10_000))
     await client.start(30)
     await client.create("/admin/clusters/c1", b"{}", makes_parents=True)
-    used = config(chroot, configuration_metadata_store_url=f"zk:{other}")
+    used = config(chroot, configuration=f"zk:{other}")
     addresses = shared_addresses(used)
     assert addresses is not None
     embedded = MemoryMetadataStore()

@@ -1,7 +1,7 @@
-"""Selects the authentication provider for a client's credentials.
+"""Selection of the authentication provider for a client's credentials.
 
-Invalid credentials are refused, never treated as anonymous. A client is anonymous if it names no configured method, and
-only if `anonymousUserRole` is set and `strictAuthMethod` is not.
+Invalid credentials are refused, never treated as anonymous. A client is anonymous if its method is not configured,
+`anonymousUserRole` is set, and `strictAuthMethod` is not.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ _HTTP_SCHEMES = {"bearer": provider_names.TOKEN, "basic": provider_names.BASIC}
 
 
 class AuthenticationService:
-    """Configured providers. The constructor raises ConfigError."""
+    """The configured providers. The constructor raises ConfigError."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
-        """`clock` times the delays after wrong passwords."""
         self.enabled = config.authentication_enabled
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
         self._providers: dict[str, AuthenticationProvider] = {}
@@ -57,15 +56,12 @@ class AuthenticationService:
                     self._providers[method] = _provider(method, config)
         problems.raise_any()
         if not self._providers and not self._anonymous_role:
-            raise ConfigError(
-                "authenticationEnabled=true needs at least one provider, or each client would be rejected: set "
-                "authenticationProviders"
-            )
+            raise ConfigError("authenticationEnabled=true needs at least one provider: set authenticationProviders")
 
     def authenticate(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
     ) -> Identity:
-        """Raise AuthenticationError."""
+        """Authenticate in the calling thread. Raises AuthenticationError for missing or invalid credentials."""
         if not self.enabled:
             return NOBODY
         provider = self._providers.get(method)
@@ -84,15 +80,15 @@ class AuthenticationService:
         return self._checks.waiting
 
     def is_immediate(self, method: str, data: bytes) -> bool:
-        """Return whether `authenticate` computes no password hash, which would block the loop."""
+        """Return whether `authenticate` needs no password hash, which would block the event loop."""
         provider = self._providers.get(method)
         return not isinstance(provider, BasicProvider) or not _takes_hash(provider, data)
 
     async def authenticate_in_turn(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
     ) -> Identity:
-        """Authenticate with hashes computed in threads, fair among addresses. Raise AuthenticationError or
-        TooManyRequests.
+        """Authenticate, with password hashes computed in threads and queued fairly by address. Raises
+        AuthenticationError, or TooManyRequests if the queue is full.
         """
         provider = self._providers.get(method)
         if isinstance(provider, BasicProvider):
@@ -101,7 +97,7 @@ class AuthenticationService:
         return self.authenticate(method, data, peer_certificate, now_s)
 
     async def _check(self, provider: BasicProvider, data: bytes, address: str) -> None:
-        """Compute one hash, or wait for an identical computation, because a client opens many connections at once."""
+        """Compute one hash. Callers with the same password share it, because a client opens many connections at once."""
         user, password = provider.credentials(data)
         key = address, provider.digest(user, password)
         under_way = self._under_way.get(key)
@@ -119,10 +115,10 @@ class AuthenticationService:
     def http_credentials(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
     ) -> tuple[str, bytes]:
-        """Return method and data of an HTTP request: from its Authorization header, else a token in its query, else its
-        client certificate.
+        """Return the method and credentials of an HTTP request: from the Authorization header, else the query's token,
+        else the client certificate.
 
-        `headers` has lower-case names or ignores case. Raise AuthenticationError.
+        `headers` has lower-case names or ignores case. Raises AuthenticationError for a malformed header.
         """
         authorization = headers.get("authorization", "")
         if not authorization and query_token and provider_names.TOKEN in self._providers:
@@ -146,7 +142,6 @@ class AuthenticationService:
     def authenticate_http(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float, query_token: str = ""
     ) -> Identity:
-        """Authenticate without waiting. Raise AuthenticationError."""
         method, data = self.http_credentials(headers, peer_certificate, query_token)
         return self.authenticate(method, data, peer_certificate, now_s)
 
@@ -176,6 +171,6 @@ def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
     assert method == provider_names.TLS, method
     if config.tls_allow_insecure_connection:
         raise ConfigError(
-            "authentication provider tls and tlsAllowInsecureConnection=true exclude each other: remove one of them"
+            "authentication provider tls cannot be used with tlsAllowInsecureConnection=true: remove one of them"
         )
     return TlsProvider()

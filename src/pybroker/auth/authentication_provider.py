@@ -1,4 +1,4 @@
-"""Interface of all authentication methods."""
+"""Interface of authentication methods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`role` is None only if authentication is off; `expires_at_s` is in seconds since 1970."""
+    """An authenticated client. `role` is None only if authentication is disabled; `expires_at_s` is Unix time in
+    seconds.
+    """
 
     role: str | None
     method: str
@@ -23,8 +25,8 @@ class PeerCertificate:
 
 
 class AuthenticationProvider(ABC):
-    """One authentication method. It holds keys and never shows them."""
+    """One authentication method. It never shows its keys."""
 
     @abstractmethod
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
-        """Raise AuthenticationError."""
+        """Verify the credentials. Raises AuthenticationError with a reason that is safe to send to the client."""

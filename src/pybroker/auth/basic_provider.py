@@ -1,7 +1,7 @@
-"""Method `basic`: user and password, checked against a `.htpasswd` file.
+"""Method `basic`: user and password, checked against an `.htpasswd` file.
 
-Supported hashes: apr1 (MD5), SHA-1, and those of crypt(3): MD5, SHA-256, SHA-512, DES. The file is read once, at start.
-An unknown user costs as much time as a wrong password, and no password costs more than a short one.
+Supported hashes are apr1 (MD5), SHA-1, and those of crypt(3): MD5, SHA-256, SHA-512, DES. The file is read once, at
+start. Checking an unknown user takes as long as a wrong password.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ UNKNOWN_USER = ""
 
 
 class BasicProvider(AuthenticationProvider):
-    """Caches correct passwords as keyed digests, because hashes are slow on purpose and HTTP sends the password with
-    each request; and the last wrong ones, because clients repeat them.
+    """Password provider with caches. Correct passwords are cached as keyed digests, because hashes are slow and HTTP
+    clients send the password with each request. Recent wrong passwords are cached, because clients repeat them.
 
-    `verify` may be called in a thread; all other methods on one thread only.
+    `verify` may run in any thread, all other methods in one thread only.
     """
 
     def __init__(self, location: str, max_password_bytes: int = DEFAULT_MAX_PASSWORD_BYTES) -> None:
@@ -41,7 +41,7 @@ class BasicProvider(AuthenticationProvider):
         self._any_hash = next(iter(self._hashes.values()))
         self._max_password_bytes = max_password_bytes
         self._digest_key = secrets.token_bytes(32)
-        self._verified: dict[str, bytes] = {}  # at most one digest for each user of the file
+        self._verified: dict[str, bytes] = {}  # one digest per user of the file
         self._failed: OrderedDict[bytes, None] = OrderedDict()
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
@@ -55,7 +55,6 @@ class BasicProvider(AuthenticationProvider):
         return Identity(user, provider_names.BASIC, None)
 
     def credentials(self, data: bytes) -> tuple[str, str]:
-        """Raise AuthenticationError."""
         try:
             user, colon, password = data.decode().partition(":")
         except UnicodeDecodeError:
@@ -65,11 +64,11 @@ class BasicProvider(AuthenticationProvider):
         return user, password
 
     def row_of(self, user: str) -> str:
-        """Return the queue for checks of this user; all unknown names share one."""
+        """Return the queue name of this user's checks. Unknown users share one queue."""
         return user if user in self._hashes else UNKNOWN_USER
 
     def recall(self, user: str, password: str) -> bool | None:
-        """Return whether the password is right, None if that requires a hash."""
+        """Return the cached result, or None if the hash must be computed."""
         if len(password.encode()) > self._max_password_bytes or "\0" in password:
             return False
         digest = self.digest(user, password)
@@ -79,7 +78,7 @@ class BasicProvider(AuthenticationProvider):
         return False if digest in self._failed else None
 
     def verify(self, user: str, password: str) -> bool:
-        """Compute the hash, which takes up to a second."""
+        """Compute the hash, which can take a second."""
         known = user in self._hashes
         right: bool = self._context.verify(password, self._hashes[user] if known else self._any_hash)
         return right and known
@@ -94,7 +93,7 @@ class BasicProvider(AuthenticationProvider):
             self._failed.popitem(last=False)
 
     def digest(self, user: str, password: str) -> bytes:
-        """Return a digest that is valid in this process only."""
+        """Return a digest whose key exists only in this process."""
         return hmac.digest(self._digest_key, f"{user}:{password}".encode(), "sha256")
 
     def _read(self, content: bytes) -> dict[str, str]:
@@ -108,9 +107,7 @@ class BasicProvider(AuthenticationProvider):
                 continue
             user, colon, password_hash = line.strip().partition(":")
             if not user or not colon or self._context.identify(password_hash) is None:
-                raise ConfigError(
-                    f"basicAuthConf, line {number}: expected user:hash, with a hash of apr1, SHA-1 or crypt"
-                )
+                raise ConfigError(f"basicAuthConf, line {number}: expected user:hash with an apr1, SHA-1 or crypt hash")
             hashes[user] = password_hash
         if not hashes:
             raise ConfigError("basicAuthConf contains no user: add a line user:hash")

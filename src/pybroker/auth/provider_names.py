@@ -1,4 +1,4 @@
-"""Pulsar's class names of authentication providers, and their methods."""
+"""Pulsar's class names of authentication providers, and their method names."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ METHODS = {
 
 
 def method_of(provider: str) -> str:
-    """Return the method for a provider's class name or short name. Raise ConfigError if it is not supported."""
+    """Return the method of a provider's class name or short name. Raises ConfigError for an unsupported provider."""
     method = METHODS.get(provider)
     if method is None:
         known = ", ".join(METHODS)
-        raise ConfigError(f"authenticationProviders: {provider!r} is not supported; supported are {known}")
+        raise ConfigError(f"authenticationProviders: {provider!r} is not supported; use one of {known}")
     return method

@@ -8,11 +8,11 @@ from pybroker.errors import AuthenticationError
 
 
 class TlsProvider(AuthenticationProvider):
-    """Ignores other client data."""
+    """Provider `tls`. It ignores all data that the client sends."""
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
         if peer_certificate is None:
             raise AuthenticationError("the client sent no certificate")
         if not peer_certificate.common_name:
-            raise AuthenticationError("the client certificate has no common name, which the broker uses as the role")
+            raise AuthenticationError("the client certificate has no common name, which is needed as the role")
         return Identity(peer_certificate.common_name, provider_names.TLS, None)

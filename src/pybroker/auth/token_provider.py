@@ -1,7 +1,7 @@
-"""Method `token`: JSON web tokens, signed with a shared secret or with a private key.
+"""Method `token`: JSON web tokens signed with a shared secret or a private key.
 
-Only algorithms of the configured key's family are accepted, so that a public key can never be used as a shared secret,
-and unsigned tokens never pass. Times are compared with the caller's clock.
+Only algorithms of the configured key's family are accepted. Therefore a public key cannot be used as a shared secret,
+and unsigned tokens fail. Validity periods are compared with the caller's clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_TOKEN_BYTES = 64 * 1024
 MIN_SECRET_BYTES = 32
-HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # with the minimum secret length
+HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # minimum secret length in bytes
 _RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _EC_ALGORITHMS = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
@@ -81,13 +81,13 @@ class TokenProvider(AuthenticationProvider):
                 payload = self._jws.decode(token, verifying.key, algorithms=list(verifying.algorithms))
                 claims = json.loads(payload, parse_constant=_no_number)
             except (self._invalid_token, ValueError, RecursionError):
-                continue  # the library's text can contain parts of the token; header or claims may be nested deeply
+                continue  # the library's message can contain parts of the token
             if isinstance(claims, dict):
                 return claims
         raise AuthenticationError("the token is not a JWT that was signed with the broker's key")
 
     def _require_valid_time(self, claims: dict[str, Any], now_s: float) -> float | None:
-        """Refuse a token outside its validity period; return the period's end."""
+        """Refuse a token outside its validity period. Return the expiry time."""
         skew_s = self._settings.clock_skew_s
         not_before_s = _time_claim(claims, "nbf")
         if not_before_s is not None and now_s + skew_s < not_before_s:
@@ -105,7 +105,7 @@ class TokenProvider(AuthenticationProvider):
         found = claims.get(self._settings.audience_claim)
         audiences = found if isinstance(found, list) else [found]
         if self._settings.audience not in audiences:
-            raise AuthenticationError("the token is for another audience")
+            raise AuthenticationError("the token's audience is not tokenAudience of the broker")
 
     def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._settings.role_claim)
@@ -124,22 +124,20 @@ def _time_claim(claims: dict[str, Any], name: str) -> float | None:
         raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
     try:
         seconds = float(value)
-    except OverflowError:  # hundreds of digits
+    except OverflowError:  # a number of hundreds of digits
         seconds = math.inf
-    if not math.isfinite(seconds):  # such as 1e999, which would never expire
+    if not math.isfinite(seconds):  # 1e999 would never expire
         raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
     return seconds
 
 
 def _no_number(text: str) -> NoReturn:
-    """Refuse NaN and Infinity, which never compare as passed."""
+    """Refuse NaN and Infinity, which would never expire."""
     raise ValueError(f"{text} in a token")
 
 
 def _secret_keys(content: bytes) -> list[_VerifyingKey]:
-    """Return the possible secrets: the bytes and, if they are Base64, the decoded bytes, because tools differ in their
-    use.
-    """
+    """Return the possible secrets: the file's bytes and, if they are Base64, the decoded bytes, because tools differ."""
     import jwt  # noqa: PLC0415  (see TokenProvider)
 
     keys = []
@@ -148,12 +146,12 @@ def _secret_keys(content: bytes) -> list[_VerifyingKey]:
         if secret and algorithms:
             keys.append(_VerifyingKey(secret, algorithms))
     if not keys:
-        raise ConfigError(f"tokenSecretKey holds {len(content)} bytes; a secret needs at least {MIN_SECRET_BYTES}")
+        raise ConfigError(f"tokenSecretKey has {len(content)} bytes; a secret needs at least {MIN_SECRET_BYTES}")
     try:
         jwt.PyJWS().encode(b"{}", content, algorithm=keys[0].algorithms[0])
     except jwt.InvalidKeyError as error:
         raise ConfigError(
-            "tokenSecretKey contains a public or private key, not a secret: use tokenPublicKey for a public key"
+            "tokenSecretKey contains a public or private key: set tokenPublicKey to a public key instead"
         ) from error
     return keys
 
@@ -167,7 +165,7 @@ def _public_key(content: bytes, algorithm: str) -> _VerifyingKey:
         if content.lstrip().startswith(b"-----BEGIN"):
             key = serialization.load_pem_public_key(content.lstrip())
         else:
-            # DER always contains bytes that Base64 never does.
+            # DER always contains bytes outside the Base64 alphabet.
             key = serialization.load_der_public_key(decoded_base64(content) or content)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError("tokenPublicKey contains no public key in DER or PEM format") from error
@@ -177,4 +175,4 @@ def _public_key(content: bytes, algorithm: str) -> _VerifyingKey:
         own = _EC_ALGORITHMS.get(key.curve.name)
         if own is not None:
             return _VerifyingKey(key, (own,))
-    raise ConfigError(f"tokenPublicKey and tokenPublicAlg={algorithm} do not match: change one of them")
+    raise ConfigError(f"tokenPublicKey is not a key for tokenPublicAlg={algorithm}: change one of them")

@@ -7,7 +7,7 @@ LONGEST_S = 3.0
 
 
 class ReconnectDelay:
-    """Pauses that double from `FIRST_S` to `LONGEST_S`. They vary by 10 %, so that clients do not retry at once."""
+    """Pauses that double from `FIRST_S` to `LONGEST_S`, varied by 10 % so that clients do not retry simultaneously."""
 
     def __init__(self, spread: float) -> None:
         """`spread`: a random number between 0 and 1."""

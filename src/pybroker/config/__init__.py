@@ -1,7 +1,5 @@
-"""The configuration of a broker: keys of `conf/broker.conf`, typed.
-
-`load` reads file, environment and command line into a frozen `BrokerConfig`; `KEYS` describes every key. Start reading
-at `parse`; `setting_types` describes the kinds of values.
+"""The typed configuration of a broker. `load` reads file, environment and command line into a frozen `BrokerConfig`;
+`KEYS` describes every key. Start with `parse`; `setting_types` describes the kinds of values.
 """
 
 from pybroker.config.broker_config import KEYS, BrokerConfig

@@ -1,7 +1,7 @@
 """Descriptions of configuration keys, conversion of texts to values, and the base class of a typed configuration.
 
-A text that does not fit is refused with the key, the text, the expected type and its origin in one sentence. The
-generated module `broker_config` lists the keys; `parse` reads the sources.
+An error names the key, the invalid text, the expected type and the text's origin. The generated module `broker_config`
+lists the keys; `parse` reads the sources.
 """
 
 import math
@@ -17,7 +17,7 @@ FALSE_WORDS = frozenset({"false", "no", "off", "0"})
 
 
 class ConfigError(Exception):
-    """Unusable configuration; each problem is a line that states the required change and its location."""
+    """Invalid configuration. Each problem is one line that names the key, the required change and the location."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -32,20 +32,18 @@ class Problems:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Record a ConfigError of the block, and continue after the block."""
         try:
             yield
         except ConfigError as error:
             self.found += (problem for problem in error.problems if problem not in self.found)
 
     def raise_any(self) -> None:
-        """Raise ConfigError with all problems, if there are any."""
         if self.found:
             raise ConfigError(*self.found)
 
 
 class ValueType(StrEnum):
-    """The names are those of the tags in `conf/broker.conf`."""
+    """Names of the types in `conf/broker.conf`."""
 
     INT = "int"
     FLOAT = "float"
@@ -56,7 +54,7 @@ class ValueType(StrEnum):
 
 
 class KeyInfo(NamedTuple):
-    """One key of `conf/broker.conf`: its field, type and permitted uses."""
+    """One key of `conf/broker.conf`."""
 
     key: str
     field: str
@@ -73,12 +71,12 @@ class KeyInfo(NamedTuple):
     @property
     def expectation(self) -> str:
         words = {
-            ValueType.INT: "a whole number",
+            ValueType.INT: "an integer",
             ValueType.FLOAT: "a number",
             ValueType.BOOL: "true or false",
             ValueType.STR: "text",
-            ValueType.LIST: "texts separated by commas",
-            ValueType.OPTIONAL_INT: "a whole number or nothing",
+            ValueType.LIST: "a comma-separated list",
+            ValueType.OPTIONAL_INT: "an integer or nothing",
         }[self.type]
         if self.choices:
             named = ", ".join(choice for choice in self.choices if choice)
@@ -98,7 +96,7 @@ _TYPES: dict[object, ValueType] = {
     tuple[str, ...]: ValueType.LIST,
     int | None: ValueType.OPTIONAL_INT,
 }
-"""The value type of each annotation that a field of `Settings` may have."""
+"""The value type of each annotation in a `Settings` class."""
 
 
 class _Declared(NamedTuple):
@@ -111,9 +109,7 @@ class _Declared(NamedTuple):
 
 
 def setting(key: str, *, default: Value, doc: str, **facts: Any) -> Any:
-    """Declare a field of a `Settings` class; `facts` are the other attributes of KeyInfo. The annotation gives the
-    type.
-    """
+    """Declare a field of a `Settings` class. The annotation gives the type; `facts` are other attributes of KeyInfo."""
     return _Declared(key, default, doc, facts)
 
 
@@ -121,12 +117,12 @@ def setting(key: str, *, default: Value, doc: str, **facts: Any) -> Any:
 class Settings:
     """Base of a frozen configuration class with fields declared by `setting`.
 
-    Not a dataclass: generating its constructor and comparison at import would add 30 ms to each start. There is no repr
-    of the values, which would show secrets in logs.
+    It is not a dataclass, because generating its methods would add 30 ms to each start. It has no repr, which could
+    show secrets in logs.
     """
 
     INFOS: ClassVar[tuple[KeyInfo, ...]] = ()
-    """In the order of their declaration."""
+    """In declaration order."""
     _defaults: ClassVar[dict[str, Value]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -155,15 +151,14 @@ class Settings:
     __hash__ = None  # type: ignore[assignment]
 
     def replace(self, **changes: Any) -> Self:
-        """Raise TypeError for an unknown field."""
         return type(self)(**{**self.__dict__, **changes})
 
 
 def parse_value(info: KeyInfo, text: str, origin: str) -> Value:
-    """Return the value of `text`; `origin` is the location of the text, for errors.
+    """Parse a value. `origin` is its location, for errors.
 
-    An empty text means "not set": the default of a number or flag, None for an optional key, otherwise an empty text or
-    list. Pulsar's own files leave keys empty in that sense.
+    As in Pulsar's files, an empty text means "not set": the default of a number or flag, None for an optional key,
+    otherwise an empty string or list.
     """
     text = text.strip()
     if not text:

@@ -25,16 +25,13 @@ class Waiting(ABC):
     def __contains__(self, position: Position) -> bool: ...
 
     @abstractmethod
-    def count_among(self, ledger_id: int, entry_ids: BitMap) -> int:
-        """Return how many of these entries are waiting."""
+    def count_among(self, ledger_id: int, entry_ids: BitMap) -> int: ...
 
     @abstractmethod
-    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        """Remove these entries if they wait."""
+    def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None: ...
 
     @abstractmethod
-    def discard_up_to(self, position: Position) -> None:
-        """Remove everything up to and including `position`."""
+    def discard_up_to(self, position: Position) -> None: ...
 
     @abstractmethod
     def clear(self) -> None: ...
@@ -137,8 +134,7 @@ class ReplaySet(Waiting):
 class RedeliveryCounts:
     """How often each entry was taken back for redelivery; absent entries have 0.
 
-    Types that serve several consumers keep counts. With one active consumer the cursor is rewound and nothing is
-    counted.
+    Types with one active consumer rewind the cursor and count nothing.
     """
 
     __slots__ = ("_by_ledger",)

@@ -1,9 +1,9 @@
-"""Waiting entries of a Shared subscription: *free* for any consumer, or, for chunks of a message, *bound* to the
-consumer that has the others.
+"""Waiting entries of a Shared subscription: *free* for any consumer, or, for chunks of a large message, *bound* to the
+consumer that has its other chunks.
 
-Bound entries are not taken out while their consumer cannot receive any, which avoids repeated reads.
+Bound entries are not read while their consumer can receive none, which avoids repeated reads.
 
-Invariants: a bound entry has one consumer and is not free; each consumer with bound entries has a start time.
+Invariants: an entry is free or bound to one consumer; each consumer with bound entries has a start time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BoundReplay(Waiting):
         return 0 if bound is None else _size_bytes(bound)
 
     def bound_since_ms(self, consumer: ConsumerState) -> int | None:
-        """Return the time since which this consumer has had bound entries without a break."""
+        """Return since when this consumer has had bound entries without interruption."""
         return self._since_ms.get(consumer)
 
     def bound_counts(self) -> dict[ConsumerState, int]:
@@ -86,7 +86,6 @@ class BoundReplay(Waiting):
         return bound is not None and bound.first() < position
 
     def take(self, max_entries: int) -> list[Position]:
-        """Take the lowest positions, ascending."""
         if self._bound:
             self.unbind_able()
         return self._free.take(max_entries)
@@ -98,7 +97,7 @@ class BoundReplay(Waiting):
             self._free.add_all(bound)
 
     def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
-        """Remove entries that are parked from the position on."""
+        """Remove the bound entries of the consumer from the position on, which are parked instead."""
         for each in [each for each in self._bound.get(consumer, ()) if each >= position]:
             self.discard(each.ledger_id, (each.entry_id,))
 

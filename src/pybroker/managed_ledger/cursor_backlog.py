@@ -1,7 +1,7 @@
-"""The exact backlog of a cursor: entries, messages, and bytes, without reading an entry.
+"""The exact backlog of a cursor: entries, messages and bytes, without reading an entry.
 
-The counts come from the list of ledgers. Only the ledger of the mark-delete position, and ledgers with batches among
-entries that were acknowledged out of order, need a query of the store's index.
+The counts come from the list of ledgers. Only the ledger of the mark-delete position, and ledgers with individually
+acknowledged batches, need a query of the store's index.
 """
 
 from __future__ import annotations

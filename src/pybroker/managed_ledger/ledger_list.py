@@ -1,11 +1,12 @@
-"""The ordered ledgers of one managed ledger with their sizes: neighbours of positions, exact counts.
+"""The ordered ledgers of one managed ledger with their sizes: neighbours of positions, and exact counts.
 
 Entry ids of a ledger are dense (0 to count - 1) and ledgers are ordered by id, so distances and neighbours follow from
-the counts without reading an entry. While the next ledger is already listed, pending appends may still go to the
-previous one. Trimming leaves gaps between ledgers.
+the counts. While the next ledger is already listed, pending appends may still go to the previous one. Trimming leaves
+gaps between ledgers.
 
-The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it: it stays
-correct in whichever of the two the next entry is stored. Positions in deleted ledgers precede the next existing ledger.
+The position behind the last entry is expressed in the ledger of the last entry, not in an empty one after it, so it
+stays correct in whichever of the two the next entry is stored. Positions in deleted ledgers precede the next existing
+ledger.
 
 Invariants: ledger ids increase; the totals are the sums over the ledgers; `_entries_before[i]` is the number of entries
 before ledger i. Once a ledger was added, there is always one, and `last_position` never moves back: the newest entry
@@ -30,7 +31,7 @@ class _StoredLedger(msgspec.Struct, omit_defaults=True):
     """One ledger in the metadata; without counts until it is sealed, since they are not final. `messages`
     is None if the store does not know it.
 
-    `closed` is the time of sealing, in milliseconds since 1970; earlier versions did not write it.
+    `closed`: time of sealing in milliseconds since 1970; absent in documents of earlier versions.
     """
 
     id: int
@@ -42,7 +43,7 @@ class _StoredLedger(msgspec.Struct, omit_defaults=True):
 
 
 class _StoredVersion(msgspec.Struct):
-    """The part that every version has."""
+    """The property that every version has."""
 
     version: int
 
@@ -106,7 +107,7 @@ class LedgerList:
             self._grow(index, entry_count, message_count, size_bytes)
 
     def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:
-        """Idempotent. Raises StoreError if the ledger has fewer entries than were visible."""
+        """Set the final counts of a ledger. Idempotent. Raises StoreError if readers have seen more entries."""
         index = self._index_of(summary.ledger_id)
         ledger = self._ledgers[index]
         if summary.entry_count < ledger.entry_count:
@@ -131,7 +132,7 @@ class LedgerList:
             ledger.closed_ms = closed_ms
 
     def remove(self, ledger_ids: Collection[int]) -> None:
-        """Drop sealed ledgers, but never all. Unknown ids are ignored."""
+        """Remove sealed ledgers, but never all. Unknown ids are ignored."""
         dropped = set(ledger_ids)
         last = self.last_position
         kept: list[LedgerRow] = []
@@ -194,7 +195,7 @@ class LedgerList:
         ]
 
     def entry_count_of(self, ledger_id: int) -> int:
-        """Return 0 for an unknown ledger."""
+        """Return the entry count; 0 for an unknown ledger."""
         ids = self._ids
         if ids and ids[-1] == ledger_id:  # the usual case: the ledger that grows
             return self._ledgers[-1].entry_count
@@ -202,7 +203,7 @@ class LedgerList:
         return self._ledgers[index].entry_count if index < len(ids) and ids[index] == ledger_id else 0
 
     def entry_counts_of(self, ledger_ids: Collection[int]) -> list[tuple[int, int]]:
-        """Unknown ledgers are left out."""
+        """Return (ledger id, entry count) of the known ledgers."""
         return [(each, self.entry_count_of(each)) for each in ledger_ids if self.has_ledger(each)]
 
     def has_entry(self, position: Position) -> bool:
@@ -239,7 +240,6 @@ class LedgerList:
         return self.end_position
 
     def next_position(self, position: Position) -> Position:
-        """Return the first entry behind `position`, or `end_position`."""
         return self.normalize(Position(position.ledger_id, position.entry_id + 1))
 
     def floor(self, position: Position) -> Position:
@@ -308,9 +308,10 @@ class LedgerList:
 
     @staticmethod
     def decode(data: bytes, now_ms: int) -> LedgerList:
-        """Decode the stored list. The size of an open ledger is unknown before `close_ledger`. Raises StoreError.
+        """Decode the stored list. The size of an open ledger is unknown until `close_ledger`. Raises StoreError.
 
-        A ledger without a closing time counts as closed at `now_ms`: it is rather kept too long than too short.
+        A ledger without a closing time counts as closed at `now_ms`, so that it is retained for longer and not for less
+        time.
         """
         try:
             version = msgspec.json.decode(data, type=_StoredVersion).version

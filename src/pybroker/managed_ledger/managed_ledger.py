@@ -1,4 +1,4 @@
-"""The endless stream of entries of one topic, stored in numbered ledgers: append, read, and trim.
+"""The endless stream of entries of one topic, stored in numbered ledgers: append, read and trim.
 
 Operation: readers see entries after `append_completed`, when they are durable, in the order of their positions. The
 next ledger is created in the background before the current one is full. The change to it has three steps: the current
@@ -117,7 +117,9 @@ class ManagedLedger(AppendListener):
             listener.fenced(error)
 
     def _fenced(self, error: LedgerFenced) -> None:
-        """Pending appends are not affected: their ledger is in the stored list."""
+        """Report that another process is the owner. Pending appends complete, because their ledger is in the stored
+        list.
+        """
         self.is_write_failed = True
         if self._listener is not None:
             self._listener.fenced(error)
@@ -144,12 +146,11 @@ class ManagedLedger(AppendListener):
 
     @property
     def current_ledger_id(self) -> int:
-        """The ledger of the next, or the last, append."""
         return self._ledger_id
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that readers may see; before the first one of the oldest ledger if there is none."""
+        """The last entry that readers may see; the position before the first one if there is none."""
         return self.ledgers.last_position
 
     @property
@@ -169,7 +170,7 @@ class ManagedLedger(AppendListener):
         return None if run is None else self._resources.publish_time_of(run.payloads[0])
 
     async def publish_time_of(self, position: Position) -> int:
-        """Return milliseconds by the client's clock. Raises StoreError."""
+        """Return milliseconds since 1970 by the client's clock. Raises StoreError."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         if run is None:
             run = await self.read(position, 1, 0)
@@ -179,12 +180,11 @@ class ManagedLedger(AppendListener):
         """Return the first entry published at that time or later; `ledgers.end_position` if there is none. Raises
         StoreError.
 
-        A bisection: if publish times do not rise, it finds one such entry that follows an earlier one.
+        If publish times do not increase, the bisection finds one such entry that follows an earlier one.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
     async def backlog_of(self, cursor: ManagedCursor) -> Backlog:
-        """Count exactly. Raises StoreError."""
         return await count_backlog(self.ledgers, self._store, cursor.state)
 
     # --- appending ---------------------------------------------------------------------------------------------------
@@ -256,7 +256,6 @@ class ManagedLedger(AppendListener):
         self._go_on()
 
     def _refused(self, runs: list[AppendRun], error: StoreError) -> None:
-        """Answer runs that are not stored."""
         if runs:
             assert self._listener is not None
             self.pending_entries -= sum(len(run.payloads) for run in runs)
@@ -264,13 +263,12 @@ class ManagedLedger(AppendListener):
 
     def _write_failed(self, runs: list[AppendRun], error: StoreError) -> None:
         if self.is_closed or self.document.is_terminated or all(run.ledger_id != self._ledger_id for run in runs):
-            return  # the ledger takes no more appends anyway
+            return  # The ledger accepts no more appends anyway.
         if not self.is_write_failed:
             logs.error("append.failed", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
         self.is_write_failed = True
 
     def _go_on(self) -> None:
-        """After a failed write, change to the next ledger, so that appends are accepted again."""
         if self.is_write_failed and not self.is_closed and not self.document.is_fenced:
             if self._next_ledger_id is None:
                 self._prepare()
@@ -280,7 +278,6 @@ class ManagedLedger(AppendListener):
     # --- the next ledger ---------------------------------------------------------------------------------------------
 
     def roll_if_old(self) -> None:
-        """Called periodically."""
         if self.is_closed or self.document.is_terminated:
             return
         self._go_on()
@@ -288,7 +285,7 @@ class ManagedLedger(AppendListener):
             self._roll_if_due(self._resources.clock.monotonic_ms())
 
     def _roll_if_due(self, now_ms: float) -> None:
-        """The current ledger has entries."""
+        """Begin the next ledger if a limit is reached. The current ledger must have entries."""
         step = rollover_step(
             self._resources.limits,
             self._next_entry_id,
@@ -308,7 +305,7 @@ class ManagedLedger(AppendListener):
         return not self.pending_entries and all(state.has_deleted_all_of(self._ledger_id) for state in durable)
 
     def _prepare(self) -> None:
-        """No effect while a creation is running or has just failed."""
+        """Create the next ledger, unless that is in progress or has just failed."""
         is_too_soon = self._resources.clock.monotonic_ms() < self._prepare_not_before_ms
         if not (self._is_preparing or self.is_closed or is_too_soon):
             self._is_preparing = True
@@ -396,7 +393,6 @@ class ManagedLedger(AppendListener):
         return 0 < timeout_ms <= self._resources.clock.monotonic_ms() - self.changing_since_ms
 
     def _end_change(self, error: StoreError) -> None:
-        """Answer all waiting appends with `error`."""
         self.is_changing_ledger = False
         self._refused(self.pending_appends.take_all(), error)
 
@@ -469,7 +465,7 @@ class ManagedLedger(AppendListener):
         return removable(self.ledgers, self._ledger_id, durable, retention, now_ms, self.held_from())
 
     def _forget_leaving(self) -> None:
-        """The deletion of these ledgers is stored."""
+        """Remove these ledgers from memory and the store. Their removal from the stored list is durable."""
         leaving, self.document.leaving_ledger_ids = self.document.leaving_ledger_ids, []
         self.document.gone.add(self.ledgers.entry_counts_of(leaving))
         self.ledgers.remove(leaving)
@@ -494,11 +490,11 @@ class ManagedLedger(AppendListener):
                 except StoreError:
                     if self.cursors.get(cursor.name) is cursor:
                         raise
-                    continue  # It was deleted meanwhile.
+                    continue  # The cursor was deleted.
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:
-        """Refuse appends for ever; those in flight complete. Return the last position. Durable on return.
+        """Refuse appends permanently; those in flight complete. Return the last position. Durable on return.
 
         Raises StoreError, and then appends continue.
         """
@@ -544,8 +540,8 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Replace the view `before` by `view`, which is written and sealed, and delete the ledger of `before`. Durable
-        on return. Raises StoreError.
+        """Replace the view `before` by the written and sealed `view`, and delete the ledger of `before`. Durable on
+        return. Raises StoreError.
         """
         async with self._changing:
             if (
@@ -599,13 +595,13 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also in
-        the compacted view.
+        """Return the mark-delete position of a cursor whose next entry is the one at `position` or behind it, also
+        in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
             return before
-        # Trimmed ledgers have no entries in the list, but perhaps in the view.
+        # The view may have entries of trimmed ledgers, which the list has not.
         return min(before, Position(position.ledger_id, max(-1, position.entry_id - 1)))
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -626,7 +622,7 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Waits for memory in the queue of `group`. Raises StoreError."""
+        """Read entries, after waiting for memory in the queue of `group`. Raises StoreError."""
         memory = self.memory
         # A read returns at least one entry, of any size.
         taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
@@ -655,7 +651,7 @@ class ManagedLedger(AppendListener):
     async def read_if_there(
         self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
     ) -> EntryRun | None:
-        """As `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
+        """Like `read`, but None if the entry does not exist, or was trimmed during the read. Raises StoreError."""
         try:
             return await self.read(position, max_entries, max_bytes, group)
         except StoreError:
@@ -669,10 +665,9 @@ class ManagedLedger(AppendListener):
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Accept no more appends, and write pending changes of cursors. Entries stay. Raises StoreError; it is closed
-        in any case.
+        """Accept no more appends, and write pending changes of cursors. Raises StoreError; it is closed in any case.
 
-        A fenced managed ledger seals no ledger and writes no metadata; its cursors depend on their store.
+        A fenced managed ledger seals no ledger and writes no metadata.
         """
         if self.is_closed:
             return

@@ -1,8 +1,8 @@
 """The change of a managed ledger to its next ledger: the rule that decides when it begins, and the appends that wait for
 its end. Pure.
 
-A ledger at its size limit is left at once. At its entry limit it is left only when it is also old enough, so that small
-messages do not create many ledgers. The next ledger is prepared earlier, so that the switch waits for nothing.
+A ledger at its size limit is left immediately. At its entry limit it is left only when it is also old enough, so that
+small messages do not create many ledgers. The next ledger is prepared earlier, so that the switch needs no wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREPARE_AT = 0.9
 
 @dataclass(frozen=True, slots=True)
 class LedgerLimits:
-    """The limits at which the next ledger begins. Only a ledger with entries is left."""
+    """The limits at which the next ledger begins. A ledger without entries is never left."""
 
     max_entries_per_ledger: int = 50_000
     max_bytes_per_ledger: int = 2048 * 1024 * 1024
@@ -45,7 +45,7 @@ class RolloverStep(Enum):
 def rollover_step(
     limits: LedgerLimits, entry_count: int, size_bytes: int, age_ms: float, idle_ms: float, *, frees_space: bool
 ) -> RolloverStep:
-    """Return what is due for a ledger with `entry_count` entries, at least one.
+    """Return the action that is due for a ledger with at least one entry.
 
     `frees_space`: the disk is full and the ledger can be deleted once it is left.
     """

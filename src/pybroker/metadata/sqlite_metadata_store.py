@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pybroker.disk.database import SQLITE_FAILURES, empty_log, lacks_space, transaction
+from pybroker.disk.database import SQLITE_FAILURES, empty_log, failure_text, lacks_space, transaction
 from pybroker.disk.disk import Disk
 from pybroker.errors import StorageFull, StoreError
 from pybroker.metadata.commit_mark import CommitMark
@@ -465,7 +465,7 @@ def _open_table(path: Path, disk: Disk, mark_path: Path | None) -> _Table:
             totals = prepare(connection)
             _require_as_far_as(answered, totals, mark_path)
         except (*SQLITE_FAILURES, StoreError, OSError) as error:
-            raise StoreError(f"the metadata store {path} cannot be opened: {error}") from error
+            raise StoreError(f"the metadata store {path} cannot be opened: {failure_text(error)}") from error
         opened.pop_all()
     return _Table(connection, totals, mark)
 

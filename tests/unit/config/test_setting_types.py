@@ -52,13 +52,13 @@ def test_an_empty_text_cannot_stand_for_one_of_several_words() -> None:
 @pytest.mark.parametrize(
     ("value_type", "text", "expected"),
     [
-        (ValueType.INT, "ten", "a whole number"),
-        (ValueType.INT, "1.5", "a whole number"),
+        (ValueType.INT, "ten", "an integer"),
+        (ValueType.INT, "1.5", "an integer"),
         (ValueType.FLOAT, "much", "a number"),
         (ValueType.FLOAT, "nan", "a number"),
         (ValueType.FLOAT, "inf", "a number"),
         (ValueType.BOOL, "maybe", "true or false"),
-        (ValueType.OPTIONAL_INT, "none", "a whole number or nothing"),
+        (ValueType.OPTIONAL_INT, "none", "an integer or nothing"),
     ],
 )
 def test_a_refusal_names_key_value_type_and_origin(value_type: ValueType, text: str, expected: str) -> None:
@@ -70,9 +70,9 @@ def test_a_refusal_names_key_value_type_and_origin(value_type: ValueType, text: 
 def test_a_number_outside_its_range_is_refused_with_the_range() -> None:
     port = info(ValueType.OPTIONAL_INT, minimum=0, maximum=65535)
     assert parse_value(port, "65535", "a test") == 65535
-    with pytest.raises(ConfigError, match="expected a whole number or nothing from 0 to 65535"):
+    with pytest.raises(ConfigError, match="expected an integer or nothing from 0 to 65535"):
         parse_value(port, "65536", "a test")
-    with pytest.raises(ConfigError, match="expected a whole number, 1 or more"):
+    with pytest.raises(ConfigError, match="expected an integer, 1 or more"):
         parse_value(info(ValueType.INT, minimum=1), "0", "a test")
 
 

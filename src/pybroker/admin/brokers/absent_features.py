@@ -1,6 +1,6 @@
 """Features of Pulsar that this broker does not have: bookies, functions, IO connectors, packages.
 
-Tools check for these before they use them; the answers are those of a Pulsar broker without them.
+Tools check for them before use. The responses are those of a Pulsar broker without these features.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ def routes() -> list[Route]:
 
 
 async def list_bookies(call: Call) -> Response:
-    """None: messages are stored by the broker itself."""
+    """Return an empty list: the broker stores messages itself."""
     call.require_superuser()
     return json_response({"bookies": []})
 
 
 async def list_racks(call: Call) -> Response:
-    """Return an empty list: there are no bookies to place."""
+    """Return an empty list: there are no bookies."""
     call.require_superuser()
     return json_response({})
 
 
 async def refuse_bookie(call: Call) -> Response:
-    """404: there are no bookies to place."""
+    """Answer 404: there are no bookies."""
     call.require_superuser()
     raise AdminError(
-        404, f"There is no bookie {call.name('bookie')}: this broker stores messages in its own data directory"
+        404, f"Bookie {call.name('bookie')} does not exist: this broker stores messages in its own data directory"
     )
 
 
 async def refuse_functions(_call: Call) -> Response:
-    """409: functions, sources and sinks do not run here."""
+    """Answer 409: there is no functions worker."""
     raise AdminError(409, "This broker does not support functions, sources and sinks: it has no functions worker")
 
 
 async def refuse_packages(_call: Call) -> Response:
-    """503: packages are not kept here."""
+    """Answer 503: there is no package storage."""
     raise AdminError(503, "Package management is not supported by this broker")

@@ -1,8 +1,8 @@
-"""Settings that are stored without effect. The answer to a request that sets one contains a warning, and so does the log.
+"""Settings that are stored without effect. A request that sets one causes a warning in the response and in the log.
 
-docs/reference/differences.md lists the same ("Not here yet"), which a test compares; another test finds policy members
-that no code reads and that are in no row. A request that sets no unsupported one causes no warning, for example
-replication to this cluster only.
+docs/reference/differences.md lists the same settings ("Not here yet"). Tests compare the two lists, and find policy
+members that no code reads. A request whose value needs no missing feature, such as replication to this cluster only,
+causes no warning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pybroker.admin.calls.call import Call
 
 Asks = Callable[["Call", Any], bool]
-"""Whether a request with this decoded body (or None) sets an unsupported setting."""
+"""Returns whether a request with this decoded body (or None) sets an unsupported setting."""
 
 _V2 = "/admin/v2"
 _CLUSTER = _V2 + "/clusters/{cluster}"
@@ -31,7 +31,7 @@ SHADOW_PREFIX = "PULSAR.SHADOW"
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """One subject: its name in docs/reference/differences.md and in the warning, its calls, where it is stored."""
+    """One subject: its name in docs/reference/differences.md and in warnings, its calls, and where it is stored."""
 
     subject: str
     calls: dict[tuple[str, str], Asks]
@@ -213,5 +213,4 @@ TABLE: tuple[Unserved, ...] = (
 
 
 def of(method: str, path: str) -> tuple[tuple[str, Asks], ...]:
-    """Return the subjects that a route can ask for."""
     return tuple((row.subject, asks) for row in TABLE if (asks := row.calls.get((method, path))) is not None)

@@ -1,4 +1,4 @@
-"""Common parameters of calls in this folder: a key, a page, one message."""
+"""Query parameters of this folder: a key, a page, one message."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 MAX_KEY_BYTES = 64 * 1024
 
-KEY = (Query("key", "a key, as text"), Query("keyBase64", "a key that is no text, in Base64; instead of `key`"))
-CONSUMER = Query("consumer", "consumers of that name")
-LIMIT = Query("limit", f"rows in the answer, at most {MAX_LIMIT}", int, DEFAULT_LIMIT)
-PAGE = (LIMIT, Query("after", "`next` of the page before"))
+KEY = (Query("key", "a key, as text"), Query("keyBase64", "a binary key, in Base64, instead of `key`"))
+CONSUMER = Query("consumer", "name of a consumer")
+LIMIT = Query("limit", f"maximum number of rows, up to {MAX_LIMIT}", int, DEFAULT_LIMIT)
+PAGE = (LIMIT, Query("after", "`next` of the previous page"))
 
 
 async def single_subscription(call: Call, what: str) -> Subscription:
-    """Return the subscription of the path, of a persistent topic that is not partitioned. The caller needs permission
-    to consume from it.
+    """Return the subscription of the path. The topic must be persistent and not partitioned. Requires permission to
+    consume.
     """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
@@ -36,7 +36,7 @@ async def single_subscription(call: Call, what: str) -> Subscription:
 
 
 def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
-    """Raises AdminError 412 if the subscription type ignores keys."""
+    """Return the key order. Raises AdminError 412 if the subscription is not Key_Shared."""
     if (key_order := subscription.key_order) is not None:
         return key_order
     if subscription.dispatcher is None:
@@ -45,10 +45,9 @@ def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
 
 
 def key_of(call: Call) -> bytes | None:
-    """Return `key` or `keyBase64` of the query. Raises AdminError 412."""
     text, encoded = call.query("key"), call.query("keyBase64")
     if text is not None and encoded is not None:
-        raise AdminError(412, "key and keyBase64 were given: one of them is enough")
+        raise AdminError(412, "The query can contain only one of key and keyBase64")
     if text is not None:
         key = text.encode("utf-8", "surrogateescape")
     elif encoded is None:
@@ -66,20 +65,20 @@ def key_of(call: Call) -> bytes | None:
 def required_key(call: Call) -> bytes:
     key = key_of(call)
     if key is None:
-        raise AdminError(412, "A key is needed: key= as text, or keyBase64=")
+        raise AdminError(412, "The query needs a key: key= as text, or keyBase64=")
     return key
 
 
 def page_limit(call: Call) -> int:
-    """Return the requested number of rows, at most the size of a page; 412 unless it is at least one."""
+    """Return the requested page size. Raises AdminError 412 outside of the limits."""
     limit = call.query_integer("limit", DEFAULT_LIMIT)
     if limit < 1:
-        raise AdminError(412, f"limit is {limit}: it is 1 to {MAX_LIMIT}")
+        raise AdminError(412, f"limit is {limit}; it must be from 1 to {MAX_LIMIT}")
     return min(limit, MAX_LIMIT)
 
 
 def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
-    """Return the start of the page, from `next` of the previous one, or `start`. 412 for any other text."""
+    """Return the start of the page, from the previous page's `next`, or `start`. Raises AdminError 412 for other text."""
     text = call.query("after")
     if not text:
         return list(start)
@@ -90,7 +89,7 @@ def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
 
 
 def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
-    """Return the JSON member of a message key: `{name: text}`, `{nameBase64: ...}` if it is not UTF-8, or `{}` for None."""
+    """Return the JSON member of a key: `{name: text}`, `{nameBase64: ...}` if it is not UTF-8, or `{}` for None."""
     if key is None:
         return {}
     try:

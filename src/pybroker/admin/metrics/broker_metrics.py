@@ -1,4 +1,4 @@
-"""Metrics of the whole broker: totals over the topics, connections, lookups, load, and internals."""
+"""Metrics of the broker: totals over topics, connections, lookups, load, and internals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
     from pybroker.broker.service import BrokerService
 
-# Also shown summed over all topics.
+# Summed over all topics, too.
 _SUMS = (
     "subscriptions_count",
     "producers_count",
@@ -38,16 +38,16 @@ _SUMS = (
 
 MS_PER_S = 1000
 METADATA_STORE = "metadata-store"
-"""The value of the label `name`: there is one store."""
+"""Value of the label `name`: there is one metadata store."""
 
 
 def _in_seconds(name: str) -> str:
-    """Return a metric's name with its unit in full, as Prometheus requires."""
+    """Return a metric's name with the full unit, as Prometheus requires."""
     return f"{name}econds" if name.endswith("_s") else name
 
 
 class BrokerLines:
-    """Keeps only the registry of the process's own figures."""
+    """Writes the metrics of the broker. It stores only the registry of process metrics."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
@@ -93,7 +93,7 @@ class BrokerLines:
         window = self._rates.broker.publish_latency_ms
         yield from samples.summary("pulsar_broker_publish_latency", stats.publish_latency_ms, window)
         yield from samples.gauge("pulsar_broker_throttled_connections", stats.throttled_connections)
-        # entries are passed to consumers in the iteration that reads them
+        # Always 0: entries are delivered in the iteration that reads them.
         yield from samples.gauge("pulsar_broker_pending_bytes_to_dispatch", 0)
 
     def _lookups(self) -> Iterator[str]:
@@ -101,7 +101,7 @@ class BrokerLines:
         yield from samples.summary("pulsar_broker_lookup", stats.lookup_ms, self._rates.broker.lookup_ms)
         yield from samples.counter("pulsar_broker_lookup_answers", stats.lookups - stats.lookup_failures)
         yield from samples.counter("pulsar_broker_lookup_failures", stats.lookup_failures)
-        # one broker serves all topics
+        # Always 0: one broker serves all topics.
         yield from samples.counter("pulsar_broker_lookup_redirects", 0)
         yield from samples.gauge("pulsar_broker_lookup_pending_requests", self._broker.pending_metadata_requests)
 
@@ -206,13 +206,10 @@ class BrokerLines:
                 yield from samples.histogram(f"pybroker_store_{name}", buckets)
 
     def _memory(self) -> Iterator[str]:
-        """Yield the memory of the broker's parts, and the number of waiters for memory."""
         samples, memory = self._samples, self._runtime.memory
         yield from samples.gauge("pybroker_memory_limit_bytes", memory.process_limit_bytes)
         parts = memory.budget.parts.values()
-        writes_bytes = int(
-            self._broker.ledgers.store.figures().get("journal_live_bytes", 0)
-        )  # the store keeps its own limit
+        writes_bytes = int(self._broker.ledgers.store.figures().get("journal_live_bytes", 0))  # limited by the store
         now_ms = self._runtime.clock.monotonic_ms()
         waits_s: dict[str, Number] = {part.name: round(part.longest_wait_ms(now_ms) / 1000, 3) for part in parts}
         stats, delays = self._runtime.stats, memory.delays

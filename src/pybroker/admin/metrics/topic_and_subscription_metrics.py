@@ -1,6 +1,6 @@
-"""The values of one topic, subscription, consumer, or producer on the page: each class is a table of metrics by name.
+"""The values of one topic, subscription, consumer or producer on the page. A field has the name of its metric.
 
-A field has the name of its metric. Values that are summed over namespaces and the broker are in separate classes.
+Values that are summed over namespaces and the broker are in separate classes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SubscriptionValues(NamedTuple):
 
 
 def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) -> SubscriptionValues:
-    """Return zeros of stored entries for a non-persistent topic."""
+    """Return a subscription's values. Stored entries are 0 for a non-persistent topic."""
     counters = snapshot.counters
     return SubscriptionValues(
         pulsar_subscription_back_log=snapshot.backlog_entries,
@@ -101,7 +101,7 @@ def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) ->
 
 
 class OutValues(NamedTuple):
-    """One subscription or consumer, since the topic was loaded or the consumer attached."""
+    """One subscription or consumer, since the topic was loaded or the consumer connected."""
 
     pulsar_out_bytes_total: int
     pulsar_out_messages_total: int
@@ -112,7 +112,7 @@ def out_values(counters: DeliveryCounters) -> OutValues:
 
 
 class SummedValues(NamedTuple):
-    """One topic; also summed over a namespace and the broker."""
+    """One topic; these values are also summed over a namespace and the broker."""
 
     pulsar_subscriptions_count: float
     pulsar_producers_count: float
@@ -135,7 +135,7 @@ class SummedValues(NamedTuple):
 
 
 class DeliverySums(NamedTuple):
-    """The subscriptions of a namespace, if its topics have no rows."""
+    """The subscriptions of a namespace whose topics have no rows."""
 
     pulsar_subscription_delayed: float
     pulsar_subscription_in_replay: float
@@ -145,7 +145,7 @@ class DeliverySums(NamedTuple):
 
 
 class SingleValues(NamedTuple):
-    """One topic; sums over topics would be meaningless."""
+    """One topic, for values that cannot be summed."""
 
     pulsar_average_msg_size: float
     pulsar_publish_rate_limit_times: int
@@ -160,18 +160,18 @@ def _bucket_names(name: str, suffixes: Sequence[str]) -> list[str]:
 
 BUCKET_NAMES = (
     *_bucket_names("pulsar_storage_write_latency", LATENCY_SUFFIXES),
-    # messages are passed to the store at once, so both latencies are equal
+    # Both latencies are equal: messages reach the store at once.
     *_bucket_names("pulsar_storage_ledger_write_latency", LATENCY_SUFFIXES),
     *_bucket_names("pulsar_entry_size", _SIZE_SUFFIXES),
 )
-"""The samples of each bucket alone in the last window, then their number and sum."""
+"""The samples of each bucket in the last window, not cumulative, then their number and sum."""
 
 
 NO_BUCKETS = (0,) * len(BUCKET_NAMES)
 
 
 def bucket_values(rates: TopicRates) -> tuple[float, ...]:
-    """Return the values in the order of BUCKET_NAMES; NO_BUCKETS when nothing was published in the window."""
+    """Return the values in the order of BUCKET_NAMES, or NO_BUCKETS if nothing was published in the window."""
     if not rates.publish_latency_ms.count and not rates.entry_size_bytes.count:
         return NO_BUCKETS
     latency = _with_totals(rates.publish_latency_ms)
@@ -185,7 +185,6 @@ def _with_totals(window: BucketsWindow) -> list[float]:
 def summed_values(
     snapshot: TopicSnapshot, backlog_bytes: int, rates: TopicRates, delivered: Sequence[SubscriptionValues]
 ) -> SummedValues:
-    """`delivered` are the values of the subscriptions."""
     return SummedValues(
         pulsar_subscriptions_count=snapshot.subscription_count,
         pulsar_producers_count=snapshot.producer_count,
@@ -221,7 +220,7 @@ def delivery_sums(subscriptions: Collection[SubscriptionBase], delivered: Sequen
 
 
 def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
-    """Return no backlog quotas for a non-persistent topic."""
+    """Return a topic's values. A non-persistent topic has no backlog quotas."""
     policies, is_stored = snapshot.policies, snapshot.ledger is not None
     return SingleValues(
         pulsar_average_msg_size=rates.average_message_bytes,
@@ -276,7 +275,7 @@ NEVER_THROTTLED = (0, 0)
 
 
 def throttled_events(counters: DeliveryCounters, reason: str) -> tuple[int, int]:
-    """Return how often a limit of `reason` delayed messages, and how often it delayed bytes."""
+    """Return how often a limit of `reason` delayed messages, and how often bytes."""
     events = counters.throttled_events
     if not events:
         return NEVER_THROTTLED

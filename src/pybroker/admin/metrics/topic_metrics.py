@@ -1,7 +1,7 @@
-"""The metrics of all topics for one scrape: their rows, and the sums over namespaces and the broker.
+"""The metrics of all topics for one scrape: rows, and sums over namespaces and the broker.
 
-A scrape yields to the event loop. A topic that is unloaded meanwhile is still written; a topic that is loaded meanwhile
-is in the next scrape.
+The scrape yields to the event loop. Topics unloaded meanwhile are still written; topics loaded meanwhile appear in the
+next scrape.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EVICTION_TYPES = ("size", "time")
 
 
 class NamespaceSums:
-    """The sums over the topics of one namespace, or of all."""
+    """Sums over the topics of one namespace, or of all."""
 
     def __init__(self) -> None:
         self.topic_count = 0
@@ -52,14 +52,14 @@ class NamespaceSums:
         )
 
     def add_rows(self, buckets: Sequence[Number], delivery: metrics.DeliverySums) -> None:
-        """Add values that only rows of a namespace show."""
+        """Add values that appear only in rows of namespaces."""
         if buckets is not metrics.NO_BUCKETS:
             self.buckets = list(map(add, self.buckets, buckets))
         self.delivery = metrics.DeliverySums(*map(add, self.delivery, delivery))
 
 
 class Reading:
-    """All rows of one scrape. `read` comes first."""
+    """All rows of one scrape. Call `read` first."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
@@ -84,12 +84,11 @@ class Reading:
         self.namespaces: dict[str, NamespaceSums] = {}
         self.ledgers: dict[str, LedgerSums] = {}  # by namespace and domain
         self._begins: dict[NamespaceName, str] = {}
-        # Key: whether the bytes are a system topic's.
+        # Key: whether the topic is a system topic.
         self.bytes_in = {True: 0, False: 0}
         self.bytes_out = {True: 0, False: 0}
 
     def read(self) -> Iterator[None]:
-        """Read one topic or subscription in each step."""
         has_cursors = self._config.expose_managed_cursor_metrics_in_prometheus
         for topic in self._broker.loaded.all():
             labels = self._topic_labels(topic)
@@ -110,7 +109,7 @@ class Reading:
             yield
 
     def _topic_labels(self, topic: TopicBase) -> str:
-        """Return labels without the closing brace: other labels may follow."""
+        """Return labels without the closing brace, so that others can follow."""
         name = topic.name
         begin = self._begins.get(name.namespace)
         if begin is None:
@@ -121,7 +120,9 @@ class Reading:
         return f'{begin},topic="{escape(str(name.partitioned_name))}",partition="{name.partition_index}"{own}'
 
     def _property_labels(self, topic: TopicBase) -> str:
-        """Return the properties that the namespace lets metrics show; a partition has those of its partitioned topic."""
+        """Return the topic's properties that the namespace's policy allows. A partition has those of its partitioned
+        topic.
+        """
         namespace = self._broker.resources.namespace(topic.name.namespace)
         allowed = namespace.allowed_topic_property_keys_for_metrics if namespace is not None else None
         if not allowed:
@@ -203,7 +204,6 @@ class Reading:
             self._evictions.add(f'{labels},quota_type="{kind}"}}', (count,))
 
     def lines(self) -> Iterator[str]:
-        """Yield the rows of topics and their clients, or those of namespaces."""
         counts: dict[str, Number] = {name: sums.topic_count for name, sums in self.namespaces.items()}
         if counts:
             yield from self._samples.gauges("pulsar_topics_count", "namespace", counts)

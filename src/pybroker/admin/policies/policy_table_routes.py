@@ -1,7 +1,7 @@
-"""The common calls of policies with a single value at each level.
+"""Calls of policies with a single value per level.
 
-A GET shows the value at its level only; with `?applied=true`, if the row has it, the value in force. Columns of
-`policy_table.py` contain the differences between the policies.
+GET returns the value of its level; with `?applied=true`, where supported, the effective value. Columns of
+`policy_table.py` contain the differences between policies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def routes() -> list[Route]:
 
 
 class LevelCalls:
-    """The common part of the calls of one policy at one level."""
+    """The calls of one policy at one level."""
 
     def __init__(self, policy: PlainPolicy, level: Level) -> None:
         self._policy = policy
@@ -43,7 +43,11 @@ class LevelCalls:
         path = f"{base}/{self._level.path}"
         takes_body = not self._level.is_in_query and self._level.fixed_value is None
         body = self._policy.value_type if takes_body else None
-        given = [Query(self._level.path, "what is set; unset without it", int)] if self._level.is_in_query else []
+        given = (
+            [Query(self._level.path, "the value; without a body the policy is removed", int)]
+            if self._level.is_in_query
+            else []
+        )
         shown = [APPLIED] if shows_applied else []
         found = [
             route("GET", path, get, queries=shown),
@@ -58,7 +62,6 @@ class LevelCalls:
         return empty_ok() if shown is None else json_response(shown)
 
     async def _given(self, call: Call) -> object:
-        """Return the checked value of the request."""
         level = self._level
         if level.fixed_value is not None:
             return level.fixed_value
@@ -98,7 +101,7 @@ class NamespaceCalls(LevelCalls):
         return self._shown(shown)
 
     async def _set(self, call: Call) -> Response:
-        """Set the policy; without a value it is unset, where that is possible."""
+        """Set the policy. Without a value it is removed, where permitted."""
         namespace = self._changed_namespace(call)
         existing_namespace(call, namespace)
         value = await self._given(call)
@@ -110,7 +113,7 @@ class NamespaceCalls(LevelCalls):
         return superusers_namespace(call) if self._level.is_set_by_superusers else administered_namespace(call)
 
     async def _unset(self, call: Call) -> Response:
-        """Remove the value, so that the level above applies."""
+        """Remove the value, so that the broker's value applies."""
         await self._store(call, self._changed_namespace(call), self._level.removed)
         return no_content()
 
@@ -136,14 +139,14 @@ class TopicCalls(LevelCalls):
         return self._routes(TOPIC, self._get, self._set, self._unset, shows_applied=self._policy.applied is not None)
 
     async def _get(self, call: Call) -> Response:
-        """Return the value of the topic itself; with `applied=true` the value in force."""
+        """Return the topic's value; with `applied=true` the effective value."""
         topic = await policies_topic(call)
         if self._policy.applied is not None and call.flag("applied"):
             return self._shown(self._policy.applied(await call.broker.policies_in_force.of_topic(topic)))
         return self._shown(getattr(await call.resources.topic_policies(topic), self._level.field))
 
     async def _set(self, call: Call) -> Response:
-        """Set the policy; without a value it is unset, where that is possible."""
+        """Set the policy. Without a value it is removed, where permitted."""
         await policies_topic(call)
         value = await self._given(call)
         if value is not UNCHANGED:
@@ -151,7 +154,7 @@ class TopicCalls(LevelCalls):
         return no_content()
 
     async def _unset(self, call: Call) -> Response:
-        """Remove the value, so that the level above applies."""
+        """Remove the value, so that the namespace's or broker's value applies."""
         await self._store(call, self._level.removed)
         return no_content()
 
@@ -163,7 +166,7 @@ class TopicCalls(LevelCalls):
 
 
 def _in_query(call: Call, name: str) -> int | None:
-    """Return a number of the query, None when it is absent or empty; 404, as in Pulsar, for anything else."""
+    """Return a number of the query, or None if absent or empty. As in Pulsar, other text is 404."""
     text = call.query(name)
     if not text:
         return None
@@ -172,5 +175,5 @@ def _in_query(call: Call, name: str) -> int | None:
     except ValueError:
         value = MAX_SIGNED_32 + 1
     if not -MAX_SIGNED_32 <= value <= MAX_SIGNED_32:
-        raise AdminError(404, f"{name} is {text!r}: expected a whole number of 32 bits")
+        raise AdminError(404, f"{name} is {text!r}: expected a 32-bit integer")
     return value

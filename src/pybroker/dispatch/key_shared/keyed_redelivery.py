@@ -1,16 +1,15 @@
 """Waiting entries of a Key_Shared subscription with their sticky hashes, at a cost of a few bytes per entry.
 
 Entries wait for redelivery, or because their hash could not be delivered when they were read: its owner had no permits,
-it drains at its former owner, or it has no owner. All waiting entries of one hash are in one set, so that they leave in
+it drains at another consumer, or it has no owner. All waiting entries of one hash are in one set, so that they leave in
 order: *ready* for the hash's owner, or *parked* while no consumer may receive them. Parked entries cost no time until
 their hash is freed or owners change, so a blocked key does not slow others.
 
-Memory. For each block of 65,536 entry ids, a *column* keeps the waiting ids as a bitmap and their hashes as two bytes
-each, in order of the ids; each set has its own bitmap in addition. That is six to ten bytes an entry. `size_bytes` also
-counts the cost of hashes and bitmaps.
+Memory: six to ten bytes an entry. For each block of 65,536 entry ids, a *column* has the waiting ids as a bitmap and
+their hashes as two bytes each; each set has its own bitmap in addition. `size_bytes` also counts hashes and bitmaps.
 
-Each waiting hash is charged to the consumer that delays it (`bytes_of`): its owner while it is ready, the draining
-consumer while it is parked. So no consumer can use the memory of all.
+Each waiting hash is charged to the consumer that delays it (`bytes_of`), its owner while it is ready and the draining
+consumer while it is parked, so that one consumer cannot use all memory.
 
 Invariant: a position is listed once; `waiting` counts the positions of each hash.
 """
@@ -43,7 +42,7 @@ Filler = ConsumerState | None
 class WaitingHash:
     """Entries of one hash: ready for `consumer`, or parked if that is None.
 
-    They are charged to `filler` and wait since `since_ms`, on the dispatcher's clock.
+    They are charged to `filler`, and wait since `since_ms` on the dispatcher's clock.
     """
 
     __slots__ = ("consumer", "count", "filler", "parked", "since_ms")
@@ -57,7 +56,9 @@ class WaitingHash:
 
 
 class _Column:
-    """Waiting entries of one block of a ledger. `hashes[i]` belongs to the i-th lowest id; no id is higher than `last`."""
+    """Waiting entries of one block of a ledger. `hashes[i]` belongs to the i-th lowest id; no id is higher than
+    `last`.
+    """
 
     __slots__ = ("hashes", "last", "members")
 
@@ -84,7 +85,6 @@ class _Column:
         return sticky_hash
 
     def remove_up_to(self, entry_id: int) -> Counter[int]:
-        """Return how many entries of each hash were removed."""
         index = self.members.rank(entry_id)
         counts = Counter(self.hashes[:index])
         del self.hashes[:index]
@@ -95,9 +95,8 @@ class _Column:
 class KeyedReplay(Waiting):
     """Waiting entries by position, hash and consumer.
 
-    `place` returns the consumer that may receive entries of a hash now, or None. The owning dispatcher reports
-    changes: `unpark` for one hash, `replace_all` if owners changed. `drained_at` returns the consumer that drains a
-    hash.
+    `place` returns the consumer that may receive entries of a hash now, or None. `drained_at` returns the consumer that
+    drains a hash. The dispatcher reports changes: `unpark` for one hash, `replace_all` if owners changed.
     """
 
     __slots__ = ("_bytes", "_columns", "_count", "_drained_at", "_parts", "_place", "_ready", "now_ms", "waiting")
@@ -148,7 +147,7 @@ class KeyedReplay(Waiting):
         return ENTRY_BYTES * self._count + HASH_BYTES * len(self.waiting) + PART_BYTES * self._parts
 
     def bytes_of(self, filler: Filler) -> int:
-        """Return the cost of entries that `filler` delays; None: of hashes without owner."""
+        """Return the memory of entries that `filler` delays; None: of hashes without owner."""
         return self._bytes.get(filler, 0)
 
     def filler_of(self, sticky_hash: int) -> Filler:
@@ -296,7 +295,7 @@ class KeyedReplay(Waiting):
         self._parts = sum(map(len, self._columns.values())) + sum(place.part_count for place in places)
 
     def _place_column(self, ledger_id: int, column: _Column, parked: Mapping[int, ReplaySet]) -> None:
-        """A whole column at once: hundreds of thousands of entries may wait when a consumer joins."""
+        """Processes a whole column at once, because hundreds of thousands of entries may wait when a consumer joins."""
         consumers = [self.waiting[sticky_hash].consumer for sticky_hash in column.hashes]
         for consumer in set(consumers):
             chosen: Sequence[int] = list(compress(column.members, [each is consumer for each in consumers]))
